@@ -1,0 +1,226 @@
+//! Cookies: a value handed to a stranger who must bring it back from the address it was sent to.
+//!
+//! A cookie carries its own content under a keyed MAC, so nothing is stored for a sender that has not proven its
+//! address, and no flood of forged senders can fill memory or push out a real handshake.
+//!
+//! Layout: key id u8, time stamp u32 LE (milliseconds since 1970, its low 32 bits), content, MAC[12].
+//! The MAC is SipHash-2-4-128 cut to 96 bits, over the source address, the source port and all before it.
+
+use std::hash::Hasher;
+use std::net::{IpAddr, SocketAddr};
+
+use arrayvec::ArrayVec;
+use siphasher::sip128::{Hasher128, SipHasher24};
+use subtle::ConstantTimeEq;
+
+use crate::bytes::Reader;
+
+/// What a cookie adds to its content.
+pub const OVERHEAD: usize = 1 + 4 + MAC_SIZE;
+const MAC_SIZE: usize = 12;
+
+/// A cookie older than this is refused: it covers any round trip and any scheduling of a game.
+pub const AGE_MAX_MS: u64 = 30_000;
+/// A handshake may end on another node, whose clock may be behind by this much.
+const SKEW_MAX_MS: u64 = 2_000;
+
+/// One secret. The id tells which key sealed a cookie, so that only one MAC has to be computed.
+#[derive(Clone, Copy)]
+pub struct Key {
+    pub id: u8,
+    pub secret: [u8; 16],
+}
+
+/// The key that seals, and the one before it, which still opens.
+#[derive(Clone, Copy)]
+pub struct Keys {
+    pub current: Key,
+    pub previous: Key,
+}
+
+/// Why a cookie was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Too short to be one of ours.
+    Short,
+    /// Sealed with a key that is no longer (or never was) ours.
+    UnknownKey,
+    /// The MAC is wrong: forged, changed, or sent to another address.
+    Forged,
+    /// Genuine, but too old (or from the future).
+    Old,
+}
+
+/// A genuine cookie's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened<'a> {
+    /// When it was sealed, milliseconds since 1970.
+    pub sealed_at_ms: u64,
+    pub content: &'a [u8],
+}
+
+impl Keys {
+    /// Two fresh keys made of bytes from the system's random source.
+    pub fn new(random: [u8; 32]) -> Keys {
+        let mut current = [0; 16];
+        let mut previous = [0; 16];
+        for (at, byte) in random.into_iter().enumerate() {
+            let half = if at < 16 { &mut current } else { &mut previous };
+            if let Some(place) = half.get_mut(at % 16) {
+                *place = byte;
+            }
+        }
+        Keys { current: Key { id: 1, secret: current }, previous: Key { id: 0, secret: previous } }
+    }
+
+    /// A new key takes over; the current one still opens what it sealed.
+    pub fn rotated(&self, secret: [u8; 16]) -> Keys {
+        Keys { current: Key { id: self.current.id.wrapping_add(1), secret }, previous: self.current }
+    }
+
+    /// Appends a cookie to `out`: false, and nothing appended, when it does not fit.
+    pub fn seal<const N: usize>(
+        &self,
+        unix_ms: u64,
+        to: SocketAddr,
+        content: &[u8],
+        out: &mut ArrayVec<u8, N>,
+    ) -> bool {
+        if out.remaining_capacity() < OVERHEAD + content.len() {
+            return false;
+        }
+        let start = out.len();
+        out.push(self.current.id);
+        out.extend((unix_ms as u32).to_le_bytes());
+        out.extend(content.iter().copied());
+        let mac = self.current.mac(to, out.get(start..).unwrap_or_default());
+        out.extend(mac);
+        true
+    }
+
+    /// Checks a cookie that came back from `from`.
+    pub fn open<'a>(&self, unix_ms: u64, from: SocketAddr, cookie: &'a [u8]) -> Result<Opened<'a>, Refusal> {
+        let (body, mac) = cookie.split_last_chunk::<MAC_SIZE>().ok_or(Refusal::Short)?;
+        let mut fields = Reader::new(body);
+        let id = fields.u8().ok_or(Refusal::Short)?;
+        let stamp = fields.u32_le().ok_or(Refusal::Short)?;
+        let key = [self.current, self.previous].into_iter().find(|key| key.id == id);
+        let key = key.ok_or(Refusal::UnknownKey)?;
+        if !bool::from(key.mac(from, body).ct_eq(mac)) {
+            return Err(Refusal::Forged);
+        }
+        // The stamp is the low half of a time that is at most AGE_MAX_MS back or SKEW_MAX_MS ahead.
+        let behind = ((unix_ms + SKEW_MAX_MS) as u32).wrapping_sub(stamp);
+        if u64::from(behind) > AGE_MAX_MS + SKEW_MAX_MS {
+            return Err(Refusal::Old);
+        }
+        let sealed_at_ms = (unix_ms + SKEW_MAX_MS).saturating_sub(u64::from(behind));
+        Ok(Opened { sealed_at_ms, content: fields.rest() })
+    }
+}
+
+impl Key {
+    fn mac(&self, peer: SocketAddr, body: &[u8]) -> [u8; MAC_SIZE] {
+        let mut hasher = SipHasher24::new_with_key(&self.secret);
+        match peer.ip().to_canonical() {
+            IpAddr::V4(ip) => hasher.write(&ip.octets()),
+            IpAddr::V6(ip) => hasher.write(&ip.octets()),
+        }
+        hasher.write(&peer.port().to_le_bytes());
+        hasher.write(body);
+        let mut mac = [0; MAC_SIZE];
+        let full = hasher.finish128().as_bytes();
+        for (to, from) in mac.iter_mut().zip(full) {
+            *to = from;
+        }
+        mac
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const T: u64 = 1_760_000_000_000;
+
+    fn keys() -> Keys {
+        Keys::new(std::array::from_fn(|i| i as u8))
+    }
+
+    fn peer() -> SocketAddr {
+        "203.0.113.5:40000".parse().unwrap()
+    }
+
+    fn sealed(keys: &Keys, content: &[u8]) -> Vec<u8> {
+        let mut out = ArrayVec::<u8, 128>::new();
+        assert!(keys.seal(T, peer(), content, &mut out));
+        out.to_vec()
+    }
+
+    #[test]
+    fn opens_what_it_sealed_for_the_same_peer_only() {
+        let keys = keys();
+        let cookie = sealed(&keys, b"content");
+        assert_eq!(cookie.len(), OVERHEAD + 7);
+        assert_eq!(keys.open(T, peer(), &cookie), Ok(Opened { sealed_at_ms: T, content: b"content" }));
+        let other_port = "203.0.113.5:40001".parse().unwrap();
+        let other_ip = "203.0.113.6:40000".parse().unwrap();
+        assert_eq!(keys.open(T, other_port, &cookie), Err(Refusal::Forged));
+        assert_eq!(keys.open(T, other_ip, &cookie), Err(Refusal::Forged));
+        let mapped = "[::ffff:203.0.113.5]:40000".parse().unwrap();
+        assert!(keys.open(T, mapped, &cookie).is_ok());
+    }
+
+    #[test]
+    fn ages() {
+        let keys = keys();
+        let cookie = sealed(&keys, b"");
+        for (later, good) in [(0, true), (AGE_MAX_MS, true), (AGE_MAX_MS + 1, false), (1 << 32, true)] {
+            // One full turn of the 32-bit stamp later the age alone cannot tell; the keys have long gone by then.
+            assert_eq!(keys.open(T + later, peer(), &cookie).is_ok(), good, "{later} ms later");
+        }
+        for (earlier, good) in [(SKEW_MAX_MS, true), (SKEW_MAX_MS + 1, false)] {
+            assert_eq!(keys.open(T - earlier, peer(), &cookie).is_ok(), good, "{earlier} ms earlier");
+        }
+        assert_eq!(keys.open(T + 1234, peer(), &cookie).unwrap().sealed_at_ms, T);
+        assert_eq!(keys.open(T - 1234, peer(), &cookie).unwrap().sealed_at_ms, T);
+    }
+
+    #[test]
+    fn the_previous_key_still_opens_and_the_one_before_does_not() {
+        let first = keys();
+        let cookie = sealed(&first, b"x");
+        let second = first.rotated([7; 16]);
+        assert!(second.open(T, peer(), &cookie).is_ok());
+        let third = second.rotated([8; 16]);
+        assert_eq!(third.open(T, peer(), &cookie), Err(Refusal::UnknownKey));
+    }
+
+    #[test]
+    fn never_more_than_fits() {
+        let mut out = ArrayVec::<u8, 20>::new();
+        assert!(!keys().seal(T, peer(), b"four", &mut out));
+        assert!(out.is_empty());
+        assert!(keys().seal(T, peer(), b"abc", &mut out));
+    }
+
+    proptest! {
+        #[test]
+        fn any_changed_bit_is_refused(content in proptest::collection::vec(any::<u8>(), 0..80), bit: usize) {
+            let keys = keys();
+            let mut cookie = sealed(&keys, &content);
+            let bit = bit % (cookie.len() * 8);
+            cookie[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(keys.open(T, peer(), &cookie).is_err());
+        }
+
+        #[test]
+        fn cut_or_made_up_is_refused(bytes: Vec<u8>, len: usize) {
+            let keys = keys();
+            prop_assert!(keys.open(T, peer(), &bytes).is_err());
+            let cookie = sealed(&keys, b"some content");
+            prop_assert!(keys.open(T, peer(), &cookie[..len % cookie.len()]).is_err());
+        }
+    }
+}

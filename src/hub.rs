@@ -1,0 +1,202 @@
+//! The only shared mutable state. Everybody's changes go in through [`Hub::apply`]; views and deltas come out at the
+//! hub's own bounded pace, so that neither readers nor a storm of changes can take the machine from the writers.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use tokio::sync::broadcast;
+
+use crate::model::{Change, Now};
+use crate::registry::view::{Batch, Publisher, View};
+use crate::registry::{Limits, Outcome, Registry};
+
+/// The shortest time between two views: what a burst of changes is gathered into.
+const PACE_MIN: Duration = Duration::from_millis(20);
+/// Publishing may take one part in this many of a core.
+const PACE_SHARE: u32 = 20;
+/// How often ended lives are looked for.
+const EXPIRE_EVERY: Duration = Duration::from_millis(250);
+/// Lives ended in one go, before other threads get their turn at the registry.
+const EXPIRE_MOST: usize = 4096;
+/// Batches of deltas kept for a reader that is behind; one that is further behind starts from a new view.
+const BATCHES_KEPT: usize = 256;
+
+/// The clock of the whole program. Nothing below the hub asks for the time.
+pub struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    pub fn now(&self) -> Now {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Now { mono_ms: self.start.elapsed().as_millis() as u64, unix_ms: since_1970.as_millis() as u64 }
+    }
+}
+
+pub struct Hub {
+    pub clock: Clock,
+    registry: Mutex<Registry>,
+    changed: Condvar,
+    publisher: Mutex<Publisher>,
+    view: ArcSwap<View>,
+    batches: broadcast::Sender<Arc<Batch>>,
+    stopping: AtomicBool,
+}
+
+impl Hub {
+    pub fn new(limits: Limits) -> Hub {
+        let clock = Clock { start: Instant::now() };
+        let now = clock.now();
+        Hub {
+            clock,
+            registry: Mutex::new(Registry::new(limits, now)),
+            changed: Condvar::new(),
+            publisher: Mutex::default(),
+            view: ArcSwap::from_pointee(View::new(0, now.unix_ms, Vec::new())),
+            batches: broadcast::Sender::new(BATCHES_KEPT),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Applies changes in order, under one lock; tells what became of each.
+    pub fn apply<'a>(
+        &self,
+        changes: impl IntoIterator<Item = &'a Change<'a>>,
+        now: Now,
+        mut outcome: impl FnMut(&Change<'_>, Outcome),
+    ) {
+        let mut registry = self.registry();
+        let was_dirty = registry.is_dirty();
+        for change in changes {
+            let became = registry.apply(change, now);
+            outcome(change, became);
+        }
+        if !was_dirty && registry.is_dirty() {
+            self.changed.notify_one();
+        }
+    }
+
+    pub fn set_limits(&self, limits: Limits) {
+        self.registry().set_limits(limits);
+    }
+
+    /// The newest published view.
+    pub fn view(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
+    /// Batches of deltas from now on. Take this first and [`Hub::view`] second, and no delta is missed.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Batch>> {
+        self.batches.subscribe()
+    }
+
+    /// Ends lives that are over and publishes what changed. The hub's thread does this by itself.
+    pub fn publish(&self, now: Now) {
+        while self.registry().expire(now, EXPIRE_MOST) {}
+        let mut publisher = self.publisher.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dirty = Vec::new();
+        self.registry().drain(&mut dirty);
+        if let Some((view, batch)) = publisher.publish(&mut dirty, now) {
+            view.warm(&self.view.load());
+            self.view.store(Arc::new(view));
+            let _ = self.batches.send(Arc::new(batch)); // fails when nobody listens
+        }
+    }
+
+    /// Starts the thread that publishes until [`Hub::stop`].
+    pub fn start(self: &Arc<Hub>) -> std::io::Result<JoinHandle<()>> {
+        let hub = self.clone();
+        std::thread::Builder::new().name("hub".into()).spawn(move || hub.run())
+    }
+
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        let _registry = self.registry(); // so that the thread is either waiting or will look again
+        self.changed.notify_all();
+    }
+
+    fn run(&self) {
+        while !self.stopping.load(Ordering::Relaxed) {
+            let started = Instant::now();
+            self.publish(self.clock.now());
+            // Rest for as long as keeps the share; changes gather meanwhile.
+            let rest = PACE_MIN.max(started.elapsed() * (PACE_SHARE - 1));
+            self.wait(rest, false);
+            self.wait(EXPIRE_EVERY.saturating_sub(rest), true);
+        }
+    }
+
+    /// Waits for the time to pass or the program to stop, or, if asked, for a change.
+    fn wait(&self, time: Duration, for_change: bool) {
+        let go_on = |registry: &mut Registry| {
+            !(self.stopping.load(Ordering::Relaxed) || for_change && registry.is_dirty())
+        };
+        let waited = self.changed.wait_timeout_while(self.registry(), time, go_on);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// A panic of one thread in here would be a bug, but must not end the service of all others.
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Announce, Facts, Game, Proof};
+    use crate::registry::view::Delta;
+
+    fn announce(now: Now, port: u16) -> Change<'static> {
+        Change::Announce(Announce {
+            address: format!("192.0.2.1:{port}").parse().unwrap(),
+            game: Game::Known("iceball"),
+            proof: Proof::Cookie,
+            proven_at_ms: now.unix_ms,
+            life_ms: 1_000,
+            facts: Facts::default(),
+        })
+    }
+
+    fn hub() -> Arc<Hub> {
+        Arc::new(Hub::new(Limits { servers_max: 100, servers_per_ip_max: 100 }))
+    }
+
+    #[test]
+    fn changes_are_published_with_their_deltas_and_end_with_their_lives() {
+        let hub = hub();
+        let mut batches = hub.subscribe();
+        let now = hub.clock.now();
+        let mut outcomes = Vec::new();
+        hub.apply(&[announce(now, 1), announce(now, 2)], now, |_, outcome| outcomes.push(outcome));
+        assert_eq!(outcomes, [Outcome::Added, Outcome::Added]);
+        assert_eq!(hub.view().serial, 0);
+        hub.publish(now);
+        assert_eq!((hub.view().serial, hub.view().servers.len()), (1, 2));
+        let batch = batches.try_recv().unwrap();
+        assert_eq!((batch.serial, batch.deltas.len()), (1, 2));
+        hub.publish(now);
+        assert_eq!(hub.view().serial, 1, "nothing changed");
+
+        let later = Now { mono_ms: now.mono_ms + 2_000, unix_ms: now.unix_ms + 2_000 };
+        hub.publish(later);
+        assert!(hub.view().servers.is_empty());
+        assert!(batches.try_recv().unwrap().deltas.iter().all(|delta| matches!(delta, Delta::Removed(_))));
+    }
+
+    #[test]
+    fn the_thread_publishes_by_itself_and_stops_when_told() {
+        let hub = hub();
+        let mut batches = hub.subscribe();
+        let thread = hub.start().unwrap();
+        let now = hub.clock.now();
+        hub.apply(&[announce(now, 1)], now, |_, _| {});
+        assert!(matches!(batches.blocking_recv().unwrap().deltas[..], [Delta::Added(_)]));
+        assert!(matches!(batches.blocking_recv().unwrap().deltas[..], [Delta::Removed(_)]));
+        hub.stop();
+        thread.join().unwrap();
+    }
+}

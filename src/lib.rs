@@ -1,0 +1,21 @@
+//! Rallypoint: one master server for many games. See ARCHITECTURE.md for the map; in short:
+//!
+//! A datagram goes in a straight line: [`net::udp`] → [`net::guard`] → the card's rule in [`protocols`] → effects
+//! (a reply, a change) → [`hub`] → [`registry`] → view and deltas → [`web`], and the next list. A TCP connection the
+//! same, through [`net::tcp`].
+//!
+//! [`model`] holds the words that all rooms share; [`bytes`], [`text`] and [`cookie`] are what protocols are made of.
+//! [`config`] is the operator's word, [`cli`] the commands, [`app`] puts the rooms together.
+
+//pub mod app;
+pub mod bytes;
+//pub mod cli;
+//pub mod config;
+pub mod cookie;
+pub mod hub;
+pub mod model;
+//pub mod net;
+pub mod protocols;
+pub mod registry;
+pub mod text;
+//pub mod web;

@@ -1,0 +1,287 @@
+//! The words that every room shares: where a server is, what is known of it, how it was proven, and what may
+//! change. Plain data, without behaviour of its own.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use arrayvec::ArrayString;
+
+/// A moment, as the hub's clock told it: rules and the registry never ask for the time themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Milliseconds of the monotonic clock; life times are counted with it.
+    pub mono_ms: u64,
+    /// Milliseconds since 1970, UTC; what people and other nodes are told.
+    pub unix_ms: u64,
+}
+
+/// Where a game server is: its identity in the registry. Never port 0, never an IPv4 address written as IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address {
+    ip: IpAddr,
+    port: NonZeroU16,
+}
+
+impl Address {
+    pub fn new(ip: IpAddr, port: u16) -> Option<Address> {
+        let port = NonZeroU16::new(port)?;
+        Some(Address { ip: ip.to_canonical(), port })
+    }
+
+    pub fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// The old list formats know IPv4 only; a server elsewhere is left out of them.
+    pub fn ipv4(&self) -> Option<Ipv4Addr> {
+        match self.ip {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.get()
+    }
+
+    pub fn socket(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, self.port())
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.socket().fmt(f)
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        let socket: SocketAddr =
+            text.parse().map_err(|_| format!("`{text}` is not an address like 203.0.113.5:20737"))?;
+        Address::new(socket.ip(), socket.port()).ok_or_else(|| format!("`{text}` has port 0"))
+    }
+}
+
+/// The name of a game, as its protocol writes it. Games with a card have a static name; a protocol that lists any
+/// game brings its own.
+#[derive(Clone, Debug)]
+pub enum Game {
+    Known(&'static str),
+    Other(Arc<str>),
+}
+
+impl Game {
+    pub fn name(&self) -> &str {
+        match self {
+            Game::Known(name) => name,
+            Game::Other(name) => name,
+        }
+    }
+}
+
+impl PartialEq for Game {
+    fn eq(&self, other: &Game) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Game {}
+
+/// How a listed server was proven to be where it says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// A cookie sent to its address came back.
+    Cookie,
+    /// It answered its game's own query with our nonce.
+    Query,
+    /// Only its TCP connection vouches for the address: its game cannot be queried.
+    Connection,
+    /// The operator's configuration names it.
+    Config,
+}
+
+impl Proof {
+    pub fn name(self) -> &'static str {
+        match self {
+            Proof::Cookie => "cookie",
+            Proof::Query => "query",
+            Proof::Connection => "connection",
+            Proof::Config => "config",
+        }
+    }
+}
+
+/// A version in text. Versions are often made from packed numbers, so this owns its text, without an allocation.
+pub type VersionText = ArrayString<32>;
+
+/// What a server says of itself, borrowed from the message that said it. An empty text means unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts<'a> {
+    pub name: Cow<'a, str>,
+    pub mode: Cow<'a, str>,
+    pub map: Cow<'a, str>,
+    pub version: VersionText,
+    pub players_current: Option<u16>,
+    pub players_max: Option<u16>,
+}
+
+/// The four texts of a listed server in one allocation: at a million servers, four would be the bulk of the memory.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Texts {
+    all: Box<str>,
+    ends: [u16; 3],
+}
+
+impl Texts {
+    /// The longest text kept of each kind; longer ones are cut at a character's edge.
+    pub const BYTES_MAX: usize = 1024;
+
+    pub fn new(facts: &Facts<'_>) -> Texts {
+        let mut all =
+            String::with_capacity(facts.name.len() + facts.mode.len() + facts.map.len() + facts.version.len());
+        let mut push = |text: &str| {
+            all.push_str(cut(text, Texts::BYTES_MAX));
+            all.len() as u16 // at most 4 × BYTES_MAX
+        };
+        let ends = [push(&facts.name), push(&facts.mode), push(&facts.map)];
+        push(&facts.version);
+        Texts { all: all.into_boxed_str(), ends }
+    }
+
+    fn part(&self, from: u16, to: usize) -> &str {
+        self.all.get(from as usize..to).unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        self.part(0, self.ends[0] as usize)
+    }
+
+    pub fn mode(&self) -> &str {
+        self.part(self.ends[0], self.ends[1] as usize)
+    }
+
+    pub fn map(&self) -> &str {
+        self.part(self.ends[1], self.ends[2] as usize)
+    }
+
+    pub fn version(&self) -> &str {
+        self.part(self.ends[2], self.all.len())
+    }
+
+    fn same_as(&self, facts: &Facts<'_>) -> bool {
+        self.name() == cut(&facts.name, Texts::BYTES_MAX)
+            && self.mode() == cut(&facts.mode, Texts::BYTES_MAX)
+            && self.map() == cut(&facts.map, Texts::BYTES_MAX)
+            && self.version() == facts.version.as_str()
+    }
+}
+
+impl fmt::Debug for Texts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {:?} {:?} {:?}", self.name(), self.mode(), self.map(), self.version())
+    }
+}
+
+/// The longest start of `text` of at most `bytes_max` bytes that ends at a character's edge.
+fn cut(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
+}
+
+/// One listed server: immutable and shared between the registry, the views and their readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    pub address: Address,
+    pub game: Game,
+    pub texts: Texts,
+    pub players_current: Option<u16>,
+    pub players_max: Option<u16>,
+    pub word: Word,
+    pub verified_by: Proof,
+    /// When it was last proven. Republished with the facts, and at the latest after a quarter of its life.
+    pub proven_at_ms: u64,
+    pub first_seen_ms: u64,
+}
+
+impl Server {
+    pub fn says(&self, facts: &Facts<'_>) -> bool {
+        self.players_current == facts.players_current
+            && self.players_max == facts.players_max
+            && self.texts.same_as(facts)
+    }
+}
+
+/// The operator's word on a server: what no server may say of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Word {
+    pub official: bool,
+    /// Lists are sorted by it, highest first.
+    pub priority: i32,
+}
+
+/// The operator's word on the server of one game at one address. No other game is listed there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperatorWord {
+    pub address: Address,
+    pub game: Game,
+    pub word: Word,
+}
+
+/// A server was announced and its address proven.
+#[derive(Clone, Debug)]
+pub struct Announce<'a> {
+    pub address: Address,
+    pub game: Game,
+    pub proof: Proof,
+    /// When the proof was begun (for a cookie: when it was sent). An older one never overwrites a newer one,
+    /// and the life time counts from here, so that a replay prolongs nothing.
+    pub proven_at_ms: u64,
+    pub life_ms: u64,
+    pub facts: Facts<'a>,
+}
+
+/// What may be done to the registry. All doors lead here.
+#[derive(Clone, Debug)]
+pub enum Change<'a> {
+    Announce(Announce<'a>),
+    /// The operator's words on servers, all of them; they replace the earlier ones.
+    Words(Arc<[OperatorWord]>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_canonical_and_never_port_0() {
+        let mapped: IpAddr = "::ffff:203.0.113.5".parse().unwrap();
+        let address = Address::new(mapped, 20737).unwrap();
+        assert_eq!(address, "203.0.113.5:20737".parse().unwrap());
+        assert_eq!(address.to_string(), "203.0.113.5:20737");
+        assert_eq!(Address::new(mapped, 0), None);
+        assert!("203.0.113.5".parse::<Address>().unwrap_err().contains("203.0.113.5:20737"));
+        assert!("203.0.113.5:0".parse::<Address>().unwrap_err().contains("port 0"));
+    }
+
+    #[test]
+    fn texts_come_back_and_long_ones_are_cut_at_a_character() {
+        let long = "é".repeat(Texts::BYTES_MAX);
+        let facts = Facts {
+            name: long.as_str().into(),
+            mode: "ctf".into(),
+            map: "".into(),
+            version: VersionText::from("0.2.1").unwrap(),
+            ..Facts::default()
+        };
+        let texts = Texts::new(&facts);
+        assert_eq!(texts.name(), "é".repeat(Texts::BYTES_MAX / 2));
+        assert_eq!((texts.mode(), texts.map(), texts.version()), ("ctf", "", "0.2.1"));
+        assert!(texts.same_as(&facts));
+    }
+}

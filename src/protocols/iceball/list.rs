@@ -1,0 +1,118 @@
+//! `/master.json`, as the game's own client reads it. It breaks easily, so: an integer `iceball_version` beside the
+//! documented `version`, every field present in every server, `official` only where true, and no `\u` escape
+//! anywhere (the text was cleaned at the door).
+
+use serde::Serialize;
+
+use super::NAME;
+use super::serve::Settings;
+use crate::registry::view::{Renderer, View};
+
+pub struct MasterJson {
+    pub settings: Settings,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u16,
+    iceball_version: u32,
+    servers: Vec<Row<'a>>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    address: String,
+    port: u16,
+    players_current: u16,
+    players_max: u16,
+    mode: &'a str,
+    map: &'a str,
+    version: &'a str,
+    priority: i32,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    official: bool,
+}
+
+impl Renderer for MasterJson {
+    /// Sorted by the operator's priority, highest first; the game shows rows in this order.
+    fn render(&self, view: &View) -> Vec<u8> {
+        let servers = view.servers.iter().filter(|server| server.game.name() == NAME);
+        let mut servers: Vec<_> = servers
+            .filter_map(|server| {
+                Some(Row {
+                    name: server.texts.name(),
+                    address: server.address.ipv4()?.to_string(),
+                    port: server.address.port(),
+                    players_current: server.players_current.unwrap_or(0),
+                    players_max: server.players_max.unwrap_or(0),
+                    mode: server.texts.mode(),
+                    map: server.texts.map(),
+                    version: server.texts.version(),
+                    priority: server.word.priority,
+                    official: server.word.official,
+                })
+            })
+            .collect();
+        servers.sort_by_key(|row| std::cmp::Reverse(row.priority));
+        let document =
+            Document { version: self.settings.heartbeat_version, iceball_version: self.settings.version.0, servers };
+        // Writing plain structs to memory cannot fail.
+        serde_json::to_vec(&document).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Address, Facts, Game, Proof, Server, Texts, VersionText, Word};
+    use std::sync::Arc;
+
+    fn server(address: &str, name: &str, word: Word) -> Arc<Server> {
+        let facts = Facts {
+            name: name.into(),
+            mode: "ctf".into(),
+            map: "mesa.vxl".into(),
+            version: VersionText::from("0.2.1-37").unwrap(),
+            ..Facts::default()
+        };
+        Arc::new(Server {
+            address: address.parse::<Address>().unwrap(),
+            game: Game::Known(NAME),
+            texts: Texts::new(&facts),
+            players_current: Some(3),
+            players_max: Some(64),
+            word,
+            verified_by: Proof::Cookie,
+            proven_at_ms: 0,
+            first_seen_ms: 0,
+        })
+    }
+
+    fn rendered(servers: Vec<Arc<Server>>) -> String {
+        let view = View::new(1, 0, servers);
+        String::from_utf8(MasterJson { settings: Settings::default() }.render(&view)).unwrap()
+    }
+
+    #[test]
+    fn exact_bytes() {
+        let plain = server("203.0.113.5:20737", "\"Grüße\" <b>\\", Word::default());
+        let first = server("203.0.113.6:1", "first", Word { official: true, priority: 9 });
+        let ipv6 = server("[2001:db8::1]:1", "the game knows IPv4 only", Word::default());
+        assert_eq!(
+            rendered(vec![plain, ipv6, first]),
+            concat!(
+                r#"{"version":2,"iceball_version":8421411,"servers":["#,
+                r#"{"name":"first","address":"203.0.113.6","port":1,"players_current":3,"players_max":64,"mode":"ctf","#,
+                r#""map":"mesa.vxl","version":"0.2.1-37","priority":9,"official":true},"#,
+                r#"{"name":"\"Grüße\" <b>\\","address":"203.0.113.5","port":20737,"players_current":3,"#,
+                r#""players_max":64,"mode":"ctf","map":"mesa.vxl","version":"0.2.1-37","priority":0}]}"#
+            )
+        );
+    }
+
+    #[test]
+    fn an_empty_list_is_a_list() {
+        assert_eq!(rendered(vec![]), r#"{"version":2,"iceball_version":8421411,"servers":[]}"#);
+    }
+}

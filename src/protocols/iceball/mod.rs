@@ -1,0 +1,40 @@
+//! Iceball: game servers announce themselves over UDP, prove their address with a cookie, and are listed over HTTP
+//! on the same port number.
+
+pub mod list;
+pub mod serve;
+pub mod wire;
+
+use super::Card;
+use wire::{Announcement, FromMaster, ToMaster, Version};
+
+pub const NAME: &str = "iceball";
+
+/// How long a proven server is listed without another handshake.
+pub const LIFE_MS: u64 = 120_000;
+
+pub const CARD: Card = Card {
+    name: NAME,
+    title: "Iceball",
+    master_port: 27790,
+    join_link: |address| format!("iceball://{address}"),
+    decoders: &[
+        ("to master", |bytes| ToMaster::parse(bytes).is_ok()),
+        ("from master", |bytes| FromMaster::parse(bytes).is_ok()),
+        ("announcement body", |bytes| Announcement::parse_body(bytes).is_some()),
+    ],
+    samples: || {
+        let announcement = Announcement {
+            version: Version(0x0080_8025),
+            port: 20737,
+            players_current: 3,
+            players_max: 64,
+            name: b"Loopback Test",
+            mode: b"ctf",
+            map: b"mesa.vxl",
+        };
+        let whole = announcement.emit(wire::HEARTBEAT_VERSION);
+        let body = whole.get(wire::BODY..).unwrap_or_default().to_vec();
+        vec![whole.to_vec(), b"MSOKcookie".to_vec(), body]
+    },
+};

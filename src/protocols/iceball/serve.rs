@@ -1,0 +1,264 @@
+//! The master's rules for Iceball's datagrams.
+//!
+//! | what arrives | answer |
+//! |---|---|
+//! | under 4 bytes, unknown magic; `1CEB` and under 10 bytes | nothing |
+//! | 10 bytes or more, a version that is not accepted | `BADV` + the expected versions |
+//! | an accepted version, not 86 bytes | `BADF` |
+//! | an accepted version, 86 bytes | `MSOK` + a cookie that carries the announcement |
+//! | `HSHK` + anything | nothing; with a good cookie, the server is listed |
+//!
+//! A game that gets `BADV` or `BADF` once is quiet for 30 minutes towards all its masters, so none is ever sent that
+//! was not earned.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::wire::{self, Announcement, FromMaster, ToMaster, Version, WireError};
+use super::{LIFE_MS, NAME};
+use crate::cookie::Keys;
+use crate::model::{Address, Announce, Change, Facts, Game, Now, Proof};
+use crate::protocols::{Answer, DatagramRules, Drop, Effect, Reply};
+use crate::text;
+
+/// What the operator can set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub heartbeat_version: u16,
+    pub version: Version,
+    pub life_ms: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { heartbeat_version: wire::HEARTBEAT_VERSION, version: Version(0x0080_8023), life_ms: LIFE_MS }
+    }
+}
+
+pub struct Rules {
+    pub settings: Settings,
+    pub keys: Keys,
+}
+
+impl DatagramRules for Rules {
+    fn datagram<'a>(&self, now: Now, from: SocketAddr, bytes: &'a [u8], reply: &mut Reply) -> Effect<'a> {
+        if from.port() == 0 {
+            return Effect::Dropped(Drop::SourcePort0);
+        }
+        if !is_one_host(from.ip()) {
+            return Effect::Dropped(Drop::SourceAddress);
+        }
+        match ToMaster::parse(bytes) {
+            Ok(ToMaster::Announce { heartbeat_version, version, whole }) => {
+                self.announce(now, from, heartbeat_version, version, whole, reply)
+            }
+            Ok(ToMaster::Handshake { cookie }) => self.handshake(now, from, cookie),
+            Err(WireError::TooShort) => Effect::Dropped(Drop::TooShort),
+            Err(WireError::UnknownMagic) => Effect::Dropped(Drop::UnknownMagic),
+        }
+    }
+}
+
+impl Rules {
+    fn announce<'a>(
+        &self,
+        now: Now,
+        from: SocketAddr,
+        heartbeat_version: u16,
+        version: Version,
+        whole: &'a [u8],
+        reply: &mut Reply,
+    ) -> Effect<'a> {
+        let Settings { heartbeat_version: expected_heartbeat, version: expected, .. } = self.settings;
+        if heartbeat_version != expected_heartbeat || !version.plays_with(expected) {
+            FromMaster::BadVersion { heartbeat_version: expected_heartbeat, version: expected }.emit(reply);
+            return Effect::Answered(Answer::BadVersion);
+        }
+        let body = whole.get(wire::BODY..).unwrap_or_default();
+        let Some(announcement) = Announcement::parse_body(body) else {
+            FromMaster::BadFormat.emit(reply);
+            return Effect::Answered(Answer::BadFormat);
+        };
+        if announcement.port == 0 {
+            return Effect::Dropped(Drop::AnnouncedPort0);
+        }
+        // The cookie is sealed in place, behind the magic: 4 + 17 + 80 bytes for the 86 that arrived.
+        FromMaster::Accepted { cookie: &[] }.emit(reply);
+        self.keys.seal(now.unix_ms, from, body, reply);
+        Effect::Answered(Answer::Cookie)
+    }
+
+    fn handshake<'a>(&self, now: Now, from: SocketAddr, cookie: &'a [u8]) -> Effect<'a> {
+        let opened = match self.keys.open(now.unix_ms, from, cookie) {
+            Ok(opened) => opened,
+            Err(refusal) => return Effect::Dropped(Drop::Cookie(refusal)),
+        };
+        let Some(announcement) = Announcement::parse_body(opened.content) else {
+            return Effect::Dropped(Drop::CookieContent);
+        };
+        let Some(address) = Address::new(from.ip(), announcement.port) else {
+            return Effect::Dropped(Drop::AnnouncedPort0);
+        };
+        Effect::Change(Change::Announce(Announce {
+            address,
+            game: Game::Known(NAME),
+            proof: Proof::Cookie,
+            proven_at_ms: opened.sealed_at_ms,
+            life_ms: self.settings.life_ms,
+            facts: Facts {
+                name: text::clean(announcement.name),
+                mode: text::clean(announcement.mode),
+                map: text::clean(announcement.map),
+                version: announcement.version.text(),
+                players_current: Some(announcement.players_current),
+                players_max: Some(announcement.players_max),
+            },
+        }))
+    }
+}
+
+/// Whether an address belongs to one host that could play: neither everybody's nor nobody's.
+fn is_one_host(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    !(ip.is_unspecified() || ip.is_multicast() || broadcast)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cookie::{self, Refusal};
+    use proptest::prelude::*;
+
+    const T: Now = Now { mono_ms: 1_000, unix_ms: 1_760_000_000_000 };
+
+    fn later(ms: u64) -> Now {
+        Now { mono_ms: T.mono_ms + ms, unix_ms: T.unix_ms + ms }
+    }
+
+    fn rules() -> Rules {
+        Rules { settings: Settings::default(), keys: Keys::new([5; 32]) }
+    }
+
+    fn game() -> SocketAddr {
+        "203.0.113.5:40000".parse().unwrap()
+    }
+
+    fn announcement(version: u32, port: u16) -> Vec<u8> {
+        let announcement = Announcement {
+            version: Version(version),
+            port,
+            players_current: 3,
+            players_max: 64,
+            name: b"A \x1b[1mbold\xff name",
+            mode: b"ctf",
+            map: "mesa é".as_bytes(),
+        };
+        announcement.emit(2).to_vec()
+    }
+
+    fn answer(rules: &Rules, now: Now, from: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+        let mut reply = Reply::new();
+        rules.datagram(now, from, bytes, &mut reply);
+        reply.to_vec()
+    }
+
+    fn handshake_for(rules: &Rules, now: Now, bytes: &[u8]) -> Vec<u8> {
+        let reply = answer(rules, now, game(), bytes);
+        assert_eq!(reply[..4], wire::ACCEPTED);
+        [&wire::HANDSHAKE, &reply[4..]].concat()
+    }
+
+    fn refusal(rules: &Rules, now: Now, from: SocketAddr, bytes: &[u8]) -> Drop {
+        let mut reply = Reply::new();
+        let effect = rules.datagram(now, from, bytes, &mut reply);
+        assert!(reply.is_empty());
+        match effect {
+            Effect::Dropped(reason) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_table_of_answers() {
+        let rules = rules();
+        let good = announcement(0x0080_8025, 20737);
+        let bad_version = [0x42, 0x41, 0x44, 0x56, 2, 0, 0x23, 0x80, 0x80, 0];
+        let with_heartbeat = |version: u8| {
+            let mut bytes = good.clone();
+            bytes[4] = version;
+            bytes
+        };
+        let silent: &[&[u8]] =
+            &[b"", b"1", b"1CE", b"1CEB", b"1CEB\x02\0\0\0\0", b"XXXXXXXXXXXXXXX", b"HSHK", b"HSHKx", &[0; 2000]];
+        for bytes in silent {
+            assert_eq!(answer(&rules, T, game(), bytes), b"", "{bytes:?}");
+        }
+        for version in [0x0080_8400, 0x0080_0000, 0x0081_0000, 0x0880_8000, 0] {
+            assert_eq!(answer(&rules, T, game(), &announcement(version, 1)), bad_version);
+            assert_eq!(answer(&rules, T, game(), &announcement(version, 1)[..10]), bad_version);
+        }
+        assert_eq!(answer(&rules, T, game(), &with_heartbeat(1)), bad_version);
+        assert_eq!(answer(&rules, T, game(), &with_heartbeat(3)), bad_version);
+        for len in 10..86 {
+            assert_eq!(answer(&rules, T, game(), &good[..len]), b"BADF", "length {len}");
+        }
+        assert_eq!(answer(&rules, T, game(), &[&good[..], b"\0"].concat()), b"BADF");
+        let accepted = answer(&rules, T, game(), &good);
+        assert_eq!(accepted[..4], *b"MSOK");
+        assert!(accepted.len() * 10 <= good.len() * 12, "{} bytes for {}", accepted.len(), good.len());
+    }
+
+    #[test]
+    fn port_0_is_dropped_at_either_end() {
+        let rules = rules();
+        let from_0 = "203.0.113.5:0".parse().unwrap();
+        assert_eq!(refusal(&rules, T, from_0, &announcement(0x0080_8025, 20737)), Drop::SourcePort0);
+        assert_eq!(refusal(&rules, T, game(), &announcement(0x0080_8025, 0)), Drop::AnnouncedPort0);
+        for nobody in ["0.0.0.0:1", "255.255.255.255:1", "224.0.0.1:1", "[ff02::1]:1", "[::]:1"] {
+            let from = nobody.parse().unwrap();
+            assert_eq!(refusal(&rules, T, from, &announcement(0x0080_8025, 1)), Drop::SourceAddress);
+        }
+    }
+
+    #[test]
+    fn a_handshake_proves_the_address_with_clean_text() {
+        let rules = rules();
+        let handshake = handshake_for(&rules, T, &announcement(0x0080_8025, 20737));
+        let mut reply = Reply::new();
+        let Effect::Change(Change::Announce(change)) = rules.datagram(later(80), game(), &handshake, &mut reply) else {
+            panic!("no change")
+        };
+        assert!(reply.is_empty(), "a handshake is never answered");
+        assert_eq!(change.address, "203.0.113.5:20737".parse().unwrap());
+        assert_eq!((change.proven_at_ms, change.life_ms), (T.unix_ms, 120_000));
+        assert_eq!(change.facts.name, "A [1mbold\u{fffd} name");
+        assert_eq!((&*change.facts.map, &*change.facts.version), ("mesa é", "0.2.1-37"));
+        assert_eq!((change.facts.players_current, change.facts.players_max), (Some(3), Some(64)));
+    }
+
+    #[test]
+    fn forged_foreign_and_old_cookies_are_refused() {
+        let rules = rules();
+        let handshake = handshake_for(&rules, T, &announcement(0x0080_8025, 20737));
+        let mut forged = handshake.clone();
+        forged[30] ^= 1;
+        assert_eq!(refusal(&rules, T, game(), &forged), Drop::Cookie(Refusal::Forged));
+        let foreign = "203.0.113.6:40000".parse().unwrap();
+        assert_eq!(refusal(&rules, T, foreign, &handshake), Drop::Cookie(Refusal::Forged));
+        let old = later(cookie::AGE_MAX_MS + 1);
+        assert_eq!(refusal(&rules, old, game(), &handshake), Drop::Cookie(Refusal::Old));
+        let other = Rules { keys: Keys::new([6; 32]), ..rules };
+        assert_eq!(refusal(&other, T, game(), &handshake), Drop::Cookie(Refusal::Forged));
+    }
+
+    proptest! {
+        #[test]
+        fn anything_gets_a_small_answer_or_silence(bytes: Vec<u8>, magic: bool, ip: u32, port: u16) {
+            let rules = rules();
+            let from = SocketAddr::new(IpAddr::V4(ip.into()), port);
+            let bytes = if magic { [&b"1CEB\x02\0\x25\x80\x80\0"[..], &bytes].concat() } else { bytes };
+            let reply = answer(&rules, T, from, &bytes);
+            prop_assert!(reply.len() * 10 <= bytes.len().max(1) * 12);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The registry against a simple model of it, and its rules one by one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::view::{Delta, Publisher};
+use super::*;
+use crate::model::{Facts, Game, Proof, Word};
+
+const T: u64 = 1_760_000_000_000;
+const LIFE_MS: u64 = 120_000;
+const LIMITS: Limits = Limits { servers_max: 6, servers_per_ip_max: 2 };
+
+fn at(ms: u64) -> Now {
+    Now { mono_ms: 5_000 + ms, unix_ms: T + ms }
+}
+
+fn address(ip: u8, port: u16) -> Address {
+    Address::new([192, 0, 2, ip].into(), port).unwrap()
+}
+
+fn announce(address: Address, ms: u64, players: u16) -> Change<'static> {
+    announce_game(address, "iceball", ms, players)
+}
+
+fn announce_game(address: Address, game: &'static str, ms: u64, players: u16) -> Change<'static> {
+    Change::Announce(Announce {
+        address,
+        game: Game::Known(game),
+        proof: Proof::Cookie,
+        proven_at_ms: T + ms,
+        life_ms: LIFE_MS,
+        facts: Facts { name: "a server".into(), players_current: Some(players), ..Facts::default() },
+    })
+}
+
+fn words(address: Address, game: &'static str, priority: i32) -> Change<'static> {
+    let word = Word { official: true, priority };
+    Change::Words(Arc::new([OperatorWord { address, game: Game::Known(game), word }]))
+}
+
+fn drained(registry: &mut Registry) -> Vec<Dirty> {
+    let mut out = Vec::new();
+    registry.drain(&mut out);
+    out
+}
+
+fn only(registry: &mut Registry) -> Arc<Server> {
+    match drained(registry).as_slice() {
+        [(_, Some(server))] => server.clone(),
+        other => panic!("expected one changed server, got {other:?}"),
+    }
+}
+
+#[test]
+fn life_counts_from_the_proof_and_a_replay_prolongs_nothing() {
+    let mut registry = Registry::new(LIMITS, at(0));
+    let server = address(1, 1);
+    assert_eq!(registry.apply(&announce(server, 0, 1), at(10_000)), Outcome::Added);
+    assert_eq!(registry.apply(&announce(server, 0, 1), at(29_000)), Outcome::Stale);
+    registry.expire(at(LIFE_MS - 1), 100);
+    assert_eq!(registry.len(), 1);
+    registry.expire(at(LIFE_MS + wheel::TICK_MS), 100);
+    assert!(registry.is_empty());
+    let late = registry.apply(&announce(server, 0, 1), at(LIFE_MS));
+    assert_eq!(late, Outcome::Refused(Refusal::Late));
+}
+
+#[test]
+fn an_older_word_never_overwrites_a_newer_one() {
+    let mut registry = Registry::new(LIMITS, at(0));
+    let server = address(1, 1);
+    registry.apply(&announce(server, 2_000, 7), at(2_000));
+    assert_eq!(registry.apply(&announce(server, 1_000, 3), at(2_100)), Outcome::Stale);
+    assert_eq!(only(&mut registry).players_current, Some(7));
+}
+
+#[test]
+fn a_clock_that_was_set_back_locks_nobody_out() {
+    let mut registry = Registry::new(LIMITS, at(3_600_000));
+    let server = address(1, 1);
+    registry.apply(&announce(server, 3_600_000, 1), at(3_600_000));
+    let back = Now { mono_ms: at(3_601_000).mono_ms, unix_ms: T + 1_000 };
+    assert_eq!(registry.apply(&announce(server, 1_000, 2), back), Outcome::Changed);
+    assert_eq!(registry.apply(&announce(server, 900, 3), back), Outcome::Stale);
+}
+
+#[test]
+fn unchanged_proofs_are_published_once_a_quarter_of_a_life() {
+    let mut registry = Registry::new(LIMITS, at(0));
+    let server = address(1, 1);
+    registry.apply(&announce(server, 0, 1), at(0));
+    assert_eq!(only(&mut registry).proven_at_ms, T);
+    assert_eq!(registry.apply(&announce(server, 29_999, 1), at(29_999)), Outcome::Refreshed);
+    assert!(!registry.is_dirty());
+    assert_eq!(registry.apply(&announce(server, 30_000, 1), at(30_000)), Outcome::Refreshed);
+    let published = only(&mut registry);
+    assert_eq!((published.proven_at_ms, published.first_seen_ms), (T + 30_000, T));
+    // The life counts from the newest proof all the same.
+    registry.apply(&announce(server, 40_000, 1), at(40_000));
+    registry.expire(at(LIFE_MS + 39_000), 100);
+    assert_eq!(registry.len(), 1);
+}
+
+#[test]
+fn limits_hold_for_newcomers_and_places_come_free() {
+    let mut registry = Registry::new(LIMITS, at(0));
+    for port in 1..=2 {
+        assert_eq!(registry.apply(&announce(address(1, port), 0, 0), at(0)), Outcome::Added);
+    }
+    let third = announce(address(1, 3), 0, 0);
+    assert_eq!(registry.apply(&third, at(0)), Outcome::Refused(Refusal::FullForIp));
+    // The operator's own servers do not count against the limit per address.
+    registry.apply(&words(address(1, 3), "iceball", 1), at(0));
+    assert_eq!(registry.apply(&third, at(0)), Outcome::Added);
+    for ip in 2..=4 {
+        registry.apply(&announce(address(ip, 1), 0, 0), at(0));
+    }
+    assert_eq!(registry.apply(&announce(address(9, 1), 0, 0), at(0)), Outcome::Refused(Refusal::Full));
+    registry.expire(at(LIFE_MS + 1_000), 100);
+    assert!(registry.is_empty() && registry.per_ip.is_empty());
+    assert_eq!(registry.apply(&announce(address(9, 1), LIFE_MS, 0), at(LIFE_MS + 1_000)), Outcome::Added);
+}
+
+#[test]
+fn another_game_replaces_except_where_the_operator_named_one() {
+    let mut registry = Registry::new(LIMITS, at(0));
+    let place = address(1, 1);
+    registry.apply(&announce(place, 0, 1), at(0));
+    assert_eq!(registry.apply(&announce_game(place, "other", 1, 1), at(1)), Outcome::Changed);
+    let server = only(&mut registry);
+    assert_eq!((server.game.name(), server.first_seen_ms), ("other", T + 1));
+    assert_eq!(registry.len(), 1);
+    // A word for iceball takes the other game off, and keeps it off.
+    registry.apply(&words(place, "iceball", 5), at(2));
+    assert!(registry.is_empty());
+    let refused = Outcome::Refused(Refusal::OtherGameConfigured);
+    assert_eq!(registry.apply(&announce_game(place, "other", 3, 1), at(3)), refused);
+    registry.apply(&announce(place, 4, 1), at(4));
+    assert_eq!(registry.apply(&announce_game(place, "other", 5, 1), at(5)), refused);
+    assert_eq!(only(&mut registry).word, Word { official: true, priority: 5 });
+    // And without the word, nothing is official any more.
+    registry.apply(&Change::Words(Arc::new([])), at(6));
+    assert_eq!(only(&mut registry).word, Word::default());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Announce { ip: u8, port: u16, age_ms: u64, players: u16, other_game: bool },
+    Wait { ms: u64 },
+    Publish,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..4u8, 1..4u16, 0..40_000u64, 0..3u16, prop::bool::weighted(0.1)).prop_map(
+            |(ip, port, age_ms, players, other_game)| Step::Announce { ip, port, age_ms, players, other_game }),
+        2 => (0..70_000u64).prop_map(|ms| Step::Wait { ms }),
+        2 => Just(Step::Publish),
+    ]
+}
+
+/// What the model knows of a server: the game, the players, the proof and when its life ends.
+#[derive(Clone, Debug, PartialEq)]
+struct Known {
+    game: &'static str,
+    players: u16,
+    proven_ms: u64,
+}
+
+proptest! {
+    #[test]
+    fn behaves_like_the_model(steps in proptest::collection::vec(step(), 1..120)) {
+        let mut registry = Registry::new(LIMITS, at(0));
+        let mut publisher = Publisher::default();
+        let mut model: BTreeMap<Address, Known> = BTreeMap::new();
+        let mut reader: BTreeMap<Address, u16> = BTreeMap::new();
+        let mut ms = 50_000;
+        for step in steps {
+            match step {
+                Step::Wait { ms: wait } => {
+                    // To a whole tick, so that the model need not know of ticks.
+                    ms += wait.next_multiple_of(wheel::TICK_MS);
+                    while registry.expire(at(ms), 3) {}
+                    model.retain(|_, known| known.proven_ms + LIFE_MS > ms);
+                }
+                Step::Announce { ip, port, age_ms, players, other_game } => {
+                    let age_ms = age_ms.next_multiple_of(wheel::TICK_MS);
+                    let (place, proven_ms) = (address(ip, port), ms - age_ms);
+                    let game = if other_game { "other" } else { "iceball" };
+                    let outcome = registry.apply(&announce_game(place, game, proven_ms, players), at(ms));
+                    let on_ip = model.keys().filter(|known| known.ip() == place.ip()).count();
+                    let expected = match model.get(&place) {
+                        Some(known) if proven_ms <= known.proven_ms => Outcome::Stale,
+                        Some(known) if (known.game, known.players) == (game, players) => Outcome::Refreshed,
+                        Some(_) => Outcome::Changed,
+                        None if model.len() >= LIMITS.servers_max => Outcome::Refused(Refusal::Full),
+                        None if on_ip >= LIMITS.servers_per_ip_max as usize => Outcome::Refused(Refusal::FullForIp),
+                        None => Outcome::Added,
+                    };
+                    prop_assert_eq!(outcome, expected);
+                    if matches!(outcome, Outcome::Added | Outcome::Changed | Outcome::Refreshed) {
+                        model.insert(place, Known { game, players, proven_ms });
+                    }
+                }
+                Step::Publish => {
+                    let mut dirty = drained(&mut registry);
+                    let Some((view, batch)) = publisher.publish(&mut dirty, at(ms)) else { continue };
+                    // A reader that only follows the deltas has the same list as the view.
+                    for delta in batch.deltas {
+                        match delta {
+                            Delta::Added(s) => prop_assert!(reader.insert(s.address, s.players_current.unwrap()).is_none()),
+                            Delta::Changed(s) => prop_assert!(reader.insert(s.address, s.players_current.unwrap()).is_some()),
+                            Delta::Removed(s) => prop_assert!(reader.remove(&s.address).is_some()),
+                        }
+                    }
+                    let listed: BTreeMap<_, _> =
+                        view.servers.iter().map(|s| (s.address, s.players_current.unwrap())).collect();
+                    prop_assert_eq!(&listed, &reader);
+                    let known: BTreeMap<_, _> = model.iter().map(|(a, k)| (*a, k.players)).collect();
+                    prop_assert_eq!(listed, known);
+                }
+            }
+            prop_assert_eq!(registry.len(), model.len());
+        }
+    }
+}

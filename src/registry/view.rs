@@ -1,0 +1,233 @@
+//! The published list: an immutable snapshot with a serial, the deltas that led to it, and the lists rendered from
+//! it. Readers share a view and never wait for a writer; a list is rendered once per view, whoever asks.
+
+use std::hash::Hasher;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use siphasher::sip::SipHasher13;
+
+use super::Dirty;
+use crate::model::{Now, Server};
+
+/// Different lists remembered for one view; one more is rendered for its reader alone.
+const LISTS_MAX: usize = 64;
+/// Below this, gzip saves nothing worth the work.
+const GZIP_BYTES_MIN: usize = 1024;
+
+/// What can be made of a view: `/master.json`, a page, a protocol's list.
+pub trait Renderer: Send + Sync {
+    fn render(&self, view: &View) -> Vec<u8>;
+}
+
+/// A rendered list, shared by all its readers.
+pub struct Rendered {
+    pub body: Bytes,
+    /// Follows from the content alone, so it outlives views and restarts in which nothing changed.
+    pub etag: String,
+    gzip: OnceLock<Option<Bytes>>,
+}
+
+impl Rendered {
+    pub fn new(body: impl Into<Bytes>) -> Rendered {
+        let body = body.into();
+        let mut hasher = SipHasher13::new();
+        hasher.write(&body);
+        Rendered { etag: format!("\"{:016x}\"", hasher.finish()), body, gzip: OnceLock::new() }
+    }
+
+    /// The body as gzip, made when first asked for; None where that would not be smaller.
+    pub fn gzip(&self) -> Option<Bytes> {
+        let make = || {
+            if self.body.len() < GZIP_BYTES_MIN {
+                return None;
+            }
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::new(5));
+            encoder.write_all(&self.body).ok()?;
+            let packed = encoder.finish().ok()?;
+            (packed.len() < self.body.len()).then(|| packed.into())
+        };
+        self.gzip.get_or_init(make).clone()
+    }
+}
+
+/// One published state of the registry.
+pub struct View {
+    pub serial: u64,
+    pub published_at_ms: u64,
+    pub servers: Vec<Arc<Server>>,
+    lists: Mutex<Vec<List>>,
+}
+
+#[derive(Clone)]
+struct List {
+    renderer: Arc<dyn Renderer>,
+    cell: Arc<ListCell>,
+}
+
+#[derive(Default)]
+struct ListCell {
+    rendered: OnceLock<Arc<Rendered>>,
+    asked: AtomicBool,
+}
+
+impl View {
+    pub fn new(serial: u64, published_at_ms: u64, servers: Vec<Arc<Server>>) -> View {
+        View { serial, published_at_ms, servers, lists: Mutex::default() }
+    }
+
+    /// This view as the renderer shows it: rendered by the first who asks, shared by the others.
+    pub fn list(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
+        let Some(cell) = self.cell(renderer) else { return Arc::new(Rendered::new(renderer.render(self))) };
+        cell.asked.store(true, Ordering::Relaxed);
+        self.fill(&cell, renderer)
+    }
+
+    /// Renders what readers of an earlier view asked for, so that they find it ready in this one.
+    pub fn warm(&self, earlier: &View) {
+        let lists = earlier.lists.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for List { renderer, cell } in lists {
+            if cell.asked.load(Ordering::Relaxed)
+                && let Some(cell) = self.cell(&renderer)
+            {
+                self.fill(&cell, &renderer);
+            }
+        }
+    }
+
+    fn fill(&self, cell: &ListCell, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
+        cell.rendered.get_or_init(|| Arc::new(Rendered::new(renderer.render(self)))).clone()
+    }
+
+    fn cell(&self, renderer: &Arc<dyn Renderer>) -> Option<Arc<ListCell>> {
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(list) = lists.iter().find(|list| Arc::ptr_eq(&list.renderer, renderer)) {
+            return Some(list.cell.clone());
+        }
+        if lists.len() >= LISTS_MAX {
+            return None;
+        }
+        let cell = Arc::<ListCell>::default();
+        lists.push(List { renderer: renderer.clone(), cell: cell.clone() });
+        Some(cell)
+    }
+}
+
+/// What became of one server between two views.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delta {
+    Added(Arc<Server>),
+    Changed(Arc<Server>),
+    Removed(Arc<Server>),
+}
+
+/// All deltas from one serial to the next.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub serial: u64,
+    pub deltas: Vec<Delta>,
+}
+
+/// Makes views of what the registry drained. It keeps its own copy of the list, so that the registry is locked only
+/// for the drain, never for the time that a view takes.
+#[derive(Default)]
+pub struct Publisher {
+    shadow: Vec<Option<Arc<Server>>>,
+    serial: u64,
+}
+
+impl Publisher {
+    /// The next view and what led to it; None when nothing changed in the end.
+    pub fn publish(&mut self, dirty: &mut Vec<Dirty>, now: Now) -> Option<(View, Batch)> {
+        let mut deltas = Vec::with_capacity(dirty.len());
+        for (at, server) in dirty.drain(..) {
+            let at = at as usize;
+            if at >= self.shadow.len() {
+                self.shadow.resize(at + 1, None);
+            }
+            let Some(place) = self.shadow.get_mut(at) else { continue };
+            let before = std::mem::replace(place, server.clone());
+            match (before, server) {
+                (None, None) => {}
+                (None, Some(new)) => deltas.push(Delta::Added(new)),
+                (Some(old), None) => deltas.push(Delta::Removed(old)),
+                (Some(old), Some(new)) if old.address == new.address => deltas.push(Delta::Changed(new)),
+                (Some(old), Some(new)) => {
+                    // The slot went to another server in between.
+                    deltas.push(Delta::Removed(old));
+                    deltas.push(Delta::Added(new));
+                }
+            }
+        }
+        if deltas.is_empty() {
+            return None;
+        }
+        // A server that left one slot and came back in another is first removed, then added, for every reader.
+        deltas.sort_by_key(|delta| !matches!(delta, Delta::Removed(_)));
+        self.serial += 1;
+        let servers = self.shadow.iter().flatten().cloned().collect();
+        Some((View::new(self.serial, now.unix_ms, servers), Batch { serial: self.serial, deltas }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Renderer for Count {
+        fn render(&self, view: &View) -> Vec<u8> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            format!("serial {}", view.serial).into_bytes()
+        }
+    }
+
+    #[test]
+    fn a_list_is_rendered_once_and_again_only_for_those_who_asked() {
+        let counter = Arc::new(Count::default());
+        let renderer: Arc<dyn Renderer> = counter.clone();
+        let rendered = || counter.0.load(Ordering::Relaxed);
+        let first = View::new(1, 0, Vec::new());
+        let body = first.list(&renderer);
+        assert_eq!(&body.body[..], b"serial 1");
+        assert!(Arc::ptr_eq(&body, &first.list(&renderer)));
+        assert_eq!(rendered(), 1);
+
+        let second = View::new(2, 0, Vec::new());
+        second.warm(&first);
+        assert_eq!(rendered(), 2);
+        let third = View::new(3, 0, Vec::new());
+        third.warm(&second);
+        assert_eq!(rendered(), 2, "nobody asked the second view");
+        assert_ne!(second.list(&renderer).etag, first.list(&renderer).etag);
+    }
+
+    #[test]
+    fn the_number_of_remembered_lists_is_bounded() {
+        let view = View::new(1, 0, Vec::new());
+        for _ in 0..LISTS_MAX + 10 {
+            let renderer: Arc<dyn Renderer> = Arc::new(Count::default());
+            assert_eq!(&view.list(&renderer).body[..], b"serial 1");
+        }
+        assert_eq!(view.lists.lock().unwrap().len(), LISTS_MAX);
+    }
+
+    #[test]
+    fn gzip_only_where_it_helps() {
+        use std::io::Read;
+        assert!(Rendered::new("short").gzip().is_none());
+        let body = "the same again ".repeat(1000);
+        let packed = Rendered::new(body.clone()).gzip().unwrap();
+        assert!(packed.len() < body.len() / 10);
+        let mut unpacked = String::new();
+        flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut unpacked).unwrap();
+        assert_eq!(unpacked, body);
+    }
+}

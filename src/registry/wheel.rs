@@ -1,0 +1,82 @@
+//! When whose life ends: a ring of buckets, one a tick. Adding is O(1), and a tick costs what is in its bucket, so
+//! the cost of expiry does not grow with the number of servers. A prolonged life moves nothing: the owner looks at
+//! the true end when the bucket comes up, and queues again.
+
+/// How late an expiry can be noticed.
+pub const TICK_MS: u64 = 250;
+/// Ticks in the ring; an end further away waits in the last bucket and is queued again from there.
+const RING: u64 = 4096;
+
+pub struct Wheel {
+    buckets: Vec<Vec<u32>>,
+    /// The first tick that has not been emptied yet.
+    next: u64,
+}
+
+impl Wheel {
+    pub fn new(now_ms: u64) -> Wheel {
+        Wheel { buckets: vec![Vec::new(); RING as usize], next: now_ms / TICK_MS }
+    }
+
+    /// The tick at which an item with this end should come up.
+    pub fn tick_for(&self, end_ms: u64) -> u64 {
+        end_ms.div_ceil(TICK_MS).clamp(self.next, self.next + RING - 1)
+    }
+
+    pub fn add(&mut self, tick: u64, item: u32) {
+        if let Some(bucket) = self.buckets.get_mut((tick % RING) as usize) {
+            bucket.push(item);
+        }
+    }
+
+    /// One item whose tick has come, with that tick; None when there is nothing due.
+    pub fn pop_due(&mut self, now_ms: u64) -> Option<(u64, u32)> {
+        let now = now_ms / TICK_MS;
+        while self.next <= now {
+            let bucket = self.buckets.get_mut((self.next % RING) as usize)?;
+            if let Some(item) = bucket.pop() {
+                return Some((self.next, item));
+            }
+            // A burst's memory is given back; an ordinary bucket keeps its small one.
+            bucket.shrink_to(64);
+            self.next += 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comes_up_at_its_tick_and_not_before() {
+        let mut wheel = Wheel::new(1_000);
+        let tick = wheel.tick_for(1_300);
+        wheel.add(tick, 7);
+        assert_eq!(wheel.pop_due(1_499), None);
+        assert_eq!(wheel.pop_due(1_500), Some((tick, 7)));
+        assert_eq!(wheel.pop_due(1_500), None);
+    }
+
+    #[test]
+    fn what_is_over_already_comes_up_next_and_what_is_far_off_comes_up_early() {
+        let mut wheel = Wheel::new(10_000);
+        let past = wheel.tick_for(3);
+        wheel.add(past, 1);
+        let far = wheel.tick_for(u64::MAX / 2);
+        wheel.add(far, 2);
+        assert_eq!(wheel.pop_due(10_000), Some((past, 1)));
+        assert_eq!(wheel.pop_due(10_000 + (RING - 1) * TICK_MS), Some((far, 2)));
+    }
+
+    #[test]
+    fn a_tick_emptied_can_be_filled_again_while_it_lasts() {
+        let mut wheel = Wheel::new(0);
+        assert_eq!(wheel.pop_due(999), None);
+        let tick = wheel.tick_for(999);
+        wheel.add(tick, 3);
+        assert_eq!(wheel.pop_due(999), None);
+        assert_eq!(wheel.pop_due(1_000), Some((tick, 3)));
+    }
+}
