@@ -131,9 +131,8 @@ impl Hub {
 
     /// Waits for the time to pass or the program to stop, or, if asked, for a change.
     fn wait(&self, time: Duration, for_change: bool) {
-        let go_on = |registry: &mut Registry| {
-            !(self.stopping.load(Ordering::Relaxed) || for_change && registry.is_dirty())
-        };
+        let go_on =
+            |registry: &mut Registry| !(self.stopping.load(Ordering::Relaxed) || for_change && registry.is_dirty());
         let waited = self.changed.wait_timeout_while(self.registry(), time, go_on);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }

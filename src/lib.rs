@@ -7,15 +7,15 @@
 //! [`model`] holds the words that all rooms share; [`bytes`], [`text`] and [`cookie`] are what protocols are made of.
 //! [`config`] is the operator's word, [`cli`] the commands, [`app`] puts the rooms together.
 
-//pub mod app;
+pub mod app;
 pub mod bytes;
-//pub mod cli;
-//pub mod config;
+pub mod cli;
+pub mod config;
 pub mod cookie;
 pub mod hub;
 pub mod model;
-//pub mod net;
+pub mod net;
 pub mod protocols;
 pub mod registry;
 pub mod text;
-//pub mod web;
+pub mod web;

@@ -24,10 +24,13 @@ pub struct Card {
     pub join_link: fn(Address) -> String,
     /// Every function that reads bytes from the network, by message, and whether it understood them.
     /// Table tests and fuzzing walk these.
-    pub decoders: &'static [(&'static str, fn(&[u8]) -> bool)],
+    pub decoders: &'static [Decoder],
     /// One genuine message for each decoder, in the same order.
     pub samples: fn() -> Vec<Vec<u8>>,
 }
+
+/// A message's name, and a function that reads it and tells whether it understood.
+pub type Decoder = (&'static str, fn(&[u8]) -> bool);
 
 /// All protocols. A new one is a folder and a row here.
 pub const CARDS: &[Card] = &[iceball::CARD];

@@ -1,0 +1,104 @@
+//! `rallypoint serve`: the master server in the foreground, until SIGTERM or Ctrl-C. SIGHUP reads the file again.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::level_filters::LevelFilter;
+use tracing::{error, info};
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::reload;
+
+use super::{Exit, Failure};
+use crate::app::App;
+use crate::config::Config;
+use crate::net::listen::ListenError;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Configuration file; without one, the defaults hold (`rallypoint config` prints them)
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Override one key, e.g. --set iceball.listen=127.0.0.1:27790; a list is comma-separated, empty is none
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl Arguments {
+    fn load(&self) -> Result<Config, Failure> {
+        Config::load(self.config.as_deref(), &self.set).map_err(|errors| Failure::new(Exit::Usage, errors))
+    }
+}
+
+type LogLevel = reload::Handle<LevelFilter, tracing_subscriber::Registry>;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let config = arguments.load()?;
+    let level = start_log(&config);
+    raise_descriptor_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
+    let result = runtime.block_on(serve(arguments, config, &level));
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Result<(), Failure> {
+    let cannot = |error: std::io::Error| Failure::new(Exit::Failed, error);
+    let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+    let mut app = App::start(config).await.map_err(|error| {
+        let exit = if error.is::<ListenError>() { Exit::Network } else { Exit::Usage };
+        Failure::new(exit, format!("{error:#}"))
+    })?;
+    info!("rallypoint {} is ready", env!("CARGO_PKG_VERSION"));
+    loop {
+        tokio::select! {
+            () = app.keep() => {}
+            _ = hangup.recv() => reload_config(&mut app, arguments, level),
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    info!("stopping");
+    app.stop().await;
+    info!("stopped");
+    Ok(())
+}
+
+/// A configuration that is wrong in any way changes nothing.
+fn reload_config(app: &mut App, arguments: &Arguments, level: &LogLevel) {
+    let mut load = || {
+        let config = arguments.load().map_err(|failure| failure.message)?;
+        let log = config.log;
+        app.reload(config).map_err(|error| format!("{error:#}"))?;
+        Ok(log)
+    };
+    match load() {
+        Ok(log) => {
+            let _ = level.modify(|level| *level = log.into()); // fails only when there is no log
+            info!("configuration reloaded");
+        }
+        Err::<_, String>(errors) => error!("configuration not reloaded, the old one stays: {errors}"),
+    }
+}
+
+fn start_log(config: &Config) -> LogLevel {
+    let (filter, handle) = reload::Layer::new(LevelFilter::from(config.log));
+    let is_terminal = std::io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal).with_target(false);
+    // A second start in one process (as in tests) keeps the first one's log.
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    handle
+}
+
+/// Each connection takes a descriptor, and the usual limit of 1024 is below our own.
+fn raise_descriptor_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}

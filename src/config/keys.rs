@@ -1,0 +1,235 @@
+//! The table of keys: what each is called, means, defaults to, and how it is set.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::value::{Item, Problem};
+use super::{Config, iceball_word};
+
+pub struct Key {
+    pub path: &'static str,
+    pub doc: &'static str,
+    /// The default, as TOML.
+    pub default: &'static str,
+    /// For lists of tables: what the default file shows instead of the empty list, commented out.
+    pub example: &'static str,
+    pub set: fn(&mut Config, &Item<'_>) -> Result<(), Problem>,
+}
+
+pub const KEYS: &[Key] = &[
+    Key {
+        path: "log",
+        doc: "How much to tell on stderr: \"error\", \"warn\", \"info\" (start and stop), \"debug\" (every refusal).",
+        default: "\"info\"",
+        example: "",
+        set: |config, item| {
+            config.log = item.parsed("\"error\", \"warn\", \"info\", \"debug\" or \"trace\"")?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "web.listen",
+        doc: "Where the page and the API are served. An empty list turns the listener off.",
+        default: "[\"0.0.0.0:8080\"]",
+        example: "",
+        set: |config, item| {
+            config.web.listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "web.title",
+        doc: "The page's title.",
+        default: "\"Rallypoint\"",
+        example: "",
+        set: |config, item| {
+            config.web.title = item.text()?.to_string();
+            Ok(())
+        },
+    },
+    Key {
+        path: "web.template",
+        doc: "A file with a page template of your own (Jinja); empty: the built-in one.\n\
+              `rallypoint config --template` prints the built-in one to start from.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            config.web.template = file(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "web.stylesheet",
+        doc: "A file to serve as /style.css instead of the built-in one; `rallypoint config --stylesheet` prints that.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            config.web.stylesheet = file(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "iceball.listen",
+        doc: "UDP for game servers and HTTP for game clients, on the same port number.",
+        default: "[\"0.0.0.0:27790\"]",
+        example: "",
+        set: |config, item| {
+            config.iceball.listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "iceball.client_listen",
+        doc: "The same HTTP on the port that the protocol's document names for clients.",
+        default: "[\"0.0.0.0:27795\"]",
+        example: "",
+        set: |config, item| {
+            config.iceball.client_listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "iceball.heartbeat_version",
+        doc: "The version of the heartbeat protocol that is expected of game servers.",
+        default: "2",
+        example: "",
+        set: |config, item| {
+            config.iceball.settings.heartbeat_version = item.integer(0, 65_535)? as u16;
+            Ok(())
+        },
+    },
+    Key {
+        path: "iceball.version",
+        doc: "The version of the game that is expected of game servers. Its build (-35) is not compared.",
+        default: "\"0.2.1-35\"",
+        example: "",
+        set: |config, item| {
+            config.iceball.settings.version = item.parsed("a version like \"0.2.1\" or \"0.2.1-35\"")?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "iceball.life",
+        doc: "How long a server stays listed after its last handshake.",
+        default: "\"120s\"",
+        example: "",
+        set: |config, item| {
+            let life = item.duration(Duration::from_secs(1), Duration::from_secs(86_400))?;
+            config.iceball.settings.life_ms = life.as_millis() as u64;
+            Ok(())
+        },
+    },
+    Key {
+        path: "iceball.servers",
+        doc: "Your word on a server: official, and its priority in the list (higher comes first).",
+        default: "[]",
+        example: "[[iceball.servers]]\naddress = \"203.0.113.5:20737\"\nofficial = true\npriority = 10",
+        set: |config, item| {
+            config.iceball.servers =
+                item.list("a list of tables: write [[iceball.servers]]", |table| iceball_word(&table))?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "guard.max_servers",
+        doc: "Servers listed in all.",
+        default: "2000000",
+        example: "",
+        set: |config, item| {
+            config.guard.limits.servers_max = item.integer(1, 100_000_000)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        path: "guard.max_servers_per_ip",
+        doc: "Servers listed for one IP address. Those that you name yourself do not count.",
+        default: "32",
+        example: "",
+        set: |config, item| {
+            config.guard.limits.servers_per_ip_max = item.integer(1, 65_535)? as u32;
+            Ok(())
+        },
+    },
+    Key {
+        path: "guard.max_connections",
+        doc: "TCP connections in all; one more closes the one that has been idle longest.",
+        default: "8192",
+        example: "",
+        set: |config, item| {
+            config.guard.connections_max = item.integer(1, 1_000_000)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        path: "guard.max_connections_per_ip",
+        doc: "TCP connections from one IP address; one more closes that address's longest idle one.",
+        default: "256",
+        example: "",
+        set: |config, item| {
+            config.guard.connections_per_ip_max = item.integer(1, 1_000_000)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        path: "guard.idle_timeout",
+        doc: "A connection is closed when nothing moves on it, or its request is not complete, for this long.",
+        default: "\"10s\"",
+        example: "",
+        set: |config, item| {
+            config.guard.idle = item.duration(Duration::from_millis(100), Duration::from_secs(3_600))?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "guard.bans",
+        doc: "Addresses and networks that get no answer and are not listed, e.g. [\"203.0.113.7\", \"198.51.100.0/24\"].",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.guard.bans = item.list("a list of addresses or networks", |item| {
+                let address = item.text()?.parse::<std::net::IpAddr>().ok();
+                let network = "an address or network like \"203.0.113.7\" or \"198.51.100.0/24\"";
+                address.map_or_else(|| item.parsed(network), |ip| Ok(ip.into()))
+            })?;
+            Ok(())
+        },
+    },
+];
+
+/// A file's path; an empty one means none.
+fn file(item: &Item<'_>) -> Result<Option<PathBuf>, Problem> {
+    let path = item.text()?;
+    Ok((!path.is_empty()).then(|| path.into()))
+}
+
+impl Key {
+    pub fn find(path: &str) -> Option<&'static Key> {
+        KEYS.iter().find(|key| key.path == path)
+    }
+
+    /// "iceball" of "iceball.listen"; None at the top level.
+    pub fn section(&self) -> Option<&'static str> {
+        self.path.split_once('.').map(|(section, _)| section)
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.path.split_once('.').map_or(self.path, |(_, name)| name)
+    }
+
+    /// What was typed behind `--set KEY=`, as TOML. Texts need no quotes, and a list is comma-separated.
+    pub fn toml_for(&self, typed: &str) -> String {
+        let quoted = |text: &str| toml::Value::String(text.trim().to_string()).to_string();
+        let is_toml = typed.starts_with(['"', '\'', '[']) && toml::de::DeValue::parse(typed).is_ok();
+        match self.default.chars().next() {
+            _ if is_toml => typed.to_string(),
+            Some('[') => {
+                let members: Vec<_> = typed.split(',').filter(|text| !text.trim().is_empty()).map(quoted).collect();
+                format!("[{}]", members.join(", "))
+            }
+            Some('"') => quoted(typed),
+            // true, false, a number; anything else becomes a text, which the key then refuses by name.
+            _ if toml::de::DeValue::parse(typed).is_ok() => typed.to_string(),
+            _ => quoted(typed),
+        }
+    }
+}

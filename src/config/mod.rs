@@ -1,0 +1,224 @@
+//! The operator's word: one TOML file, or none. Every key is a row in [`keys::KEYS`]; the default file, the checks,
+//! `--set` and the tests all follow from the row.
+
+pub mod keys;
+mod value;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use toml::de::{DeTable, DeValue};
+use tracing::Level;
+
+use crate::model::{Address, Game, OperatorWord, Word};
+use crate::protocols::iceball;
+use crate::registry::Limits;
+use keys::{KEYS, Key};
+use value::Item;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub log: Level,
+    pub web: Web,
+    pub iceball: Iceball,
+    pub guard: Guard,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Web {
+    pub listen: Vec<SocketAddr>,
+    pub title: String,
+    /// None: the built-in one.
+    pub template: Option<PathBuf>,
+    pub stylesheet: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Iceball {
+    pub listen: Vec<SocketAddr>,
+    pub client_listen: Vec<SocketAddr>,
+    pub settings: iceball::serve::Settings,
+    pub servers: Vec<OperatorWord>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guard {
+    pub limits: Limits,
+    pub connections_max: usize,
+    pub connections_per_ip_max: usize,
+    pub idle: Duration,
+    pub bans: Vec<IpNet>,
+}
+
+impl Default for Config {
+    /// What the default file says.
+    fn default() -> Config {
+        let mut config = Config {
+            log: Level::INFO,
+            web: Web { listen: Vec::new(), title: String::new(), template: None, stylesheet: None },
+            iceball: Iceball {
+                listen: Vec::new(),
+                client_listen: Vec::new(),
+                settings: iceball::serve::Settings::default(),
+                servers: Vec::new(),
+            },
+            guard: Guard {
+                limits: Limits { servers_max: 0, servers_per_ip_max: 0 },
+                connections_max: 0,
+                connections_per_ip_max: 0,
+                idle: Duration::ZERO,
+                bans: Vec::new(),
+            },
+        };
+        for key in KEYS {
+            // A test reads every default, so none of these can fail.
+            if let Ok(value) = DeValue::parse(key.default) {
+                let _ = (key.set)(&mut config, &Item::new(value.get_ref()));
+            }
+        }
+        config
+    }
+}
+
+/// All that is wrong with a configuration: one line each, with the place, the key and what to do.
+#[derive(Debug)]
+pub struct Errors(Vec<String>);
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for Errors {}
+
+impl Config {
+    /// The defaults, then the file, then what was set on the command line.
+    pub fn load(file: Option<&Path>, set: &[String]) -> Result<Config, Errors> {
+        let mut config = Config::default();
+        let mut errors = Vec::new();
+        if let Some(path) = file {
+            match std::fs::read_to_string(path) {
+                Ok(text) => config.read(&path.display().to_string(), &text, &mut errors),
+                Err(error) => errors.push(format!("{}: cannot be read: {error}", path.display())),
+            }
+        }
+        for assignment in set {
+            if let Err(reason) = config.assign(assignment) {
+                errors.push(format!("--set {assignment}: {reason}"));
+            }
+        }
+        if errors.is_empty() { Ok(config) } else { Err(Errors(errors)) }
+    }
+
+    fn read(&mut self, file: &str, text: &str, errors: &mut Vec<String>) {
+        let line = |span: Range<usize>| text.get(..span.start).unwrap_or(text).matches('\n').count() + 1;
+        let table = match DeTable::parse(text) {
+            Ok(table) => table,
+            Err(error) => {
+                let place = error.span().map_or(1, line);
+                errors.push(format!("{file}:{place}: {}", error.message()));
+                return;
+            }
+        };
+        let mut problems = Vec::new();
+        self.read_table("", table.get_ref(), &mut problems);
+        errors.extend(problems.into_iter().map(|(span, reason)| format!("{file}:{}: {reason}", line(span))));
+    }
+
+    fn read_table(&mut self, prefix: &str, table: &DeTable<'_>, problems: &mut Vec<(Range<usize>, String)>) {
+        // In the order of the file, so that problems are listed from top to bottom.
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(name, _)| name.span().start);
+        for (name, value) in entries {
+            let path = format!("{prefix}{}", name.get_ref());
+            let is_section = KEYS.iter().any(|key| key.section() == Some(&path));
+            match (Key::find(&path), value.get_ref()) {
+                (Some(key), found) => {
+                    if let Err((span, reason)) = (key.set)(self, &Item::new(found)) {
+                        problems.push((span.unwrap_or(value.span()), format!("{path}: {reason}")));
+                    }
+                }
+                (None, DeValue::Table(inner)) if is_section => {
+                    self.read_table(&format!("{path}."), inner, problems);
+                }
+                (None, _) if is_section => {
+                    problems.push((name.span(), format!("{path} is a section: write [{path}]")));
+                }
+                (None, _) => problems.push((name.span(), unknown_key(&path))),
+            }
+        }
+    }
+
+    fn assign(&mut self, assignment: &str) -> Result<(), String> {
+        let (path, text) = assignment.split_once('=').ok_or("write KEY=VALUE")?;
+        let (path, text) = (path.trim(), text.trim());
+        let key = Key::find(path).ok_or_else(|| unknown_key(path))?;
+        let quoted = key.toml_for(text);
+        let value = DeValue::parse(&quoted).map_err(|error| error.message().to_string())?;
+        (key.set)(self, &Item::new(value.get_ref())).map_err(|(_, reason)| reason)
+    }
+
+    /// The keys whose values differ between two configurations and cannot change while the program runs.
+    pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
+        let mut fixed = Vec::new();
+        for (path, differs) in [
+            ("web.listen", self.web.listen != new.web.listen),
+            ("iceball.listen", self.iceball.listen != new.iceball.listen),
+            ("iceball.client_listen", self.iceball.client_listen != new.iceball.client_listen),
+        ] {
+            if differs {
+                fixed.push(path);
+            }
+        }
+        fixed
+    }
+}
+
+fn unknown_key(path: &str) -> String {
+    let mut known: Vec<&str> = KEYS.iter().map(|key| key.path).collect();
+    known.extend(KEYS.iter().filter_map(Key::section));
+    format!("unknown key `{path}`{}", value::nearest(path, known))
+}
+
+/// The commented default file.
+pub fn default_file() -> String {
+    let mut out = String::from(
+        "# Rallypoint's configuration. Everything here is the default: keep only what you change.\n\
+         # Check a file with `rallypoint config --check FILE`; SIGHUP makes a running server read it again.\n",
+    );
+    let mut section = None;
+    for key in KEYS {
+        if key.section() != section {
+            section = key.section();
+            out.push_str(&format!("\n[{}]\n", section.unwrap_or_default()));
+        } else {
+            out.push('\n');
+        }
+        for line in key.doc.lines() {
+            out.push_str(&format!("# {line}\n"));
+        }
+        match key.example {
+            "" => out.push_str(&format!("{} = {}\n", key.name(), key.default)),
+            example => example.lines().for_each(|line| out.push_str(&format!("#{line}\n"))),
+        }
+    }
+    out
+}
+
+/// The operator's word on an Iceball server, from its table.
+fn iceball_word(table: &Item<'_>) -> Result<OperatorWord, value::Problem> {
+    table.only(&["address", "official", "priority"])?;
+    let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20737\""))?;
+    let official = table.optional("official", Item::boolean)?.unwrap_or(false);
+    let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
+    let word = Word { official, priority: priority as i32 };
+    Ok(OperatorWord { address, game: Game::Known(iceball::NAME), word })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+use super::*;
+
+fn errors(text: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    Config::default().read("file.toml", text, &mut errors);
+    errors
+}
+
+fn error(text: &str) -> String {
+    let found = errors(text);
+    assert_eq!(found.len(), 1, "{text}: {found:?}");
+    found[0].clone()
+}
+
+fn set(assignment: &str) -> Result<Config, String> {
+    Config::load(None, &[assignment.to_string()]).map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn the_default_file_says_what_holds_without_a_file() {
+    let file = default_file();
+    assert_eq!(errors(&file), Vec::<String>::new());
+    let mut config = Config::default();
+    config.read("default", &file, &mut Vec::new());
+    assert_eq!(config, Config::default());
+    assert_eq!(config.iceball.listen, ["0.0.0.0:27790".parse().unwrap()]);
+    assert_eq!(config.iceball.client_listen, ["0.0.0.0:27795".parse().unwrap()]);
+    assert_eq!(config.web.listen, ["0.0.0.0:8080".parse().unwrap()]);
+    assert_eq!(config.guard.limits.servers_per_ip_max, 32);
+    assert_eq!(config.iceball.settings, iceball::serve::Settings::default());
+}
+
+#[test]
+fn every_default_is_accepted_and_every_key_has_words() {
+    for key in KEYS {
+        let value = DeValue::parse(key.default).unwrap();
+        assert!((key.set)(&mut Config::default(), &Item::new(value.get_ref())).is_ok(), "{}", key.path);
+        assert!(key.doc.ends_with('.') || key.doc.ends_with(']'), "{}", key.path);
+        if !key.example.is_empty() {
+            assert_eq!(errors(key.example), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn errors_name_the_key_the_line_and_the_nearest_known_key() {
+    let unknown = error("log = \"warn\"\n\n[iceball]\nlisten = []\nlisen = []\n");
+    assert_eq!(unknown, "file.toml:5: unknown key `iceball.lisen`; did you mean `iceball.listen`?");
+    assert_eq!(error("[icebal]\n"), "file.toml:1: unknown key `icebal`; did you mean `iceball`?");
+    assert_eq!(
+        error("max_servers_per_ip = 3"),
+        "file.toml:1: unknown key `max_servers_per_ip`; did you mean `guard.max_servers_per_ip`?"
+    );
+    assert_eq!(error("xyzzyplugh = 3"), "file.toml:1: unknown key `xyzzyplugh`; `rallypoint config` prints all keys");
+    assert_eq!(error("web = 3"), "file.toml:1: web is a section: write [web]");
+}
+
+#[test]
+fn wrong_types_and_impossible_values() {
+    let cases = [
+        ("[web]\nlisten = 8080", ":2: web.listen: must be a list of addresses"),
+        ("[web]\nlisten = [\n  \"0.0.0.0:8080\",\n  \"nonsense\"]", ":4: web.listen: must be an address and port"),
+        ("[web]\ntitle = 3", ":2: web.title: must be a text in quotes, not the number 3"),
+        ("[web]\nlisten = [\"0.0.0.0:70000\"]", "not the text \"0.0.0.0:70000\""),
+        ("[guard]\nmax_servers_per_ip = 0", ":2: guard.max_servers_per_ip: must be a whole number from 1 to 65535"),
+        ("[guard]\nmax_servers_per_ip = \"3\"", "not the text \"3\""),
+        ("[guard]\nmax_servers = 99999999999999999999", "must be a whole number"),
+        ("[guard]\nbans = [\"203.0.113.0/33\"]", "must be an address or network"),
+        ("[iceball]\nlife = \"0s\"", "must be a time like \"30s\" or \"5m\", from \"1s\" to \"1day\""),
+        ("[iceball]\nlife = 30", "must be a time"),
+        ("[iceball]\nversion = \"two\"", "must be a version like"),
+        ("[iceball]\nheartbeat_version = -1", "must be a whole number from 0 to 65535, not the number -1"),
+        ("[[iceball.servers]]\nofficial = true", ":1: iceball.servers: `address` is missing"),
+        ("[[iceball.servers]]\naddress = \"1.2.3.4:0\"", ":2: iceball.servers: address must be an address"),
+        ("[[iceball.servers]]\naddress = \"1.2.3.4:5\"\nprio = 3", ":3: iceball.servers: unknown key `prio`"),
+        ("log = \"loud\"", ":1: log: must be \"error\""),
+        ("log = ", ":1: "),
+        ("log = \"info\"\nlog = \"warn\"", ":2: "),
+    ];
+    for (text, expected) in cases {
+        let found = error(text);
+        assert!(found.contains(expected), "{text}\n   gives {found}\n   without {expected}");
+    }
+}
+
+#[test]
+fn all_problems_are_told_at_once() {
+    let found = errors("[web]\nlissten = []\n[guard]\nmax_servers = true\n");
+    assert_eq!(found.len(), 2);
+    assert!(found[0].starts_with("file.toml:2:") && found[1].starts_with("file.toml:4:"));
+}
+
+#[test]
+fn set_overrides_any_key() {
+    let listen = |config: Config| config.iceball.listen;
+    assert_eq!(listen(set("iceball.listen=127.0.0.1:27790").unwrap()), ["127.0.0.1:27790".parse().unwrap()]);
+    assert_eq!(listen(set("iceball.listen=127.0.0.1:1, [::1]:2").unwrap()).len(), 2);
+    assert_eq!(listen(set("iceball.listen=").unwrap()), []);
+    assert_eq!(listen(set("iceball.listen=[\"127.0.0.1:1\"]").unwrap()).len(), 1);
+    assert_eq!(listen(set("iceball.listen=5000").unwrap()), ["0.0.0.0:5000".parse().unwrap()]);
+    assert_eq!(set("web.title=My \"own\" = list").unwrap().web.title, "My \"own\" = list");
+    assert_eq!(set("iceball.life=2s").unwrap().iceball.settings.life_ms, 2_000);
+    assert_eq!(set("guard.max_servers_per_ip=5").unwrap().guard.limits.servers_per_ip_max, 5);
+    assert!(set("guard.max_servers_per_ip=five").unwrap_err().contains("whole number from 1 to 65535"));
+    assert!(set("iceball.lisen=x").unwrap_err().contains("did you mean `iceball.listen`?"));
+    assert!(set("iceball.listen").unwrap_err().contains("KEY=VALUE"));
+    let word = set("iceball.servers=[{address=\"192.0.2.1:5\", official=true}]").unwrap();
+    assert!(word.iceball.servers[0].word.official);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Config::load(Some(Path::new("/nowhere/rallypoint.toml")), &[]).unwrap_err().to_string();
+    assert!(error.starts_with("/nowhere/rallypoint.toml: cannot be read"), "{error}");
+}

@@ -1,0 +1,137 @@
+//! Values of the configuration, with errors that a person can act on.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::str::FromStr;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+/// What is wrong with a value, and where, if that is more precise than the whole value.
+pub type Problem = (Option<Range<usize>>, String);
+
+#[derive(Clone, Copy)]
+pub struct Item<'a> {
+    value: &'a DeValue<'a>,
+}
+
+impl<'a> Item<'a> {
+    pub fn new(value: &'a DeValue<'a>) -> Item<'a> {
+        Item { value }
+    }
+
+    fn must_be(&self, what: &str) -> Problem {
+        let found = match self.value {
+            DeValue::String(text) => format!("the text \"{text}\""),
+            DeValue::Integer(number) => format!("the number {number}"),
+            DeValue::Float(number) => format!("the number {number}"),
+            DeValue::Boolean(value) => format!("{value}"),
+            DeValue::Datetime(_) => "a date".into(),
+            DeValue::Array(_) => "a list".into(),
+            DeValue::Table(_) => "a table".into(),
+        };
+        (None, format!("must be {what}, not {found}"))
+    }
+
+    pub fn text(&self) -> Result<&'a str, Problem> {
+        match self.value {
+            DeValue::String(text) => Ok(text),
+            _ => Err(self.must_be("a text in quotes")),
+        }
+    }
+
+    pub fn boolean(&self) -> Result<bool, Problem> {
+        match self.value {
+            DeValue::Boolean(value) => Ok(*value),
+            _ => Err(self.must_be("true or false")),
+        }
+    }
+
+    pub fn integer(&self, min: i64, max: i64) -> Result<i64, Problem> {
+        let number = match self.value {
+            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
+            _ => None,
+        };
+        number
+            .filter(|number| (min..=max).contains(number))
+            .ok_or_else(|| self.must_be(&format!("a whole number from {min} to {max}")))
+    }
+
+    /// A text that `T` can be read from; its own error, if it has more to say, is given.
+    pub fn parsed<T: FromStr>(&self, what: &str) -> Result<T, Problem> {
+        match self.value {
+            DeValue::String(text) => text.parse().map_err(|_| self.must_be(what)),
+            _ => Err(self.must_be(what)),
+        }
+    }
+
+    pub fn duration(&self, min: Duration, max: Duration) -> Result<Duration, Problem> {
+        let written = |time: Duration| humantime::format_duration(time).to_string();
+        let what = format!("a time like \"30s\" or \"5m\", from \"{}\" to \"{}\"", written(min), written(max));
+        let time = match self.value {
+            DeValue::String(text) => humantime::parse_duration(text).ok(),
+            _ => None,
+        };
+        time.filter(|time| (min..=max).contains(time)).ok_or_else(|| self.must_be(&what))
+    }
+
+    /// A list, each member read by `read`; a problem is told with the member's own place.
+    pub fn list<T>(&self, what: &str, read: impl Fn(Item<'a>) -> Result<T, Problem>) -> Result<Vec<T>, Problem> {
+        let DeValue::Array(members) = self.value else { return Err(self.must_be(what)) };
+        let member = |member: &'a toml::Spanned<DeValue<'a>>| {
+            read(Item::new(member.get_ref())).map_err(|(span, reason)| (Some(span.unwrap_or(member.span())), reason))
+        };
+        members.iter().map(member).collect()
+    }
+
+    /// Addresses to listen on. A bare port means all IPv4 addresses.
+    pub fn listen(&self) -> Result<Vec<SocketAddr>, Problem> {
+        self.list("a list of addresses like [\"0.0.0.0:8080\"]", |item| {
+            let text = item.text()?;
+            let port = text.parse::<u16>().ok();
+            let address = port.map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
+            address.map_or_else(|| item.parsed("an address and port like \"0.0.0.0:8080\" or \"[::]:8080\""), Ok)
+        })
+    }
+
+    /// Refuses a table with a key that is not one of these.
+    pub fn only(&self, known: &[&str]) -> Result<(), Problem> {
+        let DeValue::Table(table) = self.value else { return Err(self.must_be("a table")) };
+        for name in table.keys() {
+            if !known.contains(&name.get_ref().as_ref()) {
+                let hint = nearest(name.get_ref(), known.to_vec());
+                return Err((Some(name.span()), format!("unknown key `{}`{hint}", name.get_ref())));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn optional<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&Item<'a>) -> Result<T, Problem>,
+    ) -> Result<Option<T>, Problem> {
+        let DeValue::Table(table) = self.value else { return Err(self.must_be("a table")) };
+        let Some((_, value)) = table.iter().find(|(key, _)| key.get_ref() == name) else { return Ok(None) };
+        let tell = |(span, reason): Problem| (Some(span.unwrap_or(value.span())), format!("{name} {reason}"));
+        read(&Item::new(value.get_ref())).map(Some).map_err(tell)
+    }
+
+    pub fn required<T>(&self, name: &str, read: impl Fn(&Item<'a>) -> Result<T, Problem>) -> Result<T, Problem> {
+        self.optional(name, read)?.ok_or_else(|| (None, format!("`{name}` is missing")))
+    }
+}
+
+/// "; did you mean `…`?", when something known is near enough.
+pub fn nearest(unknown: &str, known: Vec<&str>) -> String {
+    let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_string();
+    let distance = |known: &&str| {
+        let whole = strsim::osa_distance(unknown, known);
+        // The right name in the wrong section (or in none) is near, too.
+        if last(unknown) == last(known) { whole.min(1) } else { whole }
+    };
+    match known.into_iter().min_by_key(distance) {
+        Some(near) if distance(&near) <= (unknown.len() / 2).max(2) => format!("; did you mean `{near}`?"),
+        _ => "; `rallypoint config` prints all keys".into(),
+    }
+}

@@ -1,0 +1,155 @@
+//! A UDP socket that receives and sends many datagrams with one system call, from buffers that are made once.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use arrayvec::ArrayVec;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
+
+/// Datagrams taken with one call.
+pub const BATCH: usize = 64;
+/// Longer datagrams are cut here; no protocol has any use for them, only for the fact that they are too long.
+pub const DATAGRAM_BYTES_MAX: usize = 512;
+
+pub struct BatchSocket<const REPLY: usize> {
+    socket: UdpSocket,
+    receive_headers: MultiHeaders<SockaddrStorage>,
+    send_headers: MultiHeaders<SockaddrStorage>,
+    buffers: Box<[[u8; DATAGRAM_BYTES_MAX]; BATCH]>,
+    received: ArrayVec<(SockaddrStorage, usize), BATCH>,
+    replies: Box<ArrayVec<ArrayVec<u8, REPLY>, BATCH>>,
+    reply_to: ArrayVec<Option<SockaddrStorage>, BATCH>,
+}
+
+/// One datagram of a batch; what is put into `reply` goes back to its sender with [`BatchSocket::send_replies`].
+pub struct Datagram<'a> {
+    pub from: SocketAddr,
+    pub bytes: &'a [u8],
+}
+
+impl<const REPLY: usize> BatchSocket<REPLY> {
+    /// The socket should have a read timeout, so that its thread can look up from it.
+    pub fn new(socket: UdpSocket) -> BatchSocket<REPLY> {
+        BatchSocket {
+            socket,
+            receive_headers: MultiHeaders::preallocate(BATCH, None),
+            send_headers: MultiHeaders::preallocate(BATCH, None),
+            buffers: Box::new([[0; DATAGRAM_BYTES_MAX]; BATCH]),
+            received: ArrayVec::new(),
+            replies: Box::new(ArrayVec::new()),
+            reply_to: ArrayVec::new(),
+        }
+    }
+
+    /// Waits for at least one datagram and takes all that are there, up to a batch.
+    pub fn receive(&mut self) -> io::Result<usize> {
+        self.received.clear();
+        let mut slices = self.buffers.each_mut().map(|buffer| [IoSliceMut::new(buffer)]);
+        let flags = MsgFlags::MSG_WAITFORONE;
+        let results = recvmmsg(self.socket.as_raw_fd(), &mut self.receive_headers, slices.iter_mut(), flags, None)?;
+        for result in results {
+            if let Some(from) = result.address {
+                self.received.push((from, result.bytes));
+            }
+        }
+        Ok(self.received.len())
+    }
+
+    /// Shows every received datagram to `look`, with an empty reply to fill.
+    pub fn each<'a>(&'a mut self, mut look: impl FnMut(Datagram<'a>, &mut ArrayVec<u8, REPLY>)) {
+        self.replies.clear();
+        self.reply_to.clear();
+        let mut reply = ArrayVec::new();
+        for ((storage, size), buffer) in self.received.iter().zip(self.buffers.iter()) {
+            let (Some(from), Some(bytes)) = (socket_addr(storage), buffer.get(..*size)) else { continue };
+            look(Datagram { from, bytes }, &mut reply);
+            if !reply.is_empty() {
+                self.reply_to.push(Some(*storage));
+                self.replies.push(std::mem::take(&mut reply));
+            }
+        }
+    }
+
+    /// Sends the replies. One that cannot be sent (no route, a full buffer) is lost, as any datagram may be.
+    pub fn send_replies(&mut self) {
+        let mut sent = 0;
+        while sent < self.replies.len() {
+            let waiting = self.replies.get(sent..).unwrap_or_default();
+            let to = self.reply_to.get(sent..).unwrap_or_default();
+            let slices: ArrayVec<[IoSlice<'_>; 1], BATCH> = waiting.iter().map(|reply| [IoSlice::new(reply)]).collect();
+            let flags = MsgFlags::MSG_DONTWAIT;
+            let result = sendmmsg(self.socket.as_raw_fd(), &mut self.send_headers, slices.iter(), to, [], flags);
+            match result.map(Iterator::count) {
+                Ok(count) => sent += count.max(1),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
+                // The first of the waiting ones is at fault; the others get their turn.
+                Err(_) => sent += 1,
+            }
+        }
+    }
+}
+
+fn socket_addr(storage: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = storage.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
+    v4.or_else(|| storage.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn bound() -> (UdpSocket, SocketAddr) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    }
+
+    #[test]
+    fn echoes_a_batch_to_everyone_who_sent() {
+        let (server, address) = bound();
+        let mut server = BatchSocket::<DATAGRAM_BYTES_MAX>::new(server);
+        let clients: Vec<_> = (0..BATCH).map(|_| bound().0).collect();
+        for (number, client) in clients.iter().enumerate() {
+            client.send_to(&[number as u8; 3], address).unwrap();
+        }
+        let mut seen = 0;
+        while seen < clients.len() {
+            seen += server.receive().unwrap();
+            server.each(|datagram, reply| {
+                // Only the even ones are answered.
+                if datagram.bytes[0] % 2 == 0 {
+                    reply.extend(datagram.bytes.iter().copied());
+                }
+            });
+            server.send_replies();
+        }
+        for (number, client) in clients.iter().enumerate().step_by(2) {
+            let mut buffer = [0; 10];
+            assert_eq!(client.recv_from(&mut buffer).unwrap(), (3, address));
+            assert_eq!(buffer[0], number as u8);
+        }
+    }
+
+    #[test]
+    fn long_and_empty_datagrams_are_seen_for_what_they_are() {
+        let (server, address) = bound();
+        let mut server = BatchSocket::<8>::new(server);
+        let (client, from) = bound();
+        client.send_to(&[7; 2000], address).unwrap();
+        client.send_to(&[], address).unwrap();
+        let mut sizes = Vec::new();
+        while sizes.len() < 2 {
+            server.receive().unwrap();
+            server.each(|datagram, _| {
+                assert_eq!(datagram.from, from);
+                sizes.push(datagram.bytes.len());
+            });
+        }
+        assert_eq!(sizes, [DATAGRAM_BYTES_MAX, 0]);
+    }
+}

@@ -1,0 +1,258 @@
+//! The guard at the door: who is banned, and how many connections there may be.
+//!
+//! A full house turns nobody away. The connection that has been idle longest makes room, first among those of the
+//! same address, so that neither one address nor many can keep others out by sitting still.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use ipnet::IpNet;
+use tokio::sync::Notify;
+
+/// How many connections are compared when one has to go: enough to be near the longest idle, few enough to be cheap.
+const COMPARED: usize = 16;
+
+pub struct Guard {
+    bans: ArcSwap<Bans>,
+    start: Instant,
+    rooms: Mutex<Rooms>,
+}
+
+struct Rooms {
+    connections_max: usize,
+    per_ip_max: usize,
+    all: Vec<Arc<Connection>>,
+    by_ip: HashMap<IpAddr, Vec<Arc<Connection>>>,
+    /// Where the comparison begins next time.
+    next: usize,
+}
+
+struct Connection {
+    ip: IpAddr,
+    /// Its place in `Rooms::all`; only touched under the lock.
+    at: AtomicUsize,
+    active_at_ms: AtomicU64,
+    evicted: Notify,
+}
+
+impl Guard {
+    pub fn new(connections_max: usize, per_ip_max: usize, bans: &[IpNet]) -> Guard {
+        let rooms = Rooms { connections_max, per_ip_max, all: Vec::new(), by_ip: HashMap::new(), next: 0 };
+        Guard { bans: ArcSwap::from_pointee(Bans::new(bans)), start: Instant::now(), rooms: Mutex::new(rooms) }
+    }
+
+    pub fn set(&self, connections_max: usize, per_ip_max: usize, bans: &[IpNet]) {
+        self.bans.store(Arc::new(Bans::new(bans)));
+        let mut rooms = self.rooms();
+        rooms.connections_max = connections_max;
+        rooms.per_ip_max = per_ip_max;
+    }
+
+    pub fn bans(&self) -> arc_swap::Guard<Arc<Bans>> {
+        self.bans.load()
+    }
+
+    /// Lets a connection in, unless its address is banned.
+    pub fn admit(self: &Arc<Guard>, ip: IpAddr) -> Option<Admission> {
+        let ip = ip.to_canonical();
+        if self.bans().contains(ip) {
+            return None;
+        }
+        let active_at_ms = AtomicU64::new(self.now_ms());
+        let mut rooms = self.rooms();
+        rooms.make_room_for(ip);
+        let at = AtomicUsize::new(rooms.all.len());
+        let connection = Arc::new(Connection { ip, at, active_at_ms, evicted: Notify::new() });
+        rooms.all.push(connection.clone());
+        rooms.by_ip.entry(ip).or_default().push(connection.clone());
+        Some(Admission { guard: self.clone(), connection })
+    }
+
+    pub fn connections(&self) -> usize {
+        self.rooms().all.len()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+
+    fn rooms(&self) -> MutexGuard<'_, Rooms> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Rooms {
+    fn make_room_for(&mut self, ip: IpAddr) {
+        let of_ip = self.by_ip.get(&ip).map(Vec::as_slice).unwrap_or_default();
+        let goes = if of_ip.len() >= self.per_ip_max {
+            longest_idle(of_ip.iter())
+        } else if self.all.len() >= self.connections_max {
+            self.next = (self.next + COMPARED) % self.all.len().max(1);
+            longest_idle(self.all.iter().cycle().skip(self.next).take(COMPARED.min(self.all.len())))
+        } else {
+            None
+        };
+        if let Some(connection) = goes {
+            connection.evicted.notify_one();
+            self.forget(&connection);
+        }
+    }
+
+    fn forget(&mut self, connection: &Arc<Connection>) {
+        let at = connection.at.load(Ordering::Relaxed);
+        if self.all.get(at).is_some_and(|found| Arc::ptr_eq(found, connection)) {
+            self.all.swap_remove(at);
+            if let Some(moved) = self.all.get(at) {
+                moved.at.store(at, Ordering::Relaxed);
+            }
+        }
+        if let Some(of_ip) = self.by_ip.get_mut(&connection.ip) {
+            of_ip.retain(|found| !Arc::ptr_eq(found, connection));
+            if of_ip.is_empty() {
+                self.by_ip.remove(&connection.ip);
+            }
+        }
+    }
+}
+
+fn longest_idle<'a>(connections: impl Iterator<Item = &'a Arc<Connection>>) -> Option<Arc<Connection>> {
+    connections.min_by_key(|connection| connection.active_at_ms.load(Ordering::Relaxed)).cloned()
+}
+
+/// A connection's place in the house; it is given back when this is dropped.
+pub struct Admission {
+    guard: Arc<Guard>,
+    connection: Arc<Connection>,
+}
+
+impl Admission {
+    /// The connection has just asked for something: it is not idle.
+    pub fn touch(&self) {
+        self.connection.active_at_ms.store(self.guard.now_ms(), Ordering::Relaxed);
+    }
+
+    /// Ends when the connection has to make room for another.
+    pub async fn evicted(&self) {
+        self.connection.evicted.notified().await;
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.guard.rooms().forget(&self.connection);
+    }
+}
+
+/// Banned addresses as sorted ranges that do not overlap: a look-up costs the same however the bans were written.
+#[derive(Default)]
+pub struct Bans {
+    ranges: Vec<(u128, u128)>,
+}
+
+impl Bans {
+    pub fn new(networks: &[IpNet]) -> Bans {
+        let mut ranges: Vec<_> = networks.iter().map(|net| (number(net.network()), number(net.broadcast()))).collect();
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, before| {
+            let overlap = next.0 <= before.1;
+            if overlap {
+                before.1 = before.1.max(next.1);
+            }
+            overlap
+        });
+        Bans { ranges }
+    }
+
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        if self.ranges.is_empty() {
+            return false;
+        }
+        let ip = number(ip);
+        let after = self.ranges.partition_point(|range| range.0 <= ip);
+        after.checked_sub(1).and_then(|at| self.ranges.get(at)).is_some_and(|range| ip <= range.1)
+    }
+}
+
+/// An address as a number: IPv4 in its IPv6 form, so that both can be compared.
+fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => Ipv6Addr::to_bits(ip),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+
+    fn ip(last: u8) -> IpAddr {
+        Ipv4Addr::new(192, 0, 2, last).into()
+    }
+
+    fn evicted(admission: &Admission) -> bool {
+        let waiting = std::pin::pin!(admission.evicted());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        waiting.poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn one_address_pushes_out_only_its_own_longest_idle() {
+        let guard = Arc::new(Guard::new(100, 2, &[]));
+        let other = guard.admit(ip(9)).unwrap();
+        let first = guard.admit(ip(1)).unwrap();
+        let second = guard.admit(ip(1)).unwrap();
+        first.connection.active_at_ms.store(5, Ordering::Relaxed);
+        second.connection.active_at_ms.store(4, Ordering::Relaxed);
+        let third = guard.admit(ip(1)).unwrap();
+        assert!(evicted(&second));
+        assert!(!evicted(&first) && !evicted(&third) && !evicted(&other));
+        assert_eq!(guard.connections(), 3);
+        drop((first, second, third, other));
+        assert_eq!(guard.connections(), 0);
+        assert!(guard.rooms().by_ip.is_empty());
+    }
+
+    #[test]
+    fn a_full_house_makes_room_for_anyone() {
+        let guard = Arc::new(Guard::new(10, 100, &[]));
+        let all: Vec<_> = (0..10).map(|last| guard.admit(ip(last)).unwrap()).collect();
+        for (age, admission) in all.iter().enumerate() {
+            admission.connection.active_at_ms.store(100 - age as u64, Ordering::Relaxed);
+        }
+        let _new = guard.admit(ip(50)).unwrap();
+        assert_eq!(guard.connections(), 10);
+        let gone: Vec<_> = all.iter().map(evicted).collect();
+        assert_eq!(gone.iter().filter(|gone| **gone).count(), 1);
+        assert!(gone[9], "the longest idle one: {gone:?}");
+    }
+
+    #[test]
+    fn the_banned_are_not_let_in() {
+        let bans = ["192.0.2.0/28".parse().unwrap()];
+        let guard = Arc::new(Guard::new(10, 10, &bans));
+        assert!(guard.admit(ip(15)).is_none());
+        assert!(guard.admit("::ffff:192.0.2.1".parse().unwrap()).is_none());
+        assert!(guard.admit(ip(16)).is_some());
+        guard.set(10, 10, &[]);
+        assert!(guard.admit(ip(15)).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn bans_are_the_networks_they_were_made_of(nets in proptest::collection::vec((any::<u32>(), 0..=32u8), 0..20), probes: Vec<u32>) {
+            let nets: Vec<IpNet> = nets.into_iter()
+                .map(|(ip, len)| IpNet::new(Ipv4Addr::from(ip).into(), len).unwrap()).collect();
+            let bans = Bans::new(&nets);
+            let edges = nets.iter().flat_map(|net| [net.network(), net.broadcast()]);
+            for ip in probes.into_iter().map(|ip| Ipv4Addr::from(ip).into()).chain(edges) {
+                prop_assert_eq!(bans.contains(ip), nets.iter().any(|net| net.contains(&ip)), "{}", ip);
+            }
+        }
+    }
+}

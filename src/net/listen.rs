@@ -1,0 +1,120 @@
+//! Binding ports, with errors that name the port and the key to change.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Connections that the system holds for us while we are busy.
+const BACKLOG: i32 = 4096;
+/// Asked for; the system gives what it allows. A stall of some milliseconds then loses nothing.
+const RECEIVE_BUFFER: usize = 8 << 20;
+/// With port 0, TCP and UDP should get the same number; somebody may have one half of it.
+const SAME_PORT_TRIES: usize = 20;
+
+/// A port that could not be had.
+#[derive(Debug)]
+pub struct ListenError {
+    pub address: SocketAddr,
+    pub protocol: &'static str,
+    /// The key in the configuration that asked for it.
+    pub key: &'static str,
+    pub error: io::Error,
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ListenError { address, protocol, key, error } = self;
+        write!(f, "cannot listen on {protocol} port {} ({address}): ", address.port())?;
+        match error.kind() {
+            io::ErrorKind::AddrInUse => write!(f, "another program has it. Stop that program, or change `{key}`"),
+            io::ErrorKind::PermissionDenied => write!(f, "not allowed. Choose a port above 1023 in `{key}`"),
+            io::ErrorKind::AddrNotAvailable => write!(f, "this machine has no such address. Change `{key}`"),
+            _ => write!(f, "{error}. See `{key}`"),
+        }
+    }
+}
+
+impl std::error::Error for ListenError {}
+
+pub fn tcp(address: SocketAddr, key: &'static str) -> Result<TcpListener, ListenError> {
+    bind_tcp(address).map_err(|error| ListenError { address, protocol: "TCP", key, error })
+}
+
+/// `count` sockets on one address, between which the system spreads the senders.
+pub fn udp(address: SocketAddr, count: usize, key: &'static str) -> Result<Vec<UdpSocket>, ListenError> {
+    bind_udp(address, count).map_err(|error| ListenError { address, protocol: "UDP", key, error })
+}
+
+/// TCP and UDP on the same port number, also when the system chooses it.
+pub fn tcp_and_udp(
+    address: SocketAddr,
+    udp_count: usize,
+    key: &'static str,
+) -> Result<(TcpListener, Vec<UdpSocket>), ListenError> {
+    let mut tries = 0;
+    loop {
+        let tcp_listener = tcp(address, key)?;
+        let bound = tcp_listener.local_addr().unwrap_or(address);
+        tries += 1;
+        match udp(bound, udp_count, key) {
+            Ok(sockets) => return Ok((tcp_listener, sockets)),
+            Err(_) if address.port() == 0 && tries < SAME_PORT_TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn bind_udp(mut address: SocketAddr, count: usize) -> io::Result<Vec<UdpSocket>> {
+    if address.port() != 0 {
+        // Sockets that share a port would also share it with another program of the same user, silently.
+        drop(udp_socket(address, false)?);
+    }
+    let mut sockets = Vec::with_capacity(count);
+    for _ in 0..count {
+        let socket = udp_socket(address, true)?;
+        address = socket.local_addr()?;
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+fn udp_socket(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_reuse_port(shared)?;
+    if let Err(error) = socket.set_recv_buffer_size(RECEIVE_BUFFER) {
+        tracing::debug!(%error, "the receive buffer stays as it is");
+    }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_named_with_its_key() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let (taken_tcp, taken_udp) = tcp_and_udp(any, 2, "a.key").unwrap();
+        let address = taken_tcp.local_addr().unwrap();
+        assert_eq!(taken_udp[1].local_addr().unwrap(), address);
+        for (error, protocol) in
+            [(tcp(address, "web.listen").unwrap_err(), "TCP"), (udp(address, 2, "web.listen").unwrap_err(), "UDP")]
+        {
+            let text = error.to_string();
+            assert!(text.contains(&format!("{protocol} port {} ", address.port())), "{text}");
+            assert!(text.contains("another program has it") && text.contains("`web.listen`"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Accepting TCP connections. An error here never ends the program: it is told, and the loop goes on.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use super::guard::{Admission, Guard};
+
+/// Out of descriptors or memory: waiting is all that helps, and the waiting connections do not go away.
+const AFTER_ERROR: Duration = Duration::from_millis(100);
+
+/// Hands every admitted connection to `serve`, each on a task of its own, until `stop` turns true. A connection that
+/// has to make room for another is dropped where it stands.
+pub async fn accept<S, F>(listener: TcpListener, guard: Arc<Guard>, mut stop: watch::Receiver<bool>, serve: S)
+where
+    S: Fn(TcpStream, SocketAddr, Arc<Admission>) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let Some(admission) = guard.admit(peer.ip()) else {
+                    debug!(%peer, "connection refused: banned");
+                    continue;
+                };
+                let _ = stream.set_nodelay(true); // fails on a connection that is gone already
+                let admission = Arc::new(admission);
+                let serving = serve(stream, peer, admission.clone());
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = serving => {}
+                        () = admission.evicted() => debug!(%peer, "connection closed: it was idle, and its place was needed"),
+                    }
+                });
+            }
+            Err(error) if is_the_peers(&error) => debug!(%error, "a connection was gone before it was accepted"),
+            Err(error) => {
+                warn!(%error, "accepting failed; going on");
+                tokio::time::sleep(AFTER_ERROR).await;
+            }
+        }
+    }
+}
+
+/// Whether an accept failed because of the peer, not because of us.
+fn is_the_peers(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}

@@ -1,0 +1,86 @@
+//! The rules of the house that a compiler does not check.
+
+use std::path::{Path, PathBuf};
+
+fn files_under(folder: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files_under(&path, out);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    files_under(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut files);
+    assert!(!files.is_empty());
+    files.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+fn code_lines(source: &str) -> impl Iterator<Item = (usize, &str)> {
+    source.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
+
+#[test]
+fn nothing_pure_knows_a_socket_a_runtime_or_a_clock() {
+    let forbidden = [
+        "tokio",
+        "async ",
+        ".await",
+        "UdpSocket",
+        "TcpStream",
+        "TcpListener",
+        "std::time",
+        "SystemTime",
+        "Instant",
+        "std::thread",
+        "getrandom",
+        "nix::",
+        "socket2",
+        "hyper",
+        "axum",
+        "tracing",
+        "crate::net",
+        "crate::hub",
+        "crate::web",
+        "crate::config",
+        "crate::app",
+        "std::fs",
+        "std::env",
+    ];
+    for folder in ["src/protocols", "src/registry"] {
+        for (path, source) in sources(folder) {
+            for (number, line) in code_lines(&source) {
+                for word in forbidden {
+                    assert!(!line.contains(word), "{}:{} knows `{word}`: {line}", path.display(), number + 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_registry_knows_no_protocol_and_the_protocols_not_each_other() {
+    for (path, source) in sources("src/registry") {
+        assert!(!source.contains("crate::protocols"), "{}", path.display());
+    }
+    let folders = ["iceball"];
+    for folder in folders {
+        for (path, source) in sources(&format!("src/protocols/{folder}")) {
+            for other in folders.iter().filter(|other| **other != folder) {
+                assert!(!source.contains(&format!("protocols::{other}")), "{}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    for (path, source) in sources("src") {
+        let is_small = source.lines().count() < 10 || path.ends_with("tests.rs");
+        assert!(is_small || source.starts_with("//!"), "{} does not begin with //!", path.display());
+    }
+}

@@ -1,0 +1,11 @@
+//! End to end: the real program, real sockets, real files. Everything is on loopback and on ports that the system
+//! chooses; waiting is always for a condition, with a limit.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod bad_input;
+mod commands;
+mod house;
+mod http;
+mod iceball;
+mod support;

@@ -1,0 +1,277 @@
+//! Starting the real program and talking to it as its clients do.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Nothing in these tests takes longer than this unless it is broken.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// Waits until `look` finds what it looks for.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < LIMIT, "waited too long for: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_rallypoint"))
+}
+
+/// A folder of this test's own, removed afterwards.
+pub struct Folder(std::path::PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("rallypoint-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> std::path::PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running `rallypoint serve`, ended with the test.
+pub struct Server {
+    child: Child,
+    log: Arc<Mutex<String>>,
+    listening: HashMap<String, SocketAddr>,
+}
+
+impl Server {
+    /// Every listener on loopback, on a port that the system chooses; `set` comes on top.
+    pub fn start(set: &[&str]) -> Server {
+        Server::start_with(&[], set)
+    }
+
+    pub fn start_with(arguments: &[&str], set: &[&str]) -> Server {
+        let mut command = command();
+        command.arg("serve").args(arguments);
+        let listeners = ["web.listen", "iceball.listen", "iceball.client_listen"];
+        for key in listeners {
+            command.args(["--set", &format!("{key}=127.0.0.1:0")]);
+        }
+        for assignment in set {
+            command.args(["--set", assignment]);
+        }
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::<Mutex<String>>::default();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let shared = log.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let mut log = shared.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        let mut server = Server { child, log, listening: HashMap::new() };
+        server.wait_for_log("is ready");
+        for line in server.log().lines() {
+            if let Some((before, address)) = line.split_once(": listening on ") {
+                let key = before.rsplit(' ').next().unwrap().to_string();
+                server.listening.insert(key, address.trim().parse().unwrap());
+            }
+        }
+        server
+    }
+
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub fn wait_for_log(&mut self, text: &str) {
+        until(&format!("`{text}` in the log"), || {
+            let log = self.log();
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("ended with {status} before `{text}`:\n{log}");
+            }
+            log.contains(text).then_some(())
+        });
+    }
+
+    pub fn address(&self, key: &str) -> SocketAddr {
+        *self.listening.get(key).unwrap_or_else(|| panic!("{key} is not listening:\n{}", self.log()))
+    }
+
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Waits for the end; how it ended and how long that took.
+    pub fn end(mut self) -> (ExitStatus, Duration, String) {
+        let start = Instant::now();
+        let status = until("the program to end", || self.child.try_wait().unwrap());
+        let took = start.elapsed();
+        (status, took, self.log())
+    }
+
+    pub fn get(&self, path: &str) -> Response {
+        get(self.address("web.listen"), path, "")
+    }
+
+    pub fn json(&self, path: &str) -> serde_json::Value {
+        serde_json::from_slice(&self.get(path).body).unwrap()
+    }
+
+    /// The rows of /master.json.
+    pub fn listed(&self) -> Vec<serde_json::Value> {
+        self.json("/master.json")["servers"].as_array().unwrap().clone()
+    }
+
+    /// Resident memory in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An answer, kept byte for byte.
+#[derive(Debug)]
+pub struct Response {
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    pub fn status(&self) -> u16 {
+        self.head.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    /// A header, its name compared to the letter.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+}
+
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+}
+
+/// Sends bytes and reads until the other side closes.
+pub fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    let mut stream = connect(address);
+    stream.write_all(request).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    answer
+}
+
+pub fn split(answer: &[u8]) -> Response {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
+    let end = end.unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(answer)));
+    Response { head: String::from_utf8(answer[..end].to_vec()).unwrap(), body: answer[end + 4..].to_vec() }
+}
+
+/// One GET; `headers` are whole lines, each with its line end.
+pub fn get(address: SocketAddr, path: &str, headers: &str) -> Response {
+    request(address, "GET", path, headers)
+}
+
+pub fn request(address: SocketAddr, method: &str, path: &str, headers: &str) -> Response {
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+    split(&exchange(address, request.as_bytes()))
+}
+
+/// A pretend Iceball server's socket.
+pub struct Game {
+    pub socket: UdpSocket,
+    pub master: SocketAddr,
+}
+
+impl Game {
+    pub fn new(master: SocketAddr) -> Game {
+        Game::on(master, "127.0.0.1".parse().unwrap())
+    }
+
+    /// On another loopback address: another host, as far as the master can see.
+    pub fn on(master: SocketAddr, ip: IpAddr) -> Game {
+        let socket = UdpSocket::bind((ip, 0)).unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        Game { socket, master }
+    }
+
+    pub fn send(&self, bytes: &[u8]) {
+        self.socket.send_to(bytes, self.master).unwrap();
+    }
+
+    pub fn receive(&self) -> Vec<u8> {
+        let mut buffer = [0; 2048];
+        let (size, from) = self.socket.recv_from(&mut buffer).expect("an answer");
+        assert_eq!(from, self.master);
+        buffer[..size].to_vec()
+    }
+
+    pub fn ask(&self, bytes: &[u8]) -> Vec<u8> {
+        self.send(bytes);
+        self.receive()
+    }
+
+    /// Sends something that is always answered, so that when its answer is here, all before it has been seen.
+    /// One sender's datagrams stay in order: they reach one socket.
+    pub fn nothing_came_back(&self) {
+        assert_eq!(self.ask(b"1CEB\x02\0\x25\x80\x80\0"), b"BADF");
+    }
+
+    /// The cookie for an announcement.
+    pub fn cookie(&self, announcement: &[u8]) -> Vec<u8> {
+        let answer = self.ask(announcement);
+        assert_eq!(answer[..4], *b"MSOK");
+        answer[4..].to_vec()
+    }
+
+    pub fn handshake(&self, cookie: &[u8]) {
+        self.send(&[b"HSHK", cookie].concat());
+    }
+
+    pub fn announce(&self, announcement: &[u8]) {
+        self.handshake(&self.cookie(announcement));
+    }
+}
+
+/// An announcement, written here by hand so that the codec is not tested with itself.
+pub fn announcement(name: &[u8], port: u16, players: u16) -> Vec<u8> {
+    let mut bytes = b"1CEB\x02\0\x25\x80\x80\0".to_vec();
+    bytes.extend(port.to_le_bytes());
+    bytes.extend(players.to_le_bytes());
+    bytes.extend(64u16.to_le_bytes());
+    for (text, size) in [(name, 30), (b"ctf", 10), (b"mesa.vxl", 30)] {
+        let mut field = text.to_vec();
+        field.resize(size, 0);
+        bytes.extend(field);
+    }
+    assert_eq!(bytes.len(), 86);
+    bytes
+}
