@@ -39,6 +39,14 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_le_bytes)
     }
 
+    pub fn i16_be(&mut self) -> Option<i16> {
+        self.array().map(i16::from_be_bytes)
+    }
+
+    pub fn u32_be(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
     /// A fixed-size text field: up to its first NUL, or whole when there is none.
     pub fn text_field(&mut self, size: usize) -> Option<&'a [u8]> {
         self.take(size).map(until_nul)
@@ -48,6 +56,14 @@ impl<'a> Reader<'a> {
 /// The bytes before the first NUL, or all of them.
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+/// The bytes that hex digits stand for, so that tests can quote a message as it was recorded. Whatever stands
+/// between the digits is skipped.
+#[cfg(test)]
+pub fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits.chunks(2).map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
 }
 
 #[cfg(test)]
@@ -65,5 +81,14 @@ mod tests {
         assert_eq!(r.rest(), &[9]);
         assert_eq!(until_nul(b"no nul"), b"no nul");
         assert_eq!(until_nul(b""), b"");
+    }
+
+    #[test]
+    fn reads_both_byte_orders() {
+        let mut r = Reader::new(&[0xff, 0xfe, 0x11, 0x22, 0x33, 0x44, 1]);
+        assert_eq!(r.i16_be(), Some(-2));
+        assert_eq!(r.u32_be(), Some(0x1122_3344));
+        assert_eq!((r.i16_be(), r.u32_be()), (None, None));
+        assert_eq!(r.rest(), &[1]);
     }
 }

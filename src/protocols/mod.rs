@@ -3,9 +3,11 @@
 //! A rule takes bytes and a time and returns effects. Nothing here knows a socket, a runtime or a clock, so every
 //! rule is tested with byte arrays and made-up times.
 
+pub mod bloodmasters;
+pub mod hyperbol;
 pub mod iceball;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
@@ -18,25 +20,31 @@ pub struct Card {
     pub name: &'static str,
     /// For people.
     pub title: &'static str,
-    /// The port that its masters have always used.
-    pub master_port: u16,
+    /// The port that its masters have always used; none where the list is a page on a web server.
+    pub master_port: Option<u16>,
     /// The link that starts the game and joins a server.
     pub join_link: fn(Address) -> String,
-    /// Every function that reads bytes from the network, by message, and whether it understood them.
-    /// Table tests and fuzzing walk these.
+    /// Every function that reads bytes from the network. Table tests and fuzzing walk these.
     pub decoders: &'static [Decoder],
     /// One genuine message for each decoder, in the same order.
     pub samples: fn() -> Vec<Vec<u8>>,
 }
 
-/// A message's name, and a function that reads it and tells whether it understood.
+/// A message's name, and whether bytes were understood as that message.
 pub type Decoder = (&'static str, fn(&[u8]) -> bool);
 
 /// All protocols. A new one is a folder and a row here.
-pub const CARDS: &[Card] = &[iceball::CARD];
+pub const CARDS: &[Card] = &[iceball::CARD, hyperbol::CARD, bloodmasters::CARD];
 
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name == name)
+}
+
+/// Whether an address belongs to one host that could play: neither everybody's nor nobody's.
+pub fn is_one_host(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    !(ip.is_unspecified() || ip.is_multicast() || broadcast)
 }
 
 /// The longest answer to a datagram: none may be much longer than what it answers.
@@ -90,8 +98,9 @@ mod tests {
     #[test]
     fn names_and_ports_are_unique() {
         let names: HashSet<_> = CARDS.iter().map(|card| card.name).collect();
-        let ports: HashSet<_> = CARDS.iter().map(|card| card.master_port).collect();
-        assert_eq!((names.len(), ports.len()), (CARDS.len(), CARDS.len()));
+        let ports: Vec<_> = CARDS.iter().filter_map(|card| card.master_port).collect();
+        assert_eq!(names.len(), CARDS.len());
+        assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len());
         for card in CARDS {
             assert!(card.name.bytes().all(|b| b.is_ascii_lowercase()), "{}", card.name);
             assert!((card.join_link)("203.0.113.5:1".parse().unwrap()).starts_with(card.name));

@@ -16,7 +16,7 @@ pub const LIFE_MS: u64 = 120_000;
 pub const CARD: Card = Card {
     name: NAME,
     title: "Iceball",
-    master_port: 27790,
+    master_port: Some(27790),
     join_link: |address| format!("iceball://{address}"),
     decoders: &[
         ("to master", |bytes| ToMaster::parse(bytes).is_ok()),

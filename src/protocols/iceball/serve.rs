@@ -11,13 +11,13 @@
 //! A game that gets `BADV` or `BADF` once is quiet for 30 minutes towards all its masters, so none is ever sent that
 //! was not earned.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::wire::{self, Announcement, FromMaster, ToMaster, Version, WireError};
 use super::{LIFE_MS, NAME};
 use crate::cookie::Keys;
 use crate::model::{Address, Announce, Change, Facts, Game, Now, Proof};
-use crate::protocols::{Answer, DatagramRules, Drop, Effect, Reply};
+use crate::protocols::{Answer, DatagramRules, Drop, Effect, Reply, is_one_host};
 use crate::text;
 
 /// What the operator can set.
@@ -116,18 +116,12 @@ impl Rules {
     }
 }
 
-/// Whether an address belongs to one host that could play: neither everybody's nor nobody's.
-fn is_one_host(ip: IpAddr) -> bool {
-    let ip = ip.to_canonical();
-    let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
-    !(ip.is_unspecified() || ip.is_multicast() || broadcast)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cookie::{self, Refusal};
     use proptest::prelude::*;
+    use std::net::IpAddr;
 
     const T: Now = Now { mono_ms: 1_000, unix_ms: 1_760_000_000_000 };
 

@@ -226,16 +226,12 @@ impl<'a> FromMaster<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bytes::hex;
     use proptest::prelude::*;
 
     /// What a real Iceball server sent, byte for byte.
     const REAL: &str = "314345420200258080000151000040004c6f6f706261636b20546573740000000000000000000000000000000000\
                         637466000000000000006d6573612e76786c00000000000000000000000000000000000000000000";
-
-    fn hex(text: &str) -> Vec<u8> {
-        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-        digits.chunks(2).map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
-    }
 
     fn emitted(message: FromMaster<'_>) -> Vec<u8> {
         let mut out = Vec::new();

@@ -1,0 +1,60 @@
+//! Bloodmasters: game servers announce themselves to a page of a web server, which gives launchers the list and game
+//! servers the ban list; a launcher asks each server about itself over UDP.
+
+pub mod list;
+pub mod wire;
+
+use super::Card;
+use wire::{Client, Details, Query, Reply};
+
+pub const NAME: &str = "bloodmasters";
+
+pub const CARD: Card = Card {
+    name: NAME,
+    title: "Bloodmasters",
+    master_port: None,
+    join_link: |address| format!("bloodmasters://{address}"),
+    decoders: &[
+        ("query", |bytes| wire::parse_queries(bytes).filter(Result::is_ok).count() > 0),
+        ("reply", |bytes| Reply::parse(bytes).is_ok()),
+        ("list", |bytes| list::parse_servers(bytes).filter(Result::is_err).count() == 0),
+        ("ban list", |bytes| list::parse_bans(bytes).filter(Result::is_err).count() == 0),
+    ],
+    samples: || {
+        let reply = example(28);
+        vec![
+            Query { echo: reply.echo }.emit().to_vec(),
+            reply.emit().unwrap_or_default(),
+            b"203.0.113.5:6969\r\n203.0.113.6:6970\r\n".to_vec(),
+            b"198.51.100.7\n192.0.2.*\n".to_vec(),
+        ]
+    },
+};
+
+/// What the game's own server answers, in the form of a protocol.
+fn example(protocol: u8) -> Reply<'static> {
+    let details = Details {
+        score_limit: 20,
+        time_limit: 30,
+        join_smallest: false,
+        clients: vec![
+            Client { name: b"Alice", team: 1, spectator: false, ping: 64 },
+            Client { name: b"B?b", team: 2, spectator: false, ping: 304 },
+        ],
+        build: (protocol >= wire::BUILD_SINCE).then_some(b"Linux Dedicated Server version 1.3.100.7"),
+    };
+    Reply {
+        echo: 0x1122_3344,
+        title: b"Loopback \"Arena\"",
+        locked: true,
+        website: b"http://www.example.org/",
+        clients_max: 10,
+        players_max: 8,
+        game_type: 2,
+        map: b"mayanctf",
+        clients_current: 2,
+        players_current: 2,
+        protocol,
+        details: (protocol >= wire::DETAILS_SINCE).then_some(details),
+    }
+}

@@ -1,0 +1,55 @@
+//! Hyperbol: a player's game asks the master for the list over TCP and each listed server about itself over UDP.
+//! The master alone says which servers are official.
+
+pub mod wire;
+
+use std::net::Ipv4Addr;
+
+use super::Card;
+use wire::{Greeting, Info, ListRequest, Query, Record};
+
+pub const NAME: &str = "hyperbol";
+
+pub const CARD: Card = Card {
+    name: NAME,
+    title: "Hyperbol",
+    master_port: Some(20203),
+    join_link: |address| format!("hyperbol://{address}"),
+    decoders: &[
+        ("greeting", |bytes| Greeting::parse(bytes).is_ok()),
+        ("list request", |bytes| ListRequest::parse(bytes).is_ok()),
+        ("list", |bytes| wire::parse_list(bytes).is_ok_and(|records| records.filter(Result::is_err).count() == 0)),
+        ("query", |bytes| Query::parse(bytes).is_ok()),
+        ("info", |bytes| Info::parse(bytes).is_ok()),
+    ],
+    samples: || {
+        let key = 0x1bad_b002;
+        let addresses = ["76.168.185.136:12133", "76.168.185.136:12129", "203.0.113.77:65535"];
+        let addresses = addresses.into_iter().filter_map(|text| text.parse().ok());
+        let list = addresses.zip([0, 1, 7]).filter_map(|(address, flavor)| Record::new(address, flavor).ok());
+        vec![
+            Greeting { key, players_total: 37 }.emit().to_vec(),
+            ListRequest { key, filter: wire::EVERYTHING }.emit().to_vec(),
+            list.flat_map(|record| record.emit()).collect(),
+            Query { echo: EXAMPLE.echo }.emit().to_vec(),
+            EXAMPLE.emit().to_vec(),
+        ]
+    },
+};
+
+/// An answer as a game server gives it.
+const EXAMPLE: Info<'static> = Info {
+    echo: 0x1234_5678,
+    name: b"Veks California DM",
+    game_type: b"Deathmatch",
+    players_current: 3,
+    players_max: 8,
+    map: b"a_doommkii.hba",
+    host: b"76.168.185.136",
+    host_port: 12133,
+    flags: 0,
+    internal_ip: Ipv4Addr::new(192, 168, 0, 10),
+    version: b"1.08b",
+    factions: [1, 2, 0],
+    skill: 4,
+};
