@@ -13,16 +13,19 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use crate::asker;
 use crate::config::Config;
 use crate::cookie::Keys;
 use crate::hub::Hub;
 use crate::model::{Change, OperatorWord};
+use crate::net::door::Door;
 use crate::net::guard::Guard;
 use crate::net::listen::{self, ListenError};
-use crate::net::tcp;
-use crate::net::udp::{SharedRules, Worker};
-use crate::protocols::DatagramRules;
-use crate::protocols::iceball::{self, serve::Rules};
+use crate::net::neighbours::{self, Network};
+use crate::net::session::{self, SharedStreamRules};
+use crate::net::udp::{self, SharedRules};
+use crate::net::{prober, tcp};
+use crate::protocols::{DatagramRules, StreamRules, iceball, netpanzer};
 use crate::web::{self, HttpLimits, Pages, Site};
 
 /// A cookie key seals for this long, and opens for as long again; longer than any cookie is good for.
@@ -34,62 +37,78 @@ pub struct App {
     config: Config,
     hub: Arc<Hub>,
     guard: Arc<Guard>,
+    door: Arc<Door>,
     site: Arc<Site>,
     keys: Keys,
-    rules: SharedRules,
+    iceball: SharedRules,
+    netpanzer: SharedStreamRules,
+    asking: watch::Sender<asker::Settings>,
+    network: watch::Sender<Network>,
     threads: Vec<JoinHandle<()>>,
     tasks: JoinSet<()>,
     stop_threads: Arc<AtomicBool>,
     stop_tasks: watch::Sender<bool>,
     limits: Arc<ArcSwap<HttpLimits>>,
-    /// Where it listens, by configuration key.
-    pub listening: Vec<(&'static str, SocketAddr)>,
 }
 
 impl App {
     /// Binds every port, then starts. Nothing runs yet when a port cannot be had.
     pub async fn start(config: Config) -> anyhow::Result<App> {
         let pages = Pages::load(&config)?;
-        let (http_listeners, udp_sockets) = bind(&config)?;
-        let hub = Arc::new(Hub::new(config.guard.limits));
+        let bound = bind(&config)?;
+        let hub = Arc::new(Hub::new(config.registry()));
         let guard = &config.guard;
         let guard = Guard::new(guard.connections_max, guard.connections_per_ip_max, &guard.bans);
         let keys = Keys::new(random()?);
-        let (stop_tasks, _) = watch::channel(false);
+        let (prober, prober_worker) = prober::Worker::new(hub.clone(), asking(&config), random()?)
+            .context("cannot open a UDP socket to ask game servers")?;
         let mut app = App {
             site: Site::new(hub.clone(), pages),
+            door: Arc::new(Door { hub: hub.clone(), prober }),
             hub,
             guard: Arc::new(guard),
-            rules: Arc::new(ArcSwap::from_pointee(iceball_rules(&config, keys))),
+            iceball: Arc::new(ArcSwap::from_pointee(iceball_rules(&config, keys))),
+            netpanzer: Arc::new(ArcSwap::from_pointee(netpanzer_rules(&config))),
             keys,
+            asking: watch::Sender::new(asking(&config)),
+            network: watch::Sender::new(network(&config, bound.netpanzer_port())),
             threads: Vec::new(),
             tasks: JoinSet::new(),
             stop_threads: Arc::default(),
-            stop_tasks,
+            stop_tasks: watch::Sender::new(false),
             limits: Arc::new(ArcSwap::from_pointee(HttpLimits { idle: config.guard.idle })),
-            listening: Vec::new(),
             config,
         };
+        app.warn_of_odd_settings();
         app.apply_words();
         app.threads.push(app.hub.start().context("cannot start a thread")?);
-        for socket in udp_sockets {
-            let worker = Worker {
-                game: iceball::NAME,
-                rules: app.rules.clone(),
-                guard: app.guard.clone(),
-                hub: app.hub.clone(),
-                stop: app.stop_threads.clone(),
-            };
-            app.threads.push(worker.start(socket).context("cannot start a thread")?);
-        }
-        for (key, listener) in http_listeners {
-            let listener = TcpListener::from_std(listener)?;
-            let address = listener.local_addr()?;
-            info!("{key}: listening on {address}");
-            app.listening.push((key, address));
-            app.serve_http(listener);
-        }
+        let stop = app.stop_tasks.subscribe();
+        app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
+        app.tasks.spawn(neighbours::run(app.hub.clone(), app.network.subscribe(), stop));
+        app.serve(bound)?;
         Ok(app)
+    }
+
+    fn serve(&mut self, bound: Bound) -> anyhow::Result<()> {
+        for socket in bound.udp {
+            let worker = udp::Worker {
+                game: iceball::NAME,
+                rules: self.iceball.clone(),
+                guard: self.guard.clone(),
+                hub: self.hub.clone(),
+                stop: self.stop_threads.clone(),
+            };
+            self.threads.push(worker.start(socket).context("cannot start a thread")?);
+        }
+        for (key, listener) in bound.http {
+            let listener = listening(key, listener)?;
+            self.serve_http(listener);
+        }
+        for (key, listener) in bound.netpanzer {
+            let listener = listening(key, listener)?;
+            self.serve_stream(listener, self.netpanzer.clone());
+        }
+        Ok(())
     }
 
     /// Rotates the cookie keys for as long as it is polled.
@@ -101,7 +120,7 @@ impl App {
             match random() {
                 Ok(secret) => {
                     self.keys = self.keys.rotated(secret);
-                    self.set_rules();
+                    self.set_iceball_rules();
                 }
                 Err(error) => warn!("{error:#}; the cookie keys stay as they are"),
             }
@@ -119,9 +138,19 @@ impl App {
         let guard = &self.config.guard;
         self.guard.set(guard.connections_max, guard.connections_per_ip_max, &guard.bans);
         self.limits.store(Arc::new(HttpLimits { idle: guard.idle }));
-        self.hub.set_limits(guard.limits);
+        self.hub.set_settings(self.config.registry());
         self.site.set_pages(pages);
-        self.set_rules();
+        self.set_iceball_rules();
+        self.netpanzer.store(Arc::new(netpanzer_rules(&self.config)));
+        self.asking.send_replace(asking(&self.config));
+        let port = self.network.borrow().port;
+        self.network.send_if_modified(|network| {
+            let new = crate::app::network(&self.config, port);
+            let modified = *network != new;
+            *network = new;
+            modified
+        });
+        self.warn_of_odd_settings();
         self.apply_words();
         Ok(())
     }
@@ -141,13 +170,21 @@ impl App {
         }
     }
 
-    fn set_rules(&self) {
-        self.rules.store(Arc::new(iceball_rules(&self.config, self.keys)));
+    fn set_iceball_rules(&self) {
+        self.iceball.store(Arc::new(iceball_rules(&self.config, self.keys)));
     }
 
     fn apply_words(&self) {
         let words: Arc<[OperatorWord]> = self.config.iceball.servers.clone().into();
-        self.hub.apply(&[Change::Words(words)], self.hub.clock.now(), |_, _| {});
+        self.hub.apply_one(&Change::Words(words), self.hub.clock.now());
+    }
+
+    /// What is allowed, but hardly meant.
+    fn warn_of_odd_settings(&self) {
+        let netpanzer = &self.config.netpanzer;
+        if netpanzer.settings.password.is_empty() && !netpanzer.neighbours.is_empty() {
+            warn!("netpanzer.neighbours are not contacted: without netpanzer.password there is no network");
+        }
     }
 
     fn serve_http(&mut self, listener: TcpListener) {
@@ -161,29 +198,74 @@ impl App {
         };
         self.tasks.spawn(tcp::accept(listener, self.guard.clone(), stop, serve));
     }
+
+    fn serve_stream(&mut self, listener: TcpListener, rules: SharedStreamRules) {
+        let (door, limits) = (self.door.clone(), self.limits.clone());
+        let serve = move |stream, peer, admission| {
+            session::serve(stream, peer, admission, rules.clone(), door.clone(), limits.load().idle)
+        };
+        self.tasks.spawn(tcp::accept(listener, self.guard.clone(), self.stop_tasks.subscribe(), serve));
+    }
 }
 
-type Bound = (Vec<(&'static str, std::net::TcpListener)>, Vec<std::net::UdpSocket>);
+/// Every port, bound.
+struct Bound {
+    udp: Vec<std::net::UdpSocket>,
+    http: Vec<(&'static str, std::net::TcpListener)>,
+    netpanzer: Vec<(&'static str, std::net::TcpListener)>,
+}
+
+impl Bound {
+    /// The port under which other masters know this one.
+    fn netpanzer_port(&self) -> u16 {
+        let first = self.netpanzer.first().and_then(|(_, listener)| listener.local_addr().ok());
+        first.map_or(netpanzer::CARD.master_port.unwrap_or(0), |address| address.port())
+    }
+}
 
 fn bind(config: &Config) -> Result<Bound, ListenError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (mut http, mut udp) = (Vec::new(), Vec::new());
+    let mut bound = Bound { udp: Vec::new(), http: Vec::new(), netpanzer: Vec::new() };
     for &address in &config.iceball.listen {
         let (listener, sockets) = listen::tcp_and_udp(address, cores, "iceball.listen")?;
-        http.push(("iceball.listen", listener));
-        udp.extend(sockets);
+        bound.http.push(("iceball.listen", listener));
+        bound.udp.extend(sockets);
     }
-    let other = [("iceball.client_listen", &config.iceball.client_listen), ("web.listen", &config.web.listen)];
-    for (key, addresses) in other {
-        for &address in addresses {
-            http.push((key, listen::tcp(address, key)?));
-        }
-    }
-    Ok((http, udp))
+    let bind_all = |key: &'static str, addresses: &[SocketAddr]| -> Result<Vec<_>, ListenError> {
+        addresses.iter().map(|&address| Ok((key, listen::tcp(address, key)?))).collect()
+    };
+    bound.http.extend(bind_all("iceball.client_listen", &config.iceball.client_listen)?);
+    bound.http.extend(bind_all("web.listen", &config.web.listen)?);
+    bound.netpanzer = bind_all("netpanzer.listen", &config.netpanzer.listen)?;
+    Ok(bound)
+}
+
+fn listening(key: &str, listener: std::net::TcpListener) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::from_std(listener)?;
+    info!("{key}: listening on {}", listener.local_addr()?);
+    Ok(listener)
 }
 
 fn iceball_rules(config: &Config, keys: Keys) -> Box<dyn DatagramRules> {
-    Box::new(Rules { settings: config.iceball.settings, keys })
+    Box::new(iceball::serve::Rules { settings: config.iceball.settings, keys })
+}
+
+fn netpanzer_rules(config: &Config) -> Box<dyn StreamRules> {
+    Box::new(netpanzer::serve::Rules::new(config.netpanzer.settings.clone()))
+}
+
+fn asking(config: &Config) -> asker::Settings {
+    prober::settings(config.probe.per_second_max, config.guard.servers_per_ip_max)
+}
+
+fn network(config: &Config, port: u16) -> Network {
+    let settings = &config.netpanzer.settings;
+    Network {
+        neighbours: config.netpanzer.neighbours.clone(),
+        password: settings.password.clone(),
+        port: settings.public.map_or(port, |public| public.port()),
+        public: settings.public,
+    }
 }
 
 fn random<const N: usize>() -> anyhow::Result<[u8; N]> {

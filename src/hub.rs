@@ -1,7 +1,7 @@
 //! The only shared mutable state. Everybody's changes go in through [`Hub::apply`]; views and deltas come out at the
 //! hub's own bounded pace, so that neither readers nor a storm of changes can take the machine from the writers.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 
-use crate::model::{Change, Now};
+use crate::model::{Address, Change, Now, Server};
 use crate::registry::view::{Batch, Publisher, View};
-use crate::registry::{Limits, Outcome, Registry};
+use crate::registry::{Outcome, Registry, Settings, Target};
 
 /// The shortest time between two views: what a burst of changes is gathered into.
 const PACE_MIN: Duration = Duration::from_millis(20);
@@ -25,15 +25,54 @@ const EXPIRE_MOST: usize = 4096;
 const BATCHES_KEPT: usize = 256;
 
 /// The clock of the whole program. Nothing below the hub asks for the time.
+///
+/// The time of day never goes back while a small correction is under way: proofs are ordered by it. It follows the
+/// system's forwards at once, backwards slowly, and gives in when the two are far apart.
 pub struct Clock {
     start: Instant,
+    offset_ms: AtomicI64,
+    slewed_at_ms: AtomicI64,
 }
 
+/// A correction of more than this was no correction: the time before it was wrong.
+const STEP_MS: i64 = 60_000;
+/// A small correction backwards takes this many times as long as it is.
+const SLEW: i64 = 10;
+
 impl Clock {
-    pub fn now(&self) -> Now {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Now { mono_ms: self.start.elapsed().as_millis() as u64, unix_ms: since_1970.as_millis() as u64 }
+    fn new() -> Clock {
+        Clock { start: Instant::now(), offset_ms: AtomicI64::new(unix_ms()), slewed_at_ms: AtomicI64::new(0) }
     }
+
+    /// Microseconds of the monotonic clock, for round trips.
+    pub fn mono_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    pub fn now(&self) -> Now {
+        self.at(self.start.elapsed().as_millis() as i64, unix_ms())
+    }
+
+    fn at(&self, mono_ms: i64, wall_ms: i64) -> Now {
+        let offset_ms = self.offset_ms.load(Ordering::Relaxed);
+        let ahead_ms = mono_ms + offset_ms - wall_ms;
+        let back_ms = if (0..=STEP_MS).contains(&ahead_ms) {
+            let since_ms = mono_ms - self.slewed_at_ms.load(Ordering::Relaxed);
+            (since_ms / SLEW).clamp(0, ahead_ms)
+        } else {
+            ahead_ms
+        };
+        if back_ms != 0 || ahead_ms == 0 {
+            self.offset_ms.store(offset_ms - back_ms, Ordering::Relaxed);
+            self.slewed_at_ms.store(mono_ms, Ordering::Relaxed);
+        }
+        Now { mono_ms: mono_ms as u64, unix_ms: (mono_ms + offset_ms - back_ms).max(0) as u64 }
+    }
+}
+
+/// The system's time of day.
+fn unix_ms() -> i64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
 
 pub struct Hub {
@@ -47,12 +86,12 @@ pub struct Hub {
 }
 
 impl Hub {
-    pub fn new(limits: Limits) -> Hub {
-        let clock = Clock { start: Instant::now() };
+    pub fn new(settings: Settings) -> Hub {
+        let clock = Clock::new();
         let now = clock.now();
         Hub {
             clock,
-            registry: Mutex::new(Registry::new(limits, now)),
+            registry: Mutex::new(Registry::new(settings, now)),
             changed: Condvar::new(),
             publisher: Mutex::default(),
             view: ArcSwap::from_pointee(View::new(0, now.unix_ms, Vec::new())),
@@ -79,8 +118,25 @@ impl Hub {
         }
     }
 
-    pub fn set_limits(&self, limits: Limits) {
-        self.registry().set_limits(limits);
+    pub fn set_settings(&self, settings: Settings) {
+        self.registry().set_settings(settings, self.clock.now());
+    }
+
+    /// One change; what became of it.
+    pub fn apply_one(&self, change: &Change<'_>, now: Now) -> Outcome {
+        let mut became = Outcome::Stale;
+        self.apply([change], now, |_, outcome| became = outcome);
+        became
+    }
+
+    /// The server listed at an address this very moment, ahead of the next view.
+    pub fn listed(&self, address: Address) -> Option<Arc<Server>> {
+        self.registry().listed(address).cloned()
+    }
+
+    /// The servers whose turn it is to be asked, at most `most`.
+    pub fn due(&self, now: Now, most: usize, out: &mut Vec<Target>) {
+        self.registry().due(now, most, out);
     }
 
     /// The newest published view.
@@ -156,12 +212,15 @@ mod tests {
             proof: Proof::Cookie,
             proven_at_ms: now.unix_ms,
             life_ms: 1_000,
+            asked: false,
+            rtt_us: None,
+            keys: None,
             facts: Facts::default(),
         })
     }
 
     fn hub() -> Arc<Hub> {
-        Arc::new(Hub::new(Limits { servers_max: 100, servers_per_ip_max: 100 }))
+        Arc::new(Hub::new(Settings { servers_max: 100, servers_per_ip_max: 100, ask_every_ms: 30_000, misses_max: 3 }))
     }
 
     #[test]
@@ -184,6 +243,24 @@ mod tests {
         hub.publish(later);
         assert!(hub.view().servers.is_empty());
         assert!(batches.try_recv().unwrap().deltas.iter().all(|delta| matches!(delta, Delta::Removed(_))));
+    }
+
+    #[test]
+    fn the_time_of_day_follows_forwards_at_once_and_backwards_slowly() {
+        let clock = Clock::new();
+        let t = clock.offset_ms.load(Ordering::Relaxed);
+        let at = |mono_ms: i64, wall_ms: i64| clock.at(mono_ms, t + wall_ms).unix_ms as i64 - t;
+        assert_eq!(at(1_000, 1_000), 1_000);
+        assert_eq!(at(2_000, 9_000), 9_000, "set forwards by 7 s");
+        assert_eq!(at(3_000, 7_000), 9_900, "set back by 3 s: time goes on, a tenth slower");
+        let mut before = 9_900;
+        for mono_ms in (3_100..60_000).step_by(100) {
+            let now = at(mono_ms, mono_ms + 4_000);
+            assert!((before..=before + 100).contains(&now), "{before} then {now}");
+            before = now;
+        }
+        assert_eq!(before, 59_900 + 4_000, "and has caught up");
+        assert_eq!(at(60_000, -500_000), -500_000, "far apart: the system is right");
     }
 
     #[test]

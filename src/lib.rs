@@ -8,6 +8,7 @@
 //! [`config`] is the operator's word, [`cli`] the commands, [`app`] puts the rooms together.
 
 pub mod app;
+pub mod asker;
 pub mod bytes;
 pub mod cli;
 pub mod config;

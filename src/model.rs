@@ -86,6 +86,9 @@ impl Game {
     }
 }
 
+/// The name under which netPanzer's masters list each other. They are in the registry, and not games.
+pub const MASTER: &str = "master";
+
 impl PartialEq for Game {
     fn eq(&self, other: &Game) -> bool {
         self.name() == other.name()
@@ -130,6 +133,62 @@ pub struct Facts<'a> {
     pub version: VersionText,
     pub players_current: Option<u16>,
     pub players_max: Option<u16>,
+    pub password: Option<bool>,
+    pub details: Option<Arc<Details>>,
+}
+
+impl Facts<'_> {
+    /// The same facts, kept beyond the message that said them.
+    pub fn into_owned(self) -> Facts<'static> {
+        Facts {
+            name: Cow::Owned(self.name.into_owned()),
+            mode: Cow::Owned(self.mode.into_owned()),
+            map: Cow::Owned(self.map.into_owned()),
+            version: self.version,
+            players_current: self.players_current,
+            players_max: self.players_max,
+            password: self.password,
+            details: self.details,
+        }
+    }
+}
+
+/// What a game's query tells beyond the facts that all games have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    pub players: Vec<Player>,
+    /// Name and value, in the order in which the server told them.
+    pub rules: Vec<(Box<str>, Box<str>)>,
+}
+
+/// One who plays. Absent means that the game does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Player {
+    pub name: Box<str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub team: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spectator: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ping: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub points: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kills: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deaths: Option<i32>,
+}
+
+/// The keys that a heartbeat sent, kept byte for byte: lists are filtered by them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeartbeatKeys(pub Vec<(Box<[u8]>, Box<[u8]>)>);
+
+impl HeartbeatKeys {
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.0.iter().find(|(found, _)| **found == *key).map(|(_, value)| &**value)
+    }
 }
 
 /// The four texts of a listed server in one allocation: at a million servers, four would be the bulk of the memory.
@@ -202,18 +261,59 @@ pub struct Server {
     pub texts: Texts,
     pub players_current: Option<u16>,
     pub players_max: Option<u16>,
+    pub password: Option<bool>,
     pub word: Word,
     pub verified_by: Proof,
     /// When it was last proven. Republished with the facts, and at the latest after a quarter of its life.
     pub proven_at_ms: u64,
+    /// The last proof's round trip, where it was a query.
+    pub rtt_us: Option<u32>,
     pub first_seen_ms: u64,
+    /// When it last announced itself, or was asked by name of the operator.
+    pub last_seen_ms: u64,
+    pub details: Option<Arc<Details>>,
+    pub keys: Option<Arc<HeartbeatKeys>>,
 }
 
 impl Server {
     pub fn says(&self, facts: &Facts<'_>) -> bool {
         self.players_current == facts.players_current
             && self.players_max == facts.players_max
+            && self.password == facts.password
+            && self.details == facts.details
             && self.texts.same_as(facts)
+    }
+
+    /// A server as it is first known.
+    pub fn new(address: Address, game: Game, verified_by: Proof, seen_ms: u64, facts: &Facts<'_>) -> Server {
+        Server {
+            address,
+            game,
+            texts: Texts::new(facts),
+            players_current: facts.players_current,
+            players_max: facts.players_max,
+            password: facts.password,
+            word: Word::default(),
+            verified_by,
+            proven_at_ms: seen_ms,
+            rtt_us: None,
+            first_seen_ms: seen_ms,
+            last_seen_ms: seen_ms,
+            details: facts.details.clone(),
+            keys: None,
+        }
+    }
+
+    /// The same server, saying something else now.
+    pub fn with_facts(&self, facts: &Facts<'_>) -> Server {
+        Server {
+            texts: Texts::new(facts),
+            players_current: facts.players_current,
+            players_max: facts.players_max,
+            password: facts.password,
+            details: facts.details.clone(),
+            ..self.clone()
+        }
     }
 }
 
@@ -223,6 +323,8 @@ pub struct Word {
     pub official: bool,
     /// Lists are sorted by it, highest first.
     pub priority: i32,
+    /// What kind of official server it is, in a game that has kinds; 0 is unofficial.
+    pub flavor: u8,
 }
 
 /// The operator's word on the server of one game at one address. No other game is listed there.
@@ -231,6 +333,8 @@ pub struct OperatorWord {
     pub address: Address,
     pub game: Game,
     pub word: Word,
+    /// It need not announce itself: it is asked by query, and listed while it answers.
+    pub asked: bool,
 }
 
 /// A server was announced and its address proven.
@@ -243,6 +347,10 @@ pub struct Announce<'a> {
     /// and the life time counts from here, so that a replay prolongs nothing.
     pub proven_at_ms: u64,
     pub life_ms: u64,
+    /// Whether it is to be asked again and again by its game's query.
+    pub asked: bool,
+    pub rtt_us: Option<u32>,
+    pub keys: Option<Arc<HeartbeatKeys>>,
     pub facts: Facts<'a>,
 }
 
@@ -250,6 +358,30 @@ pub struct Announce<'a> {
 #[derive(Clone, Debug)]
 pub enum Change<'a> {
     Announce(Announce<'a>),
+    /// A heartbeat of a server that is listed: a new life, and the keys of this heartbeat instead of the last one's.
+    Heartbeat {
+        address: Address,
+        game: Game,
+        life_ms: u64,
+        keys: Arc<HeartbeatKeys>,
+    },
+    /// A server that is asked answered. Without facts, it is alive and said nothing more.
+    Answer {
+        address: Address,
+        game: Game,
+        rtt_us: u32,
+        facts: Option<Facts<'a>>,
+    },
+    /// A server that is asked did not answer in this round.
+    Miss {
+        address: Address,
+        game: Game,
+    },
+    /// It says that it is gone. Only what came by heartbeat goes, and masters only for masters.
+    Quit {
+        address: Address,
+        master: bool,
+    },
     /// The operator's words on servers, all of them; they replace the earlier ones.
     Words(Arc<[OperatorWord]>),
 }

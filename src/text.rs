@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use crate::model::VersionText;
+
 /// Makes a text of what a server sent: bytes that are not UTF-8 become U+FFFD, control characters and the
 /// direction overrides that make text lie on a page are dropped. A character cut off at the end of a fixed-size
 /// field is dropped too. Borrows when nothing has to change, which is the case for every honest server.
@@ -18,6 +20,17 @@ pub fn clean(bytes: &[u8]) -> Cow<'_, str> {
         Err(_) => return Cow::Owned(rebuild(&String::from_utf8_lossy(bytes))),
     };
     if valid.chars().all(is_clean) { Cow::Borrowed(valid) } else { Cow::Owned(rebuild(valid)) }
+}
+
+/// A version as a server wrote it; what is too long for a version is cut.
+pub fn version(bytes: &[u8]) -> VersionText {
+    let mut version = VersionText::new();
+    for c in clean(bytes).chars() {
+        if version.try_push(c).is_err() {
+            break;
+        }
+    }
+    version
 }
 
 fn rebuild(text: &str) -> String {
@@ -52,6 +65,12 @@ mod tests {
         assert_eq!(clean(b"a\xffb"), "a\u{fffd}b");
         assert_eq!(clean(b"a\x1b[31m\tb\x7f"), "a[31mb");
         assert_eq!(clean("a\u{85}b\u{202e}c\u{2028}".as_bytes()), "abc");
+    }
+
+    #[test]
+    fn long_versions_are_cut() {
+        assert_eq!(version(b"1.08b").as_str(), "1.08b");
+        assert_eq!(version(&[b'9'; 100]).len(), 32);
     }
 
     proptest! {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::value::{Item, Problem};
 use super::{Config, iceball_word};
+use crate::protocols::netpanzer::wire::TOKEN_BYTES_MAX;
 
 pub struct Key {
     pub path: &'static str,
@@ -131,12 +132,105 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        path: "netpanzer.listen",
+        doc: "TCP for game servers, game clients and other masters.",
+        default: "[\"0.0.0.0:28900\"]",
+        example: "",
+        set: |config, item| {
+            config.netpanzer.listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "netpanzer.verify",
+        doc: "\"query\": a server of a game that can be queried is listed when it answers. \"off\": a heartbeat is listed\n\
+              at once, and nobody is ever asked.",
+        default: "\"query\"",
+        example: "",
+        set: |config, item| {
+            config.netpanzer.settings.verify = item.one_of(&[("query", true), ("off", false)])?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "netpanzer.password",
+        doc: "What the masters of a network have to know; empty: this master is in no network.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            let password = item.text()?;
+            if password.contains('\\') || password.len() > TOKEN_BYTES_MAX {
+                return Err((None, "must be short, and without a backslash: the protocol cannot carry it".into()));
+            }
+            config.netpanzer.settings.password = password.to_string();
+            Ok(())
+        },
+    },
+    Key {
+        path: "netpanzer.neighbours",
+        doc: "Other masters of the network, e.g. [\"198.51.100.7:28900\"]; they name the rest.",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.netpanzer.neighbours = item.list("a list of addresses", |item| {
+                let text = item.text()?;
+                let (host, port) = text.rsplit_once(':').unwrap_or((text, "28900"));
+                let good = !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0);
+                let what = "a master like \"198.51.100.7:28900\" or \"master.example.org\"";
+                if good { Ok(format!("{host}:{port}")) } else { Err((None, format!("must be {what}, not \"{text}\""))) }
+            })?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "netpanzer.public",
+        doc: "This master's own address in its list of masters, where that is not the one that was connected to.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            let text = item.text()?;
+            let address = || item.parsed("an address like \"203.0.113.5:28900\"");
+            config.netpanzer.settings.public = if text.is_empty() { None } else { Some(address()?) };
+            Ok(())
+        },
+    },
+    Key {
+        path: "probe.every",
+        doc: "How often each listed server of a game that can be queried is asked.",
+        default: "\"30s\"",
+        example: "",
+        set: |config, item| {
+            config.probe.every = item.duration(Duration::from_secs(1), Duration::from_secs(900))?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "probe.misses",
+        doc: "So many times in a row without an answer, and a server is taken off the list.",
+        default: "3",
+        example: "",
+        set: |config, item| {
+            config.probe.misses = item.integer(1, 100)? as u8;
+            Ok(())
+        },
+    },
+    Key {
+        path: "probe.max_per_second",
+        doc: "Questions a second to all servers together.",
+        default: "20000",
+        example: "",
+        set: |config, item| {
+            config.probe.per_second_max = item.integer(1, 1_000_000)? as u32;
+            Ok(())
+        },
+    },
+    Key {
         path: "guard.max_servers",
         doc: "Servers listed in all.",
         default: "2000000",
         example: "",
         set: |config, item| {
-            config.guard.limits.servers_max = item.integer(1, 100_000_000)? as usize;
+            config.guard.servers_max = item.integer(1, 100_000_000)? as usize;
             Ok(())
         },
     },
@@ -146,7 +240,7 @@ pub const KEYS: &[Key] = &[
         default: "32",
         example: "",
         set: |config, item| {
-            config.guard.limits.servers_per_ip_max = item.integer(1, 65_535)? as u32;
+            config.guard.servers_per_ip_max = item.integer(1, 65_535)? as u32;
             Ok(())
         },
     },

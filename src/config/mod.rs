@@ -15,8 +15,8 @@ use toml::de::{DeTable, DeValue};
 use tracing::Level;
 
 use crate::model::{Address, Game, OperatorWord, Word};
-use crate::protocols::iceball;
-use crate::registry::Limits;
+use crate::protocols::{iceball, netpanzer};
+use crate::registry::Settings;
 use keys::{KEYS, Key};
 use value::Item;
 
@@ -25,6 +25,8 @@ pub struct Config {
     pub log: Level,
     pub web: Web,
     pub iceball: Iceball,
+    pub netpanzer: Netpanzer,
+    pub probe: Probe,
     pub guard: Guard,
 }
 
@@ -46,8 +48,24 @@ pub struct Iceball {
 }
 
 #[derive(Clone, Debug, PartialEq)]
+pub struct Netpanzer {
+    pub listen: Vec<SocketAddr>,
+    pub settings: netpanzer::serve::Settings,
+    /// Other masters, as typed: names are looked up when they are needed.
+    pub neighbours: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Probe {
+    pub every: Duration,
+    pub misses: u8,
+    pub per_second_max: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
 pub struct Guard {
-    pub limits: Limits,
+    pub servers_max: usize,
+    pub servers_per_ip_max: u32,
     pub connections_max: usize,
     pub connections_per_ip_max: usize,
     pub idle: Duration,
@@ -66,8 +84,11 @@ impl Default for Config {
                 settings: iceball::serve::Settings::default(),
                 servers: Vec::new(),
             },
+            netpanzer: Netpanzer { listen: Vec::new(), settings: Default::default(), neighbours: Vec::new() },
+            probe: Probe { every: Duration::ZERO, misses: 0, per_second_max: 0 },
             guard: Guard {
-                limits: Limits { servers_max: 0, servers_per_ip_max: 0 },
+                servers_max: 0,
+                servers_per_ip_max: 0,
                 connections_max: 0,
                 connections_per_ip_max: 0,
                 idle: Duration::ZERO,
@@ -165,17 +186,26 @@ impl Config {
 
     /// The keys whose values differ between two configurations and cannot change while the program runs.
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
-        let mut fixed = Vec::new();
-        for (path, differs) in [
-            ("web.listen", self.web.listen != new.web.listen),
-            ("iceball.listen", self.iceball.listen != new.iceball.listen),
-            ("iceball.client_listen", self.iceball.client_listen != new.iceball.client_listen),
-        ] {
-            if differs {
-                fixed.push(path);
-            }
+        let [old, new] = [self, new].map(|config| {
+            [
+                ("web.listen", &config.web.listen),
+                ("iceball.listen", &config.iceball.listen),
+                ("iceball.client_listen", &config.iceball.client_listen),
+                ("netpanzer.listen", &config.netpanzer.listen),
+            ]
+        });
+        let changed = old.into_iter().zip(new).filter(|(old, new)| old != new);
+        changed.map(|((path, _), _)| path).collect()
+    }
+
+    /// What the registry has to know.
+    pub fn registry(&self) -> Settings {
+        Settings {
+            servers_max: self.guard.servers_max,
+            servers_per_ip_max: self.guard.servers_per_ip_max,
+            ask_every_ms: self.probe.every.as_millis() as u64,
+            misses_max: self.probe.misses,
         }
-        fixed
     }
 }
 
@@ -216,8 +246,8 @@ fn iceball_word(table: &Item<'_>) -> Result<OperatorWord, value::Problem> {
     let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20737\""))?;
     let official = table.optional("official", Item::boolean)?.unwrap_or(false);
     let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
-    let word = Word { official, priority: priority as i32 };
-    Ok(OperatorWord { address, game: Game::Known(iceball::NAME), word })
+    let word = Word { official, priority: priority as i32, flavor: 0 };
+    Ok(OperatorWord { address, game: Game::Known(iceball::NAME), word, asked: false })
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ fn the_default_file_says_what_holds_without_a_file() {
     assert_eq!(config.iceball.listen, ["0.0.0.0:27790".parse().unwrap()]);
     assert_eq!(config.iceball.client_listen, ["0.0.0.0:27795".parse().unwrap()]);
     assert_eq!(config.web.listen, ["0.0.0.0:8080".parse().unwrap()]);
-    assert_eq!(config.guard.limits.servers_per_ip_max, 32);
+    assert_eq!(config.guard.servers_per_ip_max, 32);
     assert_eq!(config.iceball.settings, iceball::serve::Settings::default());
 }
 
@@ -73,6 +73,11 @@ fn wrong_types_and_impossible_values() {
         ("[[iceball.servers]]\nofficial = true", ":1: iceball.servers: `address` is missing"),
         ("[[iceball.servers]]\naddress = \"1.2.3.4:0\"", ":2: iceball.servers: address must be an address"),
         ("[[iceball.servers]]\naddress = \"1.2.3.4:5\"\nprio = 3", ":3: iceball.servers: unknown key `prio`"),
+        ("[netpanzer]\nverify = \"yes\"", ":2: netpanzer.verify: must be \"query\" or \"off\", not the text \"yes\""),
+        ("[netpanzer]\nneighbours = [\"a:b\"]", "must be a master like"),
+        ("[netpanzer]\npassword = 'a\\b'", "without a backslash"),
+        ("[netpanzer]\npublic = \"x\"", "must be an address like"),
+        ("[probe]\nevery = \"1h\"", "from \"1s\" to \"15m\""),
         ("log = \"loud\"", ":1: log: must be \"error\""),
         ("log = ", ":1: "),
         ("log = \"info\"\nlog = \"warn\"", ":2: "),
@@ -100,7 +105,7 @@ fn set_overrides_any_key() {
     assert_eq!(listen(set("iceball.listen=5000").unwrap()), ["0.0.0.0:5000".parse().unwrap()]);
     assert_eq!(set("web.title=My \"own\" = list").unwrap().web.title, "My \"own\" = list");
     assert_eq!(set("iceball.life=2s").unwrap().iceball.settings.life_ms, 2_000);
-    assert_eq!(set("guard.max_servers_per_ip=5").unwrap().guard.limits.servers_per_ip_max, 5);
+    assert_eq!(set("guard.max_servers_per_ip=5").unwrap().guard.servers_per_ip_max, 5);
     assert!(set("guard.max_servers_per_ip=five").unwrap_err().contains("whole number from 1 to 65535"));
     assert!(set("iceball.lisen=x").unwrap_err().contains("did you mean `iceball.listen`?"));
     assert!(set("iceball.listen").unwrap_err().contains("KEY=VALUE"));

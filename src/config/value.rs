@@ -65,6 +65,16 @@ impl<'a> Item<'a> {
         }
     }
 
+    /// One of some words, and what it stands for.
+    pub fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T, Problem> {
+        let chosen = match self.value {
+            DeValue::String(text) => choices.iter().find(|(word, _)| word == text),
+            _ => None,
+        };
+        let words: Vec<_> = choices.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+        chosen.map(|(_, value)| *value).ok_or_else(|| self.must_be(&words.join(" or ")))
+    }
+
     pub fn duration(&self, min: Duration, max: Duration) -> Result<Duration, Problem> {
         let written = |time: Duration| humantime::format_duration(time).to_string();
         let what = format!("a time like \"30s\" or \"5m\", from \"{}\" to \"{}\"", written(min), written(max));

@@ -1,7 +1,18 @@
 //! Sockets: datagrams in batches, TCP connections, and the guard at the door.
 
 pub mod batch;
+pub mod door;
 pub mod guard;
 pub mod listen;
+pub mod neighbours;
+pub mod prober;
+pub mod session;
 pub mod tcp;
 pub mod udp;
+
+use tokio::sync::watch;
+
+/// Ends when the program is told to stop.
+pub async fn stopped(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await; // an error means that whoever would tell is gone
+}

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::guard::{Admission, Guard};
+use super::stopped;
 
 /// Out of descriptors or memory: waiting is all that helps, and the waiting connections do not go away.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
@@ -24,7 +25,7 @@ where
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = stopped(&mut stop) => return,
         };
         match accepted {
             Ok((stream, peer)) => {

@@ -6,13 +6,18 @@
 pub mod bloodmasters;
 pub mod hyperbol;
 pub mod iceball;
+pub mod netpanzer;
 
+use std::fmt::{self, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use arrayvec::ArrayVec;
+use arrayvec::{ArrayString, ArrayVec};
+use bytes::Bytes;
 
 use crate::cookie;
-use crate::model::{Address, Change, Now};
+use crate::model::{Address, Change, Facts, Game, HeartbeatKeys, Now};
+use crate::registry::view::View;
 
 /// What the rest of the house has to know of a protocol.
 pub struct Card {
@@ -22,6 +27,8 @@ pub struct Card {
     pub title: &'static str,
     /// The port that its masters have always used; none where the list is a page on a web server.
     pub master_port: Option<u16>,
+    /// How its game servers are queried; none where they cannot be.
+    pub query: Option<&'static dyn Query>,
     /// The link that starts the game and joins a server.
     pub join_link: fn(Address) -> String,
     /// Every function that reads bytes from the network. Table tests and fuzzing walk these.
@@ -34,10 +41,15 @@ pub struct Card {
 pub type Decoder = (&'static str, fn(&[u8]) -> bool);
 
 /// All protocols. A new one is a folder and a row here.
-pub const CARDS: &[Card] = &[iceball::CARD, hyperbol::CARD, bloodmasters::CARD];
+pub const CARDS: &[Card] = &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, bloodmasters::CARD];
 
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name == name)
+}
+
+/// The game's own query, where the game has a card and the card has one.
+pub fn query_of(game: &Game) -> Option<&'static dyn Query> {
+    card(game.name()).and_then(|card| card.query)
 }
 
 /// Whether an address belongs to one host that could play: neither everybody's nor nobody's.
@@ -87,6 +99,94 @@ pub enum Drop {
     Cookie(cookie::Refusal),
     /// The cookie is ours, its content is not an announcement.
     CookieContent,
+}
+
+/// How a game server is queried. Some games need more than one step: a cheap one that proves the address, then one
+/// whose answer is long.
+pub trait Query: Sync {
+    /// Writes the question of a step, from 0 on. The nonce comes back in the answer where the game allows it.
+    fn ask(&self, step: u8, nonce: u32, question: &mut Question);
+
+    /// Reads the answer to a step.
+    fn hear<'a>(&self, step: u8, bytes: &'a [u8]) -> Result<Heard<'a>, Fault>;
+}
+
+/// The longest question, with room to spare.
+pub type Question = ArrayVec<u8, 64>;
+
+/// An answer that was understood.
+#[derive(Debug)]
+pub struct Heard<'a> {
+    /// The nonce that came back; none where the game's answer to this step has no place for one.
+    pub nonce: Option<u32>,
+    /// What the server says; none when there is another step to ask.
+    pub facts: Option<Facts<'a>>,
+}
+
+/// What is wrong with an answer, in words.
+pub type Fault = ArrayString<96>;
+
+/// A fault in the words of an error; what does not fit is cut.
+pub fn fault(error: impl fmt::Display) -> Fault {
+    let mut text = Fault::new();
+    let _ = write!(text, "{error}");
+    text
+}
+
+/// The master's rules for a protocol that is spoken over TCP connections.
+pub trait StreamRules: Send + Sync {
+    /// A session with a client at `peer` that connected to `local`; `random` is different for each.
+    fn open(&self, peer: SocketAddr, local: SocketAddr, random: u32) -> Box<dyn Session>;
+
+    /// How long a client may take for a request, where the protocol says so itself.
+    fn patience_ms(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// One conversation. It is told what happens, writes to `out`, and says what it wants next.
+pub trait Session: Send {
+    fn on(&mut self, event: Event<'_>, view: &View, out: &mut Vec<Bytes>) -> Next;
+}
+
+#[derive(Debug)]
+pub enum Event<'a> {
+    Opened,
+    Bytes(&'a [u8]),
+    /// The client has nothing more to say, but may still listen.
+    Ended,
+    /// What became of [`Next::Announce`].
+    Verdict(Verdict),
+}
+
+#[derive(Debug)]
+pub enum Next {
+    /// More input, please.
+    Read,
+    /// The conversation is over once everything is written.
+    Close,
+    /// A server announces itself; a [`Event::Verdict`] follows.
+    Announce(Heartbeat),
+    /// A server says that it is gone; then the conversation is over.
+    Quit { address: Address, master: bool },
+}
+
+/// A server's word that it is there. It has the address of the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    pub address: Address,
+    pub game: Game,
+    pub life_ms: u64,
+    /// Whether it has to answer its game's query before it is listed.
+    pub verify: bool,
+    pub keys: Arc<HeartbeatKeys>,
+}
+
+/// What became of a heartbeat. The text is for the server's owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Listed,
+    Refused(String),
 }
 
 #[cfg(test)]

@@ -13,18 +13,25 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use crate::model::{Address, Announce, Change, Now, OperatorWord, Server, Texts};
+use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server};
 use wheel::Wheel;
 
 /// A stamp this far ahead of now was made before the clock was set back, and stands in nobody's way.
 const SKEW_MAX_MS: u64 = 5_000;
 /// A proof that changed nothing else is published again when the published one is this part of a life old.
 const REPUBLISH_PART: u64 = 4;
+/// How often an entry that only the operator's word keeps is looked at.
+const WORD_LOOK_MS: u64 = 60_000;
 
+/// What the operator may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct Settings {
     pub servers_max: usize,
     pub servers_per_ip_max: u32,
+    /// How often each server that can be asked is asked.
+    pub ask_every_ms: u64,
+    /// So many rounds without an answer, and a server is taken off the list.
+    pub misses_max: u8,
 }
 
 /// What became of a change.
@@ -50,19 +57,29 @@ pub enum Refusal {
     OtherGameConfigured,
     /// Its life had ended when the proof arrived.
     Late,
+    /// It is not on the list, so there is nothing to renew.
+    NotListed,
 }
 
-/// An entry's changed state since the last drain: what its slot holds now.
+/// An entry's changed state since the last drain: the slot, and what is listed there now.
 pub type Dirty = (u32, Option<Arc<Server>>);
 
+/// A server whose turn it is to be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub address: Address,
+    pub game: Game,
+}
+
 pub struct Registry {
-    limits: Limits,
+    settings: Settings,
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_address: HashTable<u32>,
     hasher: RandomState,
     per_ip: HashMap<IpAddr, u32>,
-    wheel: Wheel,
+    ends: Wheel,
+    asks: Wheel,
     words: HashMap<Address, OperatorWord>,
     dirty: Vec<u32>,
 }
@@ -70,30 +87,38 @@ pub struct Registry {
 struct Slot {
     server: Option<Arc<Server>>,
     address: Address,
-    /// When its life ends, monotonic.
+    /// When its life ends, monotonic. The operator's word outlives it.
     end_ms: u64,
     /// The newest proof; `server.proven_at_ms` is the published one.
     proven_at_ms: u64,
-    /// The tick of the wheel that this slot waits in; items of other ticks are left-overs.
-    tick: u64,
+    /// The ticks at which this slot is due in either wheel; items of other ticks are left-overs.
+    end_tick: u64,
+    ask_tick: u64,
+    /// Rounds in a row without an answer.
+    misses: u8,
+    asked: bool,
+    /// Whether readers see it. One that no longer answers is kept until its life ends, for its owner to ask about.
+    listed: bool,
     dirty: bool,
 }
 
 impl Registry {
-    pub fn new(limits: Limits, now: Now) -> Registry {
+    pub fn new(settings: Settings, now: Now) -> Registry {
         Registry {
-            limits,
+            settings,
             slots: Vec::new(),
             free: Vec::new(),
             by_address: HashTable::new(),
             hasher: RandomState::new(),
             per_ip: HashMap::new(),
-            wheel: Wheel::new(now.mono_ms),
+            ends: Wheel::new(now.mono_ms),
+            asks: Wheel::new(now.mono_ms),
             words: HashMap::new(),
             dirty: Vec::new(),
         }
     }
 
+    /// Entries, listed or not.
     pub fn len(&self) -> usize {
         self.by_address.len()
     }
@@ -103,32 +128,65 @@ impl Registry {
     }
 
     /// Lower limits take nobody off the list; they hold for newcomers.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
+    pub fn set_settings(&mut self, settings: Settings, now: Now) {
+        let other_pace = settings.ask_every_ms != self.settings.ask_every_ms;
+        self.settings = settings;
+        if other_pace {
+            for at in 0..self.slots.len() as u32 {
+                self.queue_ask(at, now.mono_ms + self.spread_ms(at));
+            }
+        }
     }
 
     pub fn apply(&mut self, change: &Change<'_>, now: Now) -> Outcome {
         match change {
             Change::Announce(announce) => self.announce(announce, now),
-            Change::Words(words) => self.set_words(words),
+            Change::Heartbeat { address, game, life_ms, keys } => self.heartbeat(*address, game, *life_ms, keys, now),
+            Change::Answer { address, game, rtt_us, facts } => {
+                self.answer(*address, game, *rtt_us, facts.as_ref(), now)
+            }
+            Change::Miss { address, game } => self.miss(*address, game),
+            Change::Quit { address, master } => self.quit(*address, *master),
+            Change::Words(words) => self.set_words(words, now),
         }
+    }
+
+    /// The listed server at an address.
+    pub fn listed(&self, address: Address) -> Option<&Arc<Server>> {
+        let slot = self.slots.get(self.find(address)? as usize)?;
+        slot.server.as_ref().filter(|_| slot.listed)
     }
 
     /// Ends lives, at most `most` of them so that a caller with a lock can let others in; true if some are left.
     pub fn expire(&mut self, now: Now, most: usize) -> bool {
         for _ in 0..most {
-            let Some((tick, at)) = self.wheel.pop_due(now.mono_ms) else { return false };
+            let Some((tick, at)) = self.ends.pop_due(now.mono_ms) else { return false };
             let Some(slot) = self.slots.get(at as usize) else { continue };
-            if slot.server.is_none() || slot.tick != tick {
+            if slot.server.is_none() || slot.end_tick != tick {
                 continue;
             }
-            if slot.end_ms <= now.mono_ms {
-                self.remove(at);
+            if slot.end_ms > now.mono_ms {
+                self.queue_end(at, slot.end_ms);
+            } else if self.words.get(&slot.address).is_some_and(|word| word.asked) {
+                self.queue_end(at, now.mono_ms + WORD_LOOK_MS);
             } else {
-                self.queue(at);
+                self.remove(at);
             }
         }
         true
+    }
+
+    /// Appends the servers whose turn it is to be asked, at most `most`; each comes up again a round later.
+    pub fn due(&mut self, now: Now, most: usize, out: &mut Vec<Target>) {
+        for _ in 0..most {
+            let Some((tick, at)) = self.asks.pop_due(now.mono_ms) else { return };
+            let Some(slot) = self.slots.get(at as usize) else { continue };
+            let Some(server) = &slot.server else { continue };
+            if slot.asked && slot.ask_tick == tick {
+                out.push(Target { address: slot.address, game: server.game.clone() });
+                self.queue_ask(at, now.mono_ms + self.settings.ask_every_ms);
+            }
+        }
     }
 
     /// Whether anything changed since the last drain.
@@ -141,7 +199,7 @@ impl Registry {
         for at in self.dirty.drain(..) {
             if let Some(slot) = self.slots.get_mut(at as usize) {
                 slot.dirty = false;
-                out.push((at, slot.server.clone()));
+                out.push((at, slot.server.clone().filter(|_| slot.listed)));
             }
         }
         self.dirty.shrink_to(1024);
@@ -152,54 +210,214 @@ impl Registry {
         if age_ms >= announce.life_ms {
             return Outcome::Refused(Refusal::Late);
         }
+        if self.words.get(&announce.address).is_some_and(|word| word.game != announce.game) {
+            return Outcome::Refused(Refusal::OtherGameConfigured);
+        }
         let end_ms = now.mono_ms + announce.life_ms - age_ms;
         match self.find(announce.address) {
             Some(at) => self.renew(at, announce, end_ms, now),
-            None => self.add(announce, end_ms),
+            None => self.add(announce, end_ms, now),
         }
     }
 
-    fn add(&mut self, announce: &Announce<'_>, end_ms: u64) -> Outcome {
-        let address = announce.address;
-        let word = self.words.get(&address);
-        if word.is_some_and(|word| word.game != announce.game) {
-            return Outcome::Refused(Refusal::OtherGameConfigured);
-        }
-        if self.len() >= self.limits.servers_max {
+    fn add(&mut self, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
+        let ip = announce.address.ip();
+        let word = self.words.get(&announce.address).map(|word| word.word);
+        if self.len() >= self.settings.servers_max {
             return Outcome::Refused(Refusal::Full);
         }
-        let on_ip = self.per_ip.entry(address.ip()).or_default();
-        if *on_ip >= self.limits.servers_per_ip_max && word.is_none() {
+        let on_ip = self.per_ip.get(&ip).copied().unwrap_or(0);
+        if on_ip >= self.settings.servers_per_ip_max && word.is_none() {
             return Outcome::Refused(Refusal::FullForIp);
         }
-        *on_ip += 1;
-        let server = Server {
-            address,
-            game: announce.game.clone(),
-            texts: Texts::new(&announce.facts),
-            players_current: announce.facts.players_current,
-            players_max: announce.facts.players_max,
-            word: word.map(|word| word.word).unwrap_or_default(),
-            verified_by: announce.proof,
-            proven_at_ms: announce.proven_at_ms,
-            first_seen_ms: announce.proven_at_ms,
+        let proven_at_ms = announce.proven_at_ms;
+        let game = announce.game.clone();
+        let mut server = Server::new(announce.address, game, announce.proof, proven_at_ms, &announce.facts);
+        server.word = word.unwrap_or_default();
+        server.rtt_us = announce.rtt_us;
+        server.keys = announce.keys.clone();
+        let at = self.insert(server, end_ms, announce.asked, true);
+        if announce.asked {
+            self.queue_ask(at, now.mono_ms + self.spread_ms(at));
+        }
+        Outcome::Added
+    }
+
+    fn renew(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
+        let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
+        let Some(server) = &mut slot.server else { return Outcome::Stale };
+        let from_the_future = slot.proven_at_ms > now.unix_ms + SKEW_MAX_MS;
+        if announce.proven_at_ms <= slot.proven_at_ms && slot.listed && !from_the_future {
+            return Outcome::Stale;
+        }
+        slot.end_ms = end_ms;
+        slot.proven_at_ms = announce.proven_at_ms;
+        slot.misses = 0;
+        let sooner = self.ends.tick_for(end_ms) < slot.end_tick;
+        let newly_asked = announce.asked && !slot.asked;
+        slot.asked = announce.asked;
+
+        let same_game = server.game == announce.game;
+        let unchanged = same_game
+            && slot.listed
+            && server.verified_by == announce.proof
+            && server.keys == announce.keys
+            && server.says(&announce.facts);
+        slot.listed = true;
+        let published_age_ms = announce.proven_at_ms.abs_diff(server.proven_at_ms);
+        if !unchanged || published_age_ms >= announce.life_ms / REPUBLISH_PART {
+            let said = if unchanged { Server::clone(server) } else { server.with_facts(&announce.facts) };
+            *server = Arc::new(Server {
+                game: announce.game.clone(),
+                verified_by: announce.proof,
+                proven_at_ms: announce.proven_at_ms,
+                rtt_us: announce.rtt_us,
+                first_seen_ms: if same_game { said.first_seen_ms } else { announce.proven_at_ms },
+                last_seen_ms: announce.proven_at_ms,
+                keys: announce.keys.clone(),
+                ..said
+            });
+            self.mark(at);
+        }
+        if sooner {
+            self.queue_end(at, end_ms);
+        }
+        if newly_asked {
+            self.queue_ask(at, now.mono_ms + self.spread_ms(at));
+        }
+        if unchanged { Outcome::Refreshed } else { Outcome::Changed }
+    }
+
+    fn heartbeat(
+        &mut self,
+        address: Address,
+        game: &Game,
+        life_ms: u64,
+        keys: &Arc<HeartbeatKeys>,
+        now: Now,
+    ) -> Outcome {
+        let not_listed = Outcome::Refused(Refusal::NotListed);
+        let Some((at, slot)) = self.slot_of(address) else { return not_listed };
+        let Some(server) = slot.server.as_mut().filter(|server| slot.listed && server.game == *game) else {
+            return not_listed;
         };
-        let slot = Slot {
-            server: Some(Arc::new(server)),
+        slot.end_ms = now.mono_ms + life_ms;
+        let unchanged = server.keys.as_ref() == Some(keys);
+        let published_age_ms = now.unix_ms.abs_diff(server.last_seen_ms);
+        if !unchanged || published_age_ms >= life_ms / REPUBLISH_PART {
+            let keys = Some(keys.clone());
+            *server = Arc::new(Server { keys, last_seen_ms: now.unix_ms, ..Server::clone(server) });
+            self.mark(at);
+        }
+        if unchanged { Outcome::Refreshed } else { Outcome::Changed }
+    }
+
+    fn answer(&mut self, address: Address, game: &Game, rtt_us: u32, facts: Option<&Facts<'_>>, now: Now) -> Outcome {
+        let republish_ms = self.settings.ask_every_ms;
+        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
+        let Some(server) = slot.server.as_mut().filter(|server| server.game == *game) else { return Outcome::Stale };
+        let was_listed = std::mem::replace(&mut slot.listed, true);
+        slot.misses = 0;
+        slot.proven_at_ms = now.unix_ms;
+        let says_new = facts.filter(|facts| !server.says(facts));
+        let unchanged = was_listed && says_new.is_none() && server.verified_by == Proof::Query;
+        let published_age_ms = now.unix_ms.abs_diff(server.proven_at_ms);
+        if !unchanged || published_age_ms >= republish_ms {
+            let said = says_new.map_or_else(|| Server::clone(server), |facts| server.with_facts(facts));
+            let proven_at_ms = now.unix_ms;
+            *server = Arc::new(Server { verified_by: Proof::Query, proven_at_ms, rtt_us: Some(rtt_us), ..said });
+            self.mark(at);
+        }
+        if unchanged { Outcome::Refreshed } else { Outcome::Changed }
+    }
+
+    fn miss(&mut self, address: Address, game: &Game) -> Outcome {
+        let misses_max = self.settings.misses_max;
+        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
+        if !slot.server.as_ref().is_some_and(|server| server.game == *game) {
+            return Outcome::Stale;
+        }
+        slot.misses = slot.misses.saturating_add(1);
+        if slot.listed && slot.misses >= misses_max {
+            slot.listed = false;
+            self.mark(at);
+            return Outcome::Changed;
+        }
+        Outcome::Refreshed
+    }
+
+    fn quit(&mut self, address: Address, master: bool) -> Outcome {
+        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
+        let Some(server) = &slot.server else { return Outcome::Stale };
+        if server.keys.is_none() || (server.game.name() == MASTER) != master {
+            return Outcome::Stale;
+        }
+        self.remove(at);
+        Outcome::Changed
+    }
+
+    fn set_words(&mut self, words: &[OperatorWord], now: Now) -> Outcome {
+        let mut touched: Vec<Address> = self.words.drain().map(|(address, _)| address).collect();
+        self.words.extend(words.iter().map(|word| (word.address, word.clone())));
+        touched.extend(words.iter().map(|word| word.address));
+        let mut outcome = Outcome::Refreshed;
+        for address in touched {
+            if self.heed(address, now) {
+                outcome = Outcome::Changed;
+            }
+        }
+        outcome
+    }
+
+    /// Makes one entry what the operator's word, or its absence, says; true if that changed anything.
+    fn heed(&mut self, address: Address, now: Now) -> bool {
+        let word = self.words.get(&address).cloned();
+        if let Some((at, slot)) = self.slot_of(address) {
+            let Some(server) = &mut slot.server else { return false };
+            if word.as_ref().is_none_or(|word| word.game == server.game) {
+                let said = word.as_ref().map(|word| word.word).unwrap_or_default();
+                let changed = server.word != said;
+                if changed {
+                    *server = Arc::new(Server { word: said, ..Server::clone(server) });
+                    self.mark(at);
+                }
+                // What only an earlier word kept comes up for its end now.
+                self.queue_end(at, now.mono_ms);
+                return changed;
+            }
+            // The operator now says that another game is there.
+            self.remove(at);
+        }
+        let Some(OperatorWord { game, word, asked: true, .. }) = word else { return false };
+        let mut server = Server::new(address, game, Proof::Config, now.unix_ms, &Facts::default());
+        server.word = word;
+        let at = self.insert(server, now.mono_ms, true, false);
+        self.queue_ask(at, now.mono_ms);
+        true
+    }
+
+    fn insert(&mut self, server: Server, end_ms: u64, asked: bool, listed: bool) -> u32 {
+        let address = server.address;
+        *self.per_ip.entry(address.ip()).or_default() += 1;
+        let at = self.place(Slot {
             address,
             end_ms,
-            proven_at_ms: announce.proven_at_ms,
-            tick: 0,
+            proven_at_ms: server.proven_at_ms,
+            server: Some(Arc::new(server)),
+            end_tick: 0,
+            ask_tick: 0,
+            misses: 0,
+            asked,
+            listed,
             dirty: false,
-        };
-        let at = self.place(slot);
+        });
         let Registry { by_address, slots, hasher, .. } = self;
         by_address.insert_unique(hasher.hash_one(address), at, |&at| {
             slots.get(at as usize).map_or(0, |slot| hasher.hash_one(slot.address))
         });
-        self.queue(at);
+        self.queue_end(at, end_ms);
         self.mark(at);
-        Outcome::Added
+        at
     }
 
     fn place(&mut self, slot: Slot) -> u32 {
@@ -212,71 +430,6 @@ impl Registry {
         }
         self.slots.push(slot);
         (self.slots.len() - 1) as u32
-    }
-
-    fn renew(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
-        let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
-        let Some(server) = &mut slot.server else { return Outcome::Stale };
-        let from_the_future = slot.proven_at_ms > now.unix_ms + SKEW_MAX_MS;
-        if announce.proven_at_ms <= slot.proven_at_ms && !from_the_future {
-            return Outcome::Stale;
-        }
-        let same_game = server.game == announce.game;
-        if !same_game && self.words.get(&announce.address).is_some_and(|word| word.game != announce.game) {
-            return Outcome::Refused(Refusal::OtherGameConfigured);
-        }
-        slot.end_ms = end_ms;
-        slot.proven_at_ms = announce.proven_at_ms;
-        let sooner = self.wheel.tick_for(end_ms) < slot.tick;
-
-        let unchanged = same_game && server.verified_by == announce.proof && server.says(&announce.facts);
-        let published_age_ms = announce.proven_at_ms.abs_diff(server.proven_at_ms);
-        let outcome = if unchanged { Outcome::Refreshed } else { Outcome::Changed };
-        if !unchanged || published_age_ms >= announce.life_ms / REPUBLISH_PART {
-            let first_seen_ms = if same_game { server.first_seen_ms } else { announce.proven_at_ms };
-            let word = self.words.get(&announce.address).map(|word| word.word).unwrap_or_default();
-            *server = Arc::new(Server {
-                address: announce.address,
-                game: announce.game.clone(),
-                texts: if unchanged { server.texts.clone() } else { Texts::new(&announce.facts) },
-                players_current: announce.facts.players_current,
-                players_max: announce.facts.players_max,
-                word,
-                verified_by: announce.proof,
-                proven_at_ms: announce.proven_at_ms,
-                first_seen_ms,
-            });
-            self.mark(at);
-        }
-        if sooner {
-            self.queue(at);
-        }
-        outcome
-    }
-
-    fn set_words(&mut self, words: &[OperatorWord]) -> Outcome {
-        let mut touched: Vec<Address> = self.words.drain().map(|(address, _)| address).collect();
-        self.words.extend(words.iter().map(|word| (word.address, word.clone())));
-        touched.extend(words.iter().map(|word| word.address));
-        let mut outcome = Outcome::Refreshed;
-        for address in touched {
-            let Some(at) = self.find(address) else { continue };
-            let word = self.words.get(&address);
-            let Some(Slot { server: Some(server), .. }) = self.slots.get_mut(at as usize) else { continue };
-            if word.is_some_and(|word| word.game != server.game) {
-                // The operator now says that another game is there.
-                self.remove(at);
-                outcome = Outcome::Changed;
-                continue;
-            }
-            let word = word.map(|word| word.word).unwrap_or_default();
-            if server.word != word {
-                *server = Arc::new(Server { word, ..Server::clone(server) });
-                self.mark(at);
-                outcome = Outcome::Changed;
-            }
-        }
-        outcome
     }
 
     fn remove(&mut self, at: u32) {
@@ -301,11 +454,31 @@ impl Registry {
         self.by_address.find(self.hasher.hash_one(address), is_it).copied()
     }
 
-    fn queue(&mut self, at: u32) {
+    fn slot_of(&mut self, address: Address) -> Option<(u32, &mut Slot)> {
+        let at = self.find(address)?;
+        Some((at, self.slots.get_mut(at as usize)?))
+    }
+
+    fn queue_end(&mut self, at: u32, when_ms: u64) {
         if let Some(slot) = self.slots.get_mut(at as usize) {
-            slot.tick = self.wheel.tick_for(slot.end_ms);
-            self.wheel.add(slot.tick, at);
+            slot.end_tick = self.ends.tick_for(when_ms);
+            self.ends.add(slot.end_tick, at);
         }
+    }
+
+    fn queue_ask(&mut self, at: u32, when_ms: u64) {
+        if let Some(slot) = self.slots.get_mut(at as usize)
+            && slot.asked
+        {
+            slot.ask_tick = self.asks.tick_for(when_ms);
+            self.asks.add(slot.ask_tick, at);
+        }
+    }
+
+    /// Somewhere in the second half of a round, different for each slot: many that come at once are not asked at once.
+    fn spread_ms(&self, at: u32) -> u64 {
+        let half = (self.settings.ask_every_ms / 2).max(1);
+        half + self.hasher.hash_one(at) % half
     }
 
     fn mark(&mut self, at: u32) {

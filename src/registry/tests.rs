@@ -11,7 +11,7 @@ use crate::model::{Facts, Game, Proof, Word};
 
 const T: u64 = 1_760_000_000_000;
 const LIFE_MS: u64 = 120_000;
-const LIMITS: Limits = Limits { servers_max: 6, servers_per_ip_max: 2 };
+const SETTINGS: Settings = Settings { servers_max: 6, servers_per_ip_max: 2, ask_every_ms: 30_000, misses_max: 3 };
 
 fn at(ms: u64) -> Now {
     Now { mono_ms: 5_000 + ms, unix_ms: T + ms }
@@ -32,13 +32,16 @@ fn announce_game(address: Address, game: &'static str, ms: u64, players: u16) ->
         proof: Proof::Cookie,
         proven_at_ms: T + ms,
         life_ms: LIFE_MS,
+        asked: false,
+        rtt_us: None,
+        keys: None,
         facts: Facts { name: "a server".into(), players_current: Some(players), ..Facts::default() },
     })
 }
 
 fn words(address: Address, game: &'static str, priority: i32) -> Change<'static> {
-    let word = Word { official: true, priority };
-    Change::Words(Arc::new([OperatorWord { address, game: Game::Known(game), word }]))
+    let word = Word { official: true, priority, flavor: 0 };
+    Change::Words(Arc::new([OperatorWord { address, game: Game::Known(game), word, asked: false }]))
 }
 
 fn drained(registry: &mut Registry) -> Vec<Dirty> {
@@ -56,7 +59,7 @@ fn only(registry: &mut Registry) -> Arc<Server> {
 
 #[test]
 fn life_counts_from_the_proof_and_a_replay_prolongs_nothing() {
-    let mut registry = Registry::new(LIMITS, at(0));
+    let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     assert_eq!(registry.apply(&announce(server, 0, 1), at(10_000)), Outcome::Added);
     assert_eq!(registry.apply(&announce(server, 0, 1), at(29_000)), Outcome::Stale);
@@ -70,7 +73,7 @@ fn life_counts_from_the_proof_and_a_replay_prolongs_nothing() {
 
 #[test]
 fn an_older_word_never_overwrites_a_newer_one() {
-    let mut registry = Registry::new(LIMITS, at(0));
+    let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&announce(server, 2_000, 7), at(2_000));
     assert_eq!(registry.apply(&announce(server, 1_000, 3), at(2_100)), Outcome::Stale);
@@ -79,7 +82,7 @@ fn an_older_word_never_overwrites_a_newer_one() {
 
 #[test]
 fn a_clock_that_was_set_back_locks_nobody_out() {
-    let mut registry = Registry::new(LIMITS, at(3_600_000));
+    let mut registry = Registry::new(SETTINGS, at(3_600_000));
     let server = address(1, 1);
     registry.apply(&announce(server, 3_600_000, 1), at(3_600_000));
     let back = Now { mono_ms: at(3_601_000).mono_ms, unix_ms: T + 1_000 };
@@ -89,7 +92,7 @@ fn a_clock_that_was_set_back_locks_nobody_out() {
 
 #[test]
 fn unchanged_proofs_are_published_once_a_quarter_of_a_life() {
-    let mut registry = Registry::new(LIMITS, at(0));
+    let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&announce(server, 0, 1), at(0));
     assert_eq!(only(&mut registry).proven_at_ms, T);
@@ -106,7 +109,7 @@ fn unchanged_proofs_are_published_once_a_quarter_of_a_life() {
 
 #[test]
 fn limits_hold_for_newcomers_and_places_come_free() {
-    let mut registry = Registry::new(LIMITS, at(0));
+    let mut registry = Registry::new(SETTINGS, at(0));
     for port in 1..=2 {
         assert_eq!(registry.apply(&announce(address(1, port), 0, 0), at(0)), Outcome::Added);
     }
@@ -126,7 +129,7 @@ fn limits_hold_for_newcomers_and_places_come_free() {
 
 #[test]
 fn another_game_replaces_except_where_the_operator_named_one() {
-    let mut registry = Registry::new(LIMITS, at(0));
+    let mut registry = Registry::new(SETTINGS, at(0));
     let place = address(1, 1);
     registry.apply(&announce(place, 0, 1), at(0));
     assert_eq!(registry.apply(&announce_game(place, "other", 1, 1), at(1)), Outcome::Changed);
@@ -140,10 +143,155 @@ fn another_game_replaces_except_where_the_operator_named_one() {
     assert_eq!(registry.apply(&announce_game(place, "other", 3, 1), at(3)), refused);
     registry.apply(&announce(place, 4, 1), at(4));
     assert_eq!(registry.apply(&announce_game(place, "other", 5, 1), at(5)), refused);
-    assert_eq!(only(&mut registry).word, Word { official: true, priority: 5 });
+    assert_eq!(only(&mut registry).word, Word { official: true, priority: 5, flavor: 0 });
     // And without the word, nothing is official any more.
     registry.apply(&Change::Words(Arc::new([])), at(6));
     assert_eq!(only(&mut registry).word, Word::default());
+}
+
+fn asked(address: Address, ms: u64) -> Change<'static> {
+    let Change::Announce(announce) = announce(address, ms, 1) else { unreachable!() };
+    let keys = Some(keys("1"));
+    Change::Announce(Announce { proof: Proof::Query, life_ms: 720_000, asked: true, rtt_us: Some(5), keys, ..announce })
+}
+
+fn keys(port: &str) -> Arc<HeartbeatKeys> {
+    Arc::new(HeartbeatKeys(vec![(b"port"[..].into(), port.as_bytes().into())]))
+}
+
+fn heartbeat(address: Address, port: &str) -> Change<'static> {
+    Change::Heartbeat { address, game: Game::Known("iceball"), life_ms: 720_000, keys: keys(port) }
+}
+
+fn answer(address: Address, players: u16) -> Change<'static> {
+    let facts = Facts { name: "answered".into(), players_current: Some(players), ..Facts::default() };
+    Change::Answer { address, game: Game::Known("iceball"), rtt_us: 25_000, facts: Some(facts) }
+}
+
+fn miss(address: Address) -> Change<'static> {
+    Change::Miss { address, game: Game::Known("iceball") }
+}
+
+fn due(registry: &mut Registry, ms: u64) -> Vec<Address> {
+    let mut out = Vec::new();
+    registry.due(at(ms), 1_000, &mut out);
+    out.into_iter().map(|target| target.address).collect()
+}
+
+#[test]
+fn a_heartbeat_renews_the_life_of_what_is_listed_and_nothing_else() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    let refused = Outcome::Refused(Refusal::NotListed);
+    assert_eq!(registry.apply(&heartbeat(server, "1"), at(0)), refused);
+    registry.apply(&asked(server, 0), at(0));
+    assert_eq!(registry.apply(&heartbeat(server, "1"), at(300_000)), Outcome::Refreshed);
+    assert_eq!(registry.apply(&heartbeat(server, "2"), at(300_000)), Outcome::Changed, "other keys");
+    let published = only(&mut registry);
+    assert_eq!((published.last_seen_ms, published.proven_at_ms), (T + 300_000, T));
+    while registry.expire(at(1_000_000), 10) {}
+    assert_eq!(registry.len(), 1, "720 s from the heartbeat");
+    while registry.expire(at(1_021_000), 10) {}
+    assert!(registry.is_empty());
+    let other = Change::Heartbeat { address: server, game: Game::Known("other"), life_ms: 1, keys: keys("1") };
+    registry.apply(&asked(server, 1_100_000), at(1_100_000));
+    assert_eq!(registry.apply(&other, at(1_100_000)), refused, "another game has to be proven first");
+}
+
+#[test]
+fn answers_fill_in_and_misses_take_off_and_the_record_stays() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    registry.apply(&asked(server, 0), at(0));
+    assert_eq!(registry.apply(&answer(server, 4), at(30_000)), Outcome::Changed);
+    let published = only(&mut registry);
+    assert_eq!((published.texts.name(), published.players_current), ("answered", Some(4)));
+    assert_eq!((published.rtt_us, published.proven_at_ms), (Some(25_000), T + 30_000));
+    for _ in 0..2 {
+        assert_eq!(registry.apply(&miss(server), at(60_000)), Outcome::Refreshed);
+    }
+    assert_eq!(registry.apply(&answer(server, 4), at(61_000)), Outcome::Refreshed, "an answer begins the count anew");
+    drained(&mut registry);
+    for _ in 0..2 {
+        registry.apply(&miss(server), at(62_000));
+    }
+    assert!(registry.listed(server).is_some());
+    assert_eq!(registry.apply(&miss(server), at(63_000)), Outcome::Changed);
+    assert!(registry.listed(server).is_none());
+    assert!(matches!(drained(&mut registry)[..], [(_, None)]), "readers see it go");
+    assert_eq!(registry.len(), 1, "its owner can still ask about it");
+    assert_eq!(registry.apply(&heartbeat(server, "1"), at(64_000)), Outcome::Refused(Refusal::NotListed));
+    assert_eq!(registry.apply(&answer(server, 4), at(65_000)), Outcome::Changed, "and it may come back");
+    assert_eq!(only(&mut registry).proven_at_ms, T + 65_000);
+    assert_eq!(registry.apply(&miss(address(9, 9)), at(0)), Outcome::Stale);
+}
+
+#[test]
+fn every_server_is_asked_once_a_round_and_not_all_at_once() {
+    let settings = Settings { servers_max: 10_000, servers_per_ip_max: 10_000, ..SETTINGS };
+    let mut registry = Registry::new(settings, at(0));
+    for port in 1..=3_000 {
+        registry.apply(&asked(address(1, port), 0), at(0));
+    }
+    registry.apply(&announce(address(2, 1), 0, 0), at(0)); // cannot be asked
+    let mut counts = Vec::new();
+    for round in 0..3u64 {
+        let mut seen = std::collections::HashSet::new();
+        for ms in (0..30_000).step_by(250) {
+            let found = due(&mut registry, 15_000 + round * 30_000 + ms);
+            counts.push(found.len());
+            for address in found {
+                assert!(seen.insert(address), "{address} twice in round {round}");
+            }
+        }
+        assert_eq!(seen.len(), 3_000, "round {round}");
+    }
+    let most = counts.iter().max().unwrap();
+    assert!(*most < 3_000 / 30, "{most} in one tick of 120");
+}
+
+#[test]
+fn quits_take_off_what_came_by_heartbeat_and_masters_only_for_masters() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let quit = |address, master| Change::Quit { address, master };
+    registry.apply(&announce(address(1, 1), 0, 1), at(0));
+    assert_eq!(registry.apply(&quit(address(1, 1), false), at(1)), Outcome::Stale, "it came by cookie");
+    registry.apply(&asked(address(1, 2), 0), at(0));
+    assert_eq!(registry.apply(&quit(address(1, 2), true), at(1)), Outcome::Stale);
+    assert_eq!(registry.apply(&quit(address(1, 2), false), at(1)), Outcome::Changed);
+    let Change::Announce(master) = asked(address(2, 1), 0) else { unreachable!() };
+    registry.apply(&Change::Announce(Announce { game: Game::Known("master"), ..master }), at(0));
+    assert_eq!(registry.apply(&quit(address(2, 1), false), at(1)), Outcome::Stale, "without the password");
+    assert_eq!(registry.apply(&quit(address(2, 1), true), at(1)), Outcome::Changed);
+    assert_eq!(registry.apply(&quit(address(9, 9), false), at(1)), Outcome::Stale);
+}
+
+#[test]
+fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    let word = Word { official: true, priority: 0, flavor: 4 };
+    let named = OperatorWord { address: server, game: Game::Known("iceball"), word, asked: true };
+    registry.apply(&Change::Words(Arc::new([named.clone()])), at(0));
+    assert!(registry.listed(server).is_none(), "not proven yet");
+    assert_eq!(due(&mut registry, 0), [server]);
+    assert_eq!(due(&mut registry, 29_000), []);
+    assert_eq!(due(&mut registry, 30_000), [server]);
+    registry.apply(&answer(server, 2), at(30_000));
+    let published = registry.listed(server).unwrap();
+    assert_eq!((published.word.flavor, published.verified_by), (4, Proof::Query));
+    // No life ends while the operator names it, however long that is.
+    for hour in 0..50u64 {
+        while registry.expire(at(hour * 3_600_000), 10) {}
+    }
+    assert!(registry.listed(server).is_some());
+    // The same words again change nothing; without them it goes.
+    registry.apply(&Change::Words(Arc::new([named])), at(180_000_000));
+    while registry.expire(at(180_001_000), 10) {}
+    assert!(registry.listed(server).is_some());
+    registry.apply(&Change::Words(Arc::new([])), at(180_002_000));
+    while registry.expire(at(180_003_000), 10) {}
+    assert!(registry.is_empty());
 }
 
 #[derive(Clone, Debug)]
@@ -173,7 +321,7 @@ struct Known {
 proptest! {
     #[test]
     fn behaves_like_the_model(steps in proptest::collection::vec(step(), 1..120)) {
-        let mut registry = Registry::new(LIMITS, at(0));
+        let mut registry = Registry::new(SETTINGS, at(0));
         let mut publisher = Publisher::default();
         let mut model: BTreeMap<Address, Known> = BTreeMap::new();
         let mut reader: BTreeMap<Address, u16> = BTreeMap::new();
@@ -196,8 +344,8 @@ proptest! {
                         Some(known) if proven_ms <= known.proven_ms => Outcome::Stale,
                         Some(known) if (known.game, known.players) == (game, players) => Outcome::Refreshed,
                         Some(_) => Outcome::Changed,
-                        None if model.len() >= LIMITS.servers_max => Outcome::Refused(Refusal::Full),
-                        None if on_ip >= LIMITS.servers_per_ip_max as usize => Outcome::Refused(Refusal::FullForIp),
+                        None if model.len() >= SETTINGS.servers_max => Outcome::Refused(Refusal::Full),
+                        None if on_ip >= SETTINGS.servers_per_ip_max as usize => Outcome::Refused(Refusal::FullForIp),
                         None => Outcome::Added,
                     };
                     prop_assert_eq!(outcome, expected);

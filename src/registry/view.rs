@@ -1,6 +1,7 @@
 //! The published list: an immutable snapshot with a serial, the deltas that led to it, and the lists rendered from
 //! it. Readers share a view and never wait for a writer; a list is rendered once per view, whoever asks.
 
+use std::collections::HashMap;
 use std::hash::Hasher;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use flate2::write::GzEncoder;
 use siphasher::sip::SipHasher13;
 
 use super::Dirty;
-use crate::model::{Now, Server};
+use crate::model::{MASTER, Now, Server};
 
 /// Different lists remembered for one view; one more is rendered for its reader alone.
 const LISTS_MAX: usize = 64;
@@ -60,6 +61,7 @@ pub struct View {
     pub serial: u64,
     pub published_at_ms: u64,
     pub servers: Vec<Arc<Server>>,
+    by_game: OnceLock<HashMap<Box<str>, Vec<Arc<Server>>>>,
     lists: Mutex<Vec<List>>,
 }
 
@@ -77,7 +79,27 @@ struct ListCell {
 
 impl View {
     pub fn new(serial: u64, published_at_ms: u64, servers: Vec<Arc<Server>>) -> View {
-        View { serial, published_at_ms, servers, lists: Mutex::default() }
+        View { serial, published_at_ms, servers, by_game: OnceLock::new(), lists: Mutex::default() }
+    }
+
+    /// All servers that people play on: masters are listed, too, but are no games.
+    pub fn games(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.servers.iter().filter(|server| server.game.name() != MASTER)
+    }
+
+    /// The servers of one game, without a look at those of others.
+    pub fn of_game(&self, game: &str) -> impl Iterator<Item = &Arc<Server>> {
+        let by_game = self.by_game.get_or_init(|| {
+            let mut by_game: HashMap<Box<str>, Vec<Arc<Server>>> = HashMap::new();
+            for server in &self.servers {
+                match by_game.get_mut(server.game.name()) {
+                    Some(servers) => servers.push(server.clone()),
+                    None => drop(by_game.insert(server.game.name().into(), vec![server.clone()])),
+                }
+            }
+            by_game
+        });
+        by_game.get(game).map(Vec::as_slice).unwrap_or_default().iter()
     }
 
     /// This view as the renderer shows it: rendered by the first who asks, shared by the others.

@@ -21,6 +21,7 @@ use tracing::debug;
 
 use super::Peer;
 use crate::net::guard::Admission;
+use crate::net::stopped;
 
 /// A request's head may be this long; nothing that is asked for here is longer.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -54,10 +55,9 @@ pub async fn serve_connection(
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(Box::pin(stream)), service);
     let mut connection = std::pin::pin!(connection);
-    let stopping = async { stop.wait_for(|stop| *stop).await.is_ok() };
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        _ = stopping => {
+        () = stopped(&mut stop) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

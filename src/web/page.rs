@@ -87,7 +87,7 @@ impl Index {
     }
 
     fn try_render(&self, view: &View) -> Result<String, minijinja::Error> {
-        let mut servers: Vec<&Arc<Server>> = view.servers.iter().collect();
+        let mut servers: Vec<&Arc<Server>> = view.games().collect();
         let most_first = |server: &&Arc<Server>| {
             let players = server.players_current.unwrap_or(0);
             std::cmp::Reverse((server.word.priority, players, server.word.official))
@@ -173,21 +173,17 @@ fn rfc3339(unix_ms: u64) -> String {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::model::{Facts, Game, Proof, Texts, Word};
+    use crate::model::{Facts, Game, Proof};
 
     fn view(name: &str) -> View {
         let facts = Facts { name: name.to_string().into(), ..Facts::default() };
-        let server = Server {
-            address: "203.0.113.5:20737".parse().unwrap(),
-            game: Game::Known("iceball"),
-            texts: Texts::new(&facts),
-            players_current: Some(3),
-            players_max: Some(64),
-            word: Word::default(),
-            verified_by: Proof::Cookie,
-            proven_at_ms: 1_760_000_000_000,
-            first_seen_ms: 1_760_000_000_000,
-        };
+        let server = Server::new(
+            "203.0.113.5:20737".parse().unwrap(),
+            Game::Known("iceball"),
+            Proof::Cookie,
+            1_760_000_000_000,
+            &facts,
+        );
         View::new(1, 1_760_000_000_000, vec![Arc::new(server)])
     }
 

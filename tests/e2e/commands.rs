@@ -74,15 +74,15 @@ fn mistakes_in_the_configuration_are_explained() {
 #[test]
 fn a_taken_port_is_named_with_the_key_to_change() {
     let first = Server::start(&[]);
-    for (key, protocol) in [("web.listen", "TCP"), ("iceball.listen", "TCP"), ("iceball.client_listen", "TCP")] {
+    for key in LISTENERS {
         let address = first.address(key).to_string();
         let mut arguments = vec!["serve".to_string()];
-        for other in ["web.listen", "iceball.listen", "iceball.client_listen"] {
+        for other in LISTENERS {
             let value = if other == key { &address } else { "127.0.0.1:0" };
             arguments.extend(["--set".into(), format!("{other}={value}")]);
         }
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let port = format!("{protocol} port {}", first.address(key).port());
+        let port = format!("TCP port {}", first.address(key).port());
         fails(&arguments, 3, &[&port, "another program has it", &format!("`{key}`")]);
     }
     // Only the UDP half is taken.
@@ -91,7 +91,17 @@ fn a_taken_port_is_named_with_the_key_to_change() {
     let taken = format!("iceball.listen={address}");
     let says = format!("UDP port {}", address.port());
     fails(
-        &["serve", "--set", &taken, "--set", "web.listen=", "--set", "iceball.client_listen="],
+        &[
+            "serve",
+            "--set",
+            &taken,
+            "--set",
+            "web.listen=",
+            "--set",
+            "iceball.client_listen=",
+            "--set",
+            "netpanzer.listen=",
+        ],
         3,
         &[&says, "`iceball.listen`"],
     );

@@ -68,7 +68,7 @@ fn the_registry_knows_no_protocol_and_the_protocols_not_each_other() {
     for (path, source) in sources("src/registry") {
         assert!(!source.contains("crate::protocols"), "{}", path.display());
     }
-    let folders = ["bloodmasters", "hyperbol", "iceball"];
+    let folders = ["bloodmasters", "hyperbol", "iceball", "netpanzer"];
     for folder in folders {
         for (path, source) in sources(&format!("src/protocols/{folder}")) {
             for other in folders.iter().filter(|other| **other != folder) {

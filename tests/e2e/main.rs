@@ -8,4 +8,6 @@ mod commands;
 mod house;
 mod http;
 mod iceball;
+mod netpanzer;
+mod real_programs;
 mod support;

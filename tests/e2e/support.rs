@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 /// Nothing in these tests takes longer than this unless it is broken.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
+pub const LISTENERS: [&str; 4] = ["web.listen", "iceball.listen", "iceball.client_listen", "netpanzer.listen"];
+
 /// Waits until `look` finds what it looks for.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -34,6 +36,10 @@ impl Folder {
         let path = std::env::temp_dir().join(format!("rallypoint-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Folder(path)
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
     }
 
     pub fn write(&self, name: &str, text: &str) -> std::path::PathBuf {
@@ -65,8 +71,7 @@ impl Server {
     pub fn start_with(arguments: &[&str], set: &[&str]) -> Server {
         let mut command = command();
         command.arg("serve").args(arguments);
-        let listeners = ["web.listen", "iceball.listen", "iceball.client_listen"];
-        for key in listeners {
+        for key in LISTENERS {
             command.args(["--set", &format!("{key}=127.0.0.1:0")]);
         }
         for assignment in set {

@@ -2,6 +2,7 @@
 //! servers the ban list; a launcher asks each server about itself over UDP.
 
 pub mod list;
+pub mod query;
 pub mod wire;
 
 use super::Card;
@@ -13,6 +14,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Bloodmasters",
     master_port: None,
+    query: Some(&query::GameQuery),
     join_link: |address| format!("bloodmasters://{address}"),
     decoders: &[
         ("query", |bytes| wire::parse_queries(bytes).filter(Result::is_ok).count() > 0),

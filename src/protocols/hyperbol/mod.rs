@@ -1,6 +1,7 @@
 //! Hyperbol: a player's game asks the master for the list over TCP and each listed server about itself over UDP.
 //! The master alone says which servers are official.
 
+pub mod query;
 pub mod wire;
 
 use std::net::Ipv4Addr;
@@ -14,6 +15,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Hyperbol",
     master_port: Some(20203),
+    query: Some(&query::GameQuery),
     join_link: |address| format!("hyperbol://{address}"),
     decoders: &[
         ("greeting", |bytes| Greeting::parse(bytes).is_ok()),

@@ -65,7 +65,7 @@ impl Renderer for MasterJson {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Address, Facts, Game, Proof, Server, Texts, VersionText, Word};
+    use crate::model::{Address, Facts, Game, Proof, Server, VersionText, Word};
     use std::sync::Arc;
 
     fn server(address: &str, name: &str, word: Word) -> Arc<Server> {
@@ -76,17 +76,9 @@ mod tests {
             version: VersionText::from("0.2.1-37").unwrap(),
             ..Facts::default()
         };
-        Arc::new(Server {
-            address: address.parse::<Address>().unwrap(),
-            game: Game::Known(NAME),
-            texts: Texts::new(&facts),
-            players_current: Some(3),
-            players_max: Some(64),
-            word,
-            verified_by: Proof::Cookie,
-            proven_at_ms: 0,
-            first_seen_ms: 0,
-        })
+        let facts = Facts { players_current: Some(3), players_max: Some(64), ..facts };
+        let address = address.parse::<Address>().unwrap();
+        Arc::new(Server { word, ..Server::new(address, Game::Known(NAME), Proof::Cookie, 0, &facts) })
     }
 
     fn rendered(servers: Vec<Arc<Server>>) -> String {
@@ -97,7 +89,7 @@ mod tests {
     #[test]
     fn exact_bytes() {
         let plain = server("203.0.113.5:20737", "\"Grüße\" <b>\\", Word::default());
-        let first = server("203.0.113.6:1", "first", Word { official: true, priority: 9 });
+        let first = server("203.0.113.6:1", "first", Word { official: true, priority: 9, flavor: 0 });
         let ipv6 = server("[2001:db8::1]:1", "the game knows IPv4 only", Word::default());
         assert_eq!(
             rendered(vec![plain, ipv6, first]),

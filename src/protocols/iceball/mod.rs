@@ -17,6 +17,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Iceball",
     master_port: Some(27790),
+    query: None,
     join_link: |address| format!("iceball://{address}"),
     decoders: &[
         ("to master", |bytes| ToMaster::parse(bytes).is_ok()),

@@ -104,6 +104,9 @@ impl Rules {
             proof: Proof::Cookie,
             proven_at_ms: opened.sealed_at_ms,
             life_ms: self.settings.life_ms,
+            asked: false,
+            rtt_us: None,
+            keys: None,
             facts: Facts {
                 name: text::clean(announcement.name),
                 mode: text::clean(announcement.mode),
@@ -111,6 +114,8 @@ impl Rules {
                 version: announcement.version.text(),
                 players_current: Some(announcement.players_current),
                 players_max: Some(announcement.players_max),
+                password: None,
+                details: None,
             },
         }))
     }

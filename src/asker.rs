@@ -1,0 +1,395 @@
+//! Asking many game servers at once: what is in flight, how often and how fast to ask, which answer counts. No socket and
+//! no clock: datagrams and times come in, datagrams and results come out. The master's prober and the query command
+//! both drive this.
+//!
+//! An answer counts when it comes from the address that was asked and brings back the nonce of one of the tries.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hasher;
+use std::net::{IpAddr, SocketAddr};
+
+use arrayvec::ArrayVec;
+use siphasher::sip::SipHasher13;
+
+use crate::model::{Address, Facts};
+use crate::protocols::{Fault, Query, Question, fault};
+
+/// Tries are told apart by the nonce's two lowest bits.
+pub const TRIES_MAX: u8 = 4;
+/// Steps of a query beyond this would be a protocol's mistake.
+const STEPS_MAX: u8 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How often a question is sent before its server counts as silent, at most [`TRIES_MAX`].
+    pub tries: u8,
+    /// How long to wait for the answer to one try.
+    pub try_us: u64,
+    /// How long all tries of all steps may take, and a last answer with them.
+    pub all_us: u64,
+    /// Questions a second, in all and to one IP address.
+    pub per_second: u32,
+    pub per_ip_per_second: u32,
+}
+
+/// How it ended with one server.
+#[derive(Debug)]
+pub struct Finished<T> {
+    pub address: Address,
+    pub tag: T,
+    pub result: Result<Answer, Failure>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub rtt_us: u32,
+    /// None when the server has proven itself, and then said nothing more.
+    pub facts: Option<Facts<'static>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Not a single answer.
+    Silent,
+    /// Answers, but none that counts; this was wrong with the last one.
+    Bad(Fault),
+}
+
+pub struct Asker<T> {
+    settings: Settings,
+    key: [u8; 16],
+    asked: u64,
+    waiting: HashMap<Address, Asking<T>>,
+    /// To be sent as soon as the pace allows.
+    outbox: VecDeque<(Address, u64)>,
+    /// Sent, in the order in which they time out: all wait equally long.
+    timeouts: VecDeque<(u64, Address, u64)>,
+    pace: Bucket,
+    pace_per_ip: HashMap<IpAddr, Bucket>,
+}
+
+struct Asking<T> {
+    /// Tells this question from earlier ones to the same address.
+    serial: u64,
+    query: &'static dyn Query,
+    tag: T,
+    nonce: u32,
+    step: u8,
+    /// When the first try of the first step was sent.
+    began_us: Option<u64>,
+    /// When each try of this step was sent.
+    sent_us: ArrayVec<u64, { TRIES_MAX as usize }>,
+    rtt_us: Option<u32>,
+    fault: Option<Fault>,
+}
+
+impl<T> Asker<T> {
+    /// The seed is secret: whoever knows it can foretell the nonces.
+    pub fn new(settings: Settings, seed: [u8; 16]) -> Asker<T> {
+        Asker {
+            settings,
+            key: seed,
+            asked: 0,
+            waiting: HashMap::new(),
+            outbox: VecDeque::new(),
+            timeouts: VecDeque::new(),
+            pace: Bucket::default(),
+            pace_per_ip: HashMap::new(),
+        }
+    }
+
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// Servers that have been asked, or wait for their turn.
+    pub fn in_flight(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The tag of a server that is being asked already.
+    pub fn tag_mut(&mut self, address: Address) -> Option<&mut T> {
+        self.waiting.get_mut(&address).map(|asking| &mut asking.tag)
+    }
+
+    /// Puts a server on the list of those to ask. One that is being asked already is not asked twice: the tag comes back.
+    pub fn ask(&mut self, address: Address, query: &'static dyn Query, tag: T) -> Result<(), T> {
+        if self.waiting.contains_key(&address) {
+            return Err(tag);
+        }
+        self.asked += 1;
+        let mut hasher = SipHasher13::new_with_key(&self.key);
+        hasher.write_u64(self.asked);
+        let nonce = hasher.finish() as u32 & !u32::from(TRIES_MAX - 1);
+        let serial = self.asked;
+        let sent_us = ArrayVec::new();
+        let asking = Asking { serial, query, tag, nonce, step: 0, began_us: None, sent_us, rtt_us: None, fault: None };
+        self.waiting.insert(address, asking);
+        self.outbox.push_back((address, serial));
+        Ok(())
+    }
+
+    /// The next datagram to send now; None when there is none, or the pace does not allow it yet.
+    pub fn next_question(&mut self, now_us: u64) -> Option<(Address, Question)> {
+        for _ in 0..self.outbox.len() {
+            if !self.pace.has(now_us, self.settings.per_second) {
+                return None;
+            }
+            let (address, serial) = self.outbox.pop_front()?;
+            let Some(asking) = self.waiting.get_mut(&address).filter(|asking| asking.serial == serial) else {
+                continue;
+            };
+            let of_ip = self.pace_per_ip.entry(address.ip()).or_default();
+            if !of_ip.has(now_us, self.settings.per_ip_per_second) {
+                self.outbox.push_back((address, serial));
+                continue;
+            }
+            of_ip.take();
+            self.pace.take();
+            let mut question = Question::new();
+            asking.query.ask(asking.step, asking.nonce | asking.sent_us.len() as u32, &mut question);
+            asking.began_us.get_or_insert(now_us);
+            if asking.sent_us.try_push(now_us).is_ok() {
+                self.timeouts.push_back((now_us + self.settings.try_us, address, serial));
+                return Some((address, question));
+            }
+        }
+        None
+    }
+
+    /// Takes a datagram. What comes from nobody who was asked is nobody's business.
+    pub fn heard(&mut self, now_us: u64, from: SocketAddr, bytes: &[u8]) -> Option<Finished<T>> {
+        let address = Address::new(from.ip(), from.port())?;
+        let asking = self.waiting.get_mut(&address)?;
+        let heard = match asking.query.hear(asking.step, bytes) {
+            Ok(heard) => heard,
+            Err(wrong) => {
+                // The answer to an earlier step may come twice; that is no fault.
+                if asking.step == 0 {
+                    asking.fault = Some(wrong);
+                }
+                return None;
+            }
+        };
+        let try_of = |nonce: u32| asking.sent_us.get((nonce ^ asking.nonce) as usize);
+        let sent_us = match heard.nonce {
+            Some(nonce) => try_of(nonce),
+            // Only a later step has no nonce: the first has proven the address.
+            None if asking.step > 0 => asking.sent_us.last(),
+            None => None,
+        };
+        let Some(&sent_us) = sent_us else {
+            asking.fault = Some(fault("it does not bring back the number that was sent: forged, or late"));
+            return None;
+        };
+        let rtt_us = *asking.rtt_us.get_or_insert(now_us.saturating_sub(sent_us).min(u32::MAX.into()) as u32);
+        if heard.facts.is_none() && asking.step < STEPS_MAX {
+            asking.step += 1;
+            asking.sent_us.clear();
+            self.asked += 1;
+            asking.serial = self.asked;
+            // Ahead of the others: it is proven, and waits already.
+            self.outbox.push_front((address, asking.serial));
+            return None;
+        }
+        let facts = heard.facts.map(Facts::into_owned);
+        let Asking { tag, .. } = self.waiting.remove(&address)?;
+        Some(Finished { address, tag, result: Ok(Answer { rtt_us, facts }) })
+    }
+
+    /// A server that has been silent for all its tries; the others are asked once more. Call until None.
+    pub fn timed_out(&mut self, now_us: u64) -> Option<Finished<T>> {
+        while let Some(&(due_us, address, serial)) = self.timeouts.front() {
+            if due_us > now_us {
+                return None;
+            }
+            self.timeouts.pop_front();
+            let Some(asking) = self.waiting.get_mut(&address).filter(|asking| asking.serial == serial) else {
+                continue;
+            };
+            let in_time = asking.began_us.is_none_or(|began_us| now_us < began_us + self.settings.all_us);
+            if in_time && asking.sent_us.len() < usize::from(self.settings.tries.clamp(1, TRIES_MAX)) {
+                self.outbox.push_back((address, serial));
+                continue;
+            }
+            let Asking { tag, rtt_us, fault, .. } = self.waiting.remove(&address)?;
+            let result = match (rtt_us, fault) {
+                (Some(rtt_us), _) => Ok(Answer { rtt_us, facts: None }),
+                (None, Some(fault)) => Err(Failure::Bad(fault)),
+                (None, None) => Err(Failure::Silent),
+            };
+            return Some(Finished { address, tag, result });
+        }
+        // Nobody is waited for: what was remembered of the pace of each address can go.
+        if self.waiting.is_empty() {
+            self.pace_per_ip.clear();
+        } else if self.pace_per_ip.len() > 2 * self.waiting.len() + 1024 {
+            self.pace_per_ip.retain(|_, bucket| bucket.at_us + 1_000_000 > now_us);
+        }
+        None
+    }
+
+    /// When [`Asker::timed_out`] has something to do next.
+    pub fn next_timeout_us(&self) -> Option<u64> {
+        self.timeouts.front().map(|(due_us, _, _)| *due_us)
+    }
+
+    /// Whether questions wait for the pace to allow them.
+    pub fn has_questions(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+}
+
+/// A pace: so many a second, and at most a twentieth of a second's worth at once.
+#[derive(Default)]
+struct Bucket {
+    at_us: u64,
+    /// Millionths of one.
+    level: u64,
+}
+
+impl Bucket {
+    fn has(&mut self, now_us: u64, per_second: u32) -> bool {
+        let most = (u64::from(per_second) * 50_000).max(1_000_000);
+        let gained = now_us.saturating_sub(self.at_us).saturating_mul(per_second.into());
+        // A bucket is full when first used.
+        self.level = if self.at_us == 0 { most } else { self.level.saturating_add(gained).min(most) };
+        self.at_us = now_us;
+        self.level >= 1_000_000
+    }
+
+    fn take(&mut self) {
+        self.level = self.level.saturating_sub(1_000_000);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocols::{hyperbol, netpanzer};
+
+    const SETTINGS: Settings =
+        Settings { tries: 3, try_us: 1_000_000, all_us: 10_000_000, per_second: 1_000, per_ip_per_second: 1_000 };
+
+    fn asker(settings: Settings) -> Asker<u32> {
+        Asker::new(settings, [9; 16])
+    }
+
+    fn server(port: u16) -> Address {
+        Address::new([192, 0, 2, 1].into(), port).unwrap()
+    }
+
+    fn hyperbol_answer(question: &Question) -> Vec<u8> {
+        let echo = hyperbol::wire::Query::parse(question).unwrap().echo;
+        let sample = (hyperbol::CARD.samples)().into_iter().find(|sample| sample.len() == 229).unwrap();
+        let mut info = hyperbol::wire::Info::parse(&sample).unwrap();
+        info.echo = echo;
+        info.emit().to_vec()
+    }
+
+    #[test]
+    fn the_answer_with_the_nonce_counts_and_nothing_else() {
+        let mut asker = asker(SETTINGS);
+        asker.ask(server(1), &hyperbol::query::GameQuery, 7).unwrap();
+        assert_eq!(asker.ask(server(1), &hyperbol::query::GameQuery, 8), Err(8));
+        let (address, question) = asker.next_question(1_000).unwrap();
+        assert_eq!(address, server(1));
+        assert!(asker.next_question(1_000).is_none());
+        let answer = hyperbol_answer(&question);
+        assert!(asker.heard(2_000, server(2).socket(), &answer).is_none(), "from somebody else");
+        let mut forged = answer.clone();
+        forged[3] ^= 0x10;
+        assert!(asker.heard(2_000, server(1).socket(), &forged).is_none(), "another nonce");
+        assert!(asker.heard(2_000, server(1).socket(), &answer[..228]).is_none(), "cut");
+        let finished = asker.heard(26_000, server(1).socket(), &answer).unwrap();
+        assert_eq!((finished.tag, finished.address), (7, server(1)));
+        let answered = finished.result.unwrap();
+        assert_eq!(answered.rtt_us, 25_000);
+        assert_eq!(answered.facts.unwrap().name, "Veks California DM");
+        assert_eq!(asker.in_flight(), 0);
+        assert!(asker.heard(26_000, server(1).socket(), &answer).is_none(), "a second time");
+    }
+
+    #[test]
+    fn a_lost_question_is_asked_again_and_a_late_answer_has_its_own_round_trip() {
+        let mut asker = asker(SETTINGS);
+        asker.ask(server(1), &hyperbol::query::GameQuery, 0).unwrap();
+        let (_, first) = asker.next_question(0).unwrap();
+        assert!(asker.timed_out(999_999).is_none() && asker.next_question(999_999).is_none());
+        assert!(asker.timed_out(1_000_000).is_none());
+        let (_, second) = asker.next_question(1_000_000).unwrap();
+        assert_ne!(first, second, "each try has its own nonce");
+        let finished = asker.heard(1_200_000, server(1).socket(), &hyperbol_answer(&first)).unwrap();
+        assert_eq!(finished.result.unwrap().rtt_us, 1_200_000);
+    }
+
+    #[test]
+    fn silence_and_nonsense_are_told_apart() {
+        let mut asker = asker(SETTINGS);
+        asker.ask(server(1), &hyperbol::query::GameQuery, 1).unwrap();
+        asker.ask(server(2), &hyperbol::query::GameQuery, 2).unwrap();
+        let mut finished = Vec::new();
+        for second in 0..4u64 {
+            let now_us = second * 1_000_000;
+            finished.extend(std::iter::from_fn(|| asker.timed_out(now_us)));
+            while asker.next_question(now_us).is_some() {}
+            asker.heard(now_us, server(2).socket(), b"nonsense");
+        }
+        let results: Vec<_> =
+            finished.into_iter().map(|finished| (finished.tag, finished.result.unwrap_err())).collect();
+        assert_eq!(results[0], (1, Failure::Silent));
+        assert!(matches!(results[1], (2, Failure::Bad(_))), "{results:?}");
+        assert_eq!(asker.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_proof_first_and_the_long_answer_then() {
+        let mut asker = asker(SETTINGS);
+        let game = server(3030).socket();
+        asker.ask(server(3030), &netpanzer::query::GameQuery, 0).unwrap();
+        let (_, echo) = asker.next_question(0).unwrap();
+        let token = echo.strip_prefix(br"\echo\").unwrap().strip_suffix(b"\\").unwrap().to_vec();
+        let status = (netpanzer::CARD.samples)().pop().unwrap();
+        assert!(asker.heard(10, game, &status).is_none(), "not before the proof");
+        assert!(asker.heard(5_000, game, &token).is_none());
+        let (_, question) = asker.next_question(5_000).unwrap();
+        assert_eq!(&question[..], br"\status\");
+        assert!(asker.heard(6_000, game, &token).is_none(), "a duplicate of the proof");
+        let answered = asker.heard(9_000, game, &status).unwrap().result.unwrap();
+        assert_eq!((answered.rtt_us, &*answered.facts.unwrap().name), (5_000, "A server"));
+
+        // Proven, and then silent: alive, without facts.
+        asker.ask(server(3030), &netpanzer::query::GameQuery, 0).unwrap();
+        let (_, echo) = asker.next_question(10_000).unwrap();
+        let token = echo.strip_prefix(br"\echo\").unwrap().strip_suffix(b"\\").unwrap().to_vec();
+        asker.heard(11_000, game, &token);
+        let mut finished = None;
+        for second in 0..5 {
+            let now_us = 20_000 + second * 1_000_000;
+            finished = finished.or_else(|| asker.timed_out(now_us));
+            asker.next_question(now_us);
+        }
+        assert_eq!(finished.unwrap().result, Ok(Answer { rtt_us: 1_000, facts: None }));
+    }
+
+    #[test]
+    fn the_pace_holds_in_all_and_for_each_address() {
+        let settings = Settings { per_second: 100, per_ip_per_second: 20, ..SETTINGS };
+        let mut asker = asker(settings);
+        for ip in 0..10u8 {
+            for port in 1..=50 {
+                let address = Address::new([192, 0, 2, ip].into(), port).unwrap();
+                asker.ask(address, &hyperbol::query::GameQuery, 0).unwrap();
+            }
+        }
+        let mut sent: HashMap<IpAddr, u32> = HashMap::new();
+        for ms in 0..1_000u64 {
+            while let Some((address, _)) = asker.next_question(1 + ms * 1_000) {
+                *sent.entry(address.ip()).or_default() += 1;
+            }
+        }
+        let all: u32 = sent.values().sum();
+        assert!((95..=110).contains(&all), "{all}");
+        assert!(sent.values().all(|count| *count <= 22), "{sent:?}");
+    }
+}

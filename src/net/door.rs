@@ -1,0 +1,84 @@
+//! The one door behind all doors: a server that announces itself by a heartbeat, through whatever protocol, is proven,
+//! applied, and told what became of it.
+
+use std::sync::Arc;
+
+use tracing::debug;
+
+use super::prober::Prober;
+use crate::asker::Failure;
+use crate::hub::Hub;
+use crate::model::{Announce, Change, Facts, Proof};
+use crate::protocols::{Heartbeat, Verdict, query_of};
+use crate::registry::{Outcome, Refusal};
+
+pub struct Door {
+    pub hub: Arc<Hub>,
+    pub prober: Prober,
+}
+
+impl Door {
+    /// Answers at once for a server that is proven already; otherwise as soon as it has answered its game's query, or
+    /// has not.
+    pub async fn announce(&self, heartbeat: Heartbeat) -> Verdict {
+        let address = heartbeat.address;
+        let verdict = match query_of(&heartbeat.game).filter(|_| heartbeat.verify) {
+            None => self.apply(heartbeat, Proof::Connection, None, Facts::default()),
+            Some(_) if self.renew(&heartbeat) => Verdict::Listed,
+            Some(query) => match self.prober.prove(address, query).await {
+                Ok(answer) => {
+                    let facts = answer.facts.unwrap_or_default();
+                    self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), facts)
+                }
+                Err(Failure::Silent) => Verdict::Refused(format!("no answer from {address} over UDP")),
+                Err(Failure::Bad(fault)) => Verdict::Refused(format!("bad answer from {address} over UDP: {fault}")),
+            },
+        };
+        if let Verdict::Refused(reason) = &verdict {
+            debug!(%address, reason, "heartbeat refused");
+        }
+        verdict
+    }
+
+    fn renew(&self, heartbeat: &Heartbeat) -> bool {
+        let change = Change::Heartbeat {
+            address: heartbeat.address,
+            game: heartbeat.game.clone(),
+            life_ms: heartbeat.life_ms,
+            keys: heartbeat.keys.clone(),
+        };
+        let outcome = self.hub.apply_one(&change, self.hub.clock.now());
+        matches!(outcome, Outcome::Changed | Outcome::Refreshed)
+    }
+
+    fn apply(&self, heartbeat: Heartbeat, proof: Proof, rtt_us: Option<u32>, facts: Facts<'_>) -> Verdict {
+        let now = self.hub.clock.now();
+        let change = Change::Announce(Announce {
+            address: heartbeat.address,
+            game: heartbeat.game,
+            proof,
+            proven_at_ms: now.unix_ms,
+            life_ms: heartbeat.life_ms,
+            asked: proof == Proof::Query,
+            rtt_us,
+            keys: Some(heartbeat.keys),
+            facts,
+        });
+        match self.hub.apply_one(&change, now) {
+            Outcome::Refused(refusal) => Verdict::Refused(in_words(refusal).into()),
+            // Stale: two at the same moment, of which one was applied.
+            Outcome::Added | Outcome::Changed | Outcome::Refreshed | Outcome::Stale => Verdict::Listed,
+        }
+    }
+}
+
+/// What the owner of a server is told.
+fn in_words(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Full => "this master's list is full",
+        Refusal::FullForIp => "too many servers at your address",
+        Refusal::OtherGameConfigured => "this master's operator names another game at your address",
+        Refusal::Late => "the announcement came too late",
+        Refusal::NotListed => "not listed",
+    }
+}

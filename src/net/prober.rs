@@ -1,0 +1,210 @@
+//! The prober: asks servers with their game's own query, to prove those that announce themselves and to keep what is
+//! listed true. It asks only who has announced itself or is named by the operator, within a pace in all and for each
+//! address, so that nobody can aim it at a victim.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::UdpSocket;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::MissedTickBehavior;
+use tracing::debug;
+
+use super::stopped;
+use crate::asker::{Answer, Asker, Failure, Finished, Settings};
+use crate::hub::Hub;
+use crate::model::{Address, Change, Game};
+use crate::protocols::{Query, fault, query_of};
+use crate::registry::Target;
+
+/// How often the prober looks at what is due.
+const TICK: Duration = Duration::from_millis(20);
+/// Servers waited for at one time. More than enough for the pace; a bound all the same.
+const IN_FLIGHT_MAX: usize = 100_000;
+/// Servers taken from the registry in one go.
+const DUE_MAX: usize = 4096;
+/// Those who announce themselves and wait to be asked.
+const PROOFS_MAX: usize = 4096;
+/// Datagrams taken before others get their turn.
+const DATAGRAMS_MAX: usize = 512;
+const DATAGRAM_BYTES_MAX: usize = 4096;
+const RECEIVE_BUFFER: usize = 8 << 20;
+
+/// A heartbeat is answered within 4 s: three tries, and then some time to say so.
+pub fn settings(per_second: u32, servers_per_ip_max: u32) -> Settings {
+    let per_ip_per_second = servers_per_ip_max.saturating_mul(4);
+    Settings { tries: 3, try_us: 1_000_000, all_us: 2_900_000, per_second, per_ip_per_second }
+}
+
+/// How others ask the prober to prove a server.
+#[derive(Clone)]
+pub struct Prober {
+    proofs: mpsc::Sender<Proof>,
+}
+
+struct Proof {
+    address: Address,
+    query: &'static dyn Query,
+    answer: oneshot::Sender<Result<Answer, Failure>>,
+}
+
+/// Why a server is asked: its turn has come, somebody waits for its proof, or both.
+#[derive(Default)]
+struct Purpose {
+    round: Option<Game>,
+    proofs: Vec<oneshot::Sender<Result<Answer, Failure>>>,
+}
+
+impl Prober {
+    /// Asks a server until it has answered or failed to.
+    pub async fn prove(&self, address: Address, query: &'static dyn Query) -> Result<Answer, Failure> {
+        let busy = || Failure::Bad(fault("this master is busy: try again"));
+        let (answer, verdict) = oneshot::channel();
+        self.proofs.try_send(Proof { address, query, answer }).map_err(|_| busy())?;
+        verdict.await.unwrap_or_else(|_| Err(busy()))
+    }
+}
+
+/// The prober at work. One task: everything it does is short.
+pub struct Worker {
+    hub: Arc<Hub>,
+    socket: UdpSocket,
+    /// Whether IPv4 addresses have to be written as IPv6 for this socket.
+    mapped: bool,
+    asker: Asker<Purpose>,
+    proofs: mpsc::Receiver<Proof>,
+    changes: Vec<Change<'static>>,
+    targets: Vec<Target>,
+}
+
+impl Worker {
+    pub fn new(hub: Arc<Hub>, settings: Settings, seed: [u8; 16]) -> io::Result<(Prober, Worker)> {
+        let (socket, mapped) = socket()?;
+        let (sender, proofs) = mpsc::channel(PROOFS_MAX);
+        let asker = Asker::new(settings, seed);
+        let worker = Worker { hub, socket, mapped, asker, proofs, changes: Vec::new(), targets: Vec::new() };
+        Ok((Prober { proofs: sender }, worker))
+    }
+
+    /// Asks until told to stop; new settings take effect as they come.
+    pub async fn run(mut self, mut settings: watch::Receiver<Settings>, mut stop: watch::Receiver<bool>) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut buffer = [0; DATAGRAM_BYTES_MAX];
+        loop {
+            tokio::select! {
+                () = stopped(&mut stop) => return,
+                received = self.socket.recv_from(&mut buffer) => self.receive(received, &mut buffer),
+                Some(proof) = self.proofs.recv() => self.prove(proof),
+                _ = tick.tick() => self.take_due(),
+                Ok(()) = settings.changed() => self.asker.set_settings(*settings.borrow_and_update()),
+            }
+            self.send_and_apply();
+        }
+    }
+
+    fn receive(&mut self, received: io::Result<(usize, SocketAddr)>, buffer: &mut [u8; DATAGRAM_BYTES_MAX]) {
+        let mut received = received;
+        for _ in 0..DATAGRAMS_MAX {
+            match received {
+                Ok((size, from)) => {
+                    let now_us = self.hub.clock.mono_us();
+                    let bytes = buffer.get(..size).unwrap_or_default();
+                    if let Some(finished) = self.asker.heard(now_us, from, bytes) {
+                        self.finish(finished);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // An earlier question's bad luck (an ICMP error); it times out by itself.
+                Err(error) => debug!(%error, "prober: receiving failed"),
+            }
+            received = self.socket.try_recv_from(buffer);
+        }
+    }
+
+    fn prove(&mut self, proof: Proof) {
+        match self.asker.tag_mut(proof.address) {
+            Some(purpose) => purpose.proofs.push(proof.answer),
+            None => {
+                let purpose = Purpose { round: None, proofs: vec![proof.answer] };
+                let _ = self.asker.ask(proof.address, proof.query, purpose); // it is not being asked yet
+            }
+        }
+    }
+
+    fn take_due(&mut self) {
+        let room = IN_FLIGHT_MAX.saturating_sub(self.asker.in_flight());
+        let mut targets = std::mem::take(&mut self.targets);
+        self.hub.due(self.hub.clock.now(), room.min(DUE_MAX), &mut targets);
+        for Target { address, game } in targets.drain(..) {
+            let Some(query) = query_of(&game) else { continue };
+            let purpose = Purpose { round: Some(game), proofs: Vec::new() };
+            if let Err(Purpose { round, .. }) = self.asker.ask(address, query, purpose)
+                && let Some(asked) = self.asker.tag_mut(address)
+            {
+                asked.round = round;
+            }
+        }
+        self.targets = targets;
+        let now_us = self.hub.clock.mono_us();
+        while let Some(finished) = self.asker.timed_out(now_us) {
+            self.finish(finished);
+        }
+    }
+
+    fn finish(&mut self, finished: Finished<Purpose>) {
+        let Finished { address, tag: Purpose { round, proofs }, result } = finished;
+        for proof in proofs {
+            let _ = proof.send(result.clone()); // whoever asked may be gone
+        }
+        let Some(game) = round else { return };
+        self.changes.push(match result {
+            Ok(Answer { rtt_us, facts }) => Change::Answer { address, game, rtt_us, facts },
+            Err(failure) => {
+                debug!(%address, game = game.name(), ?failure, "no good answer");
+                Change::Miss { address, game }
+            }
+        });
+    }
+
+    fn send_and_apply(&mut self) {
+        let now_us = self.hub.clock.mono_us();
+        while let Some((address, question)) = self.asker.next_question(now_us) {
+            let to = self.destination(address);
+            if let Err(error) = self.socket.try_send_to(&question, to) {
+                // Lost like any datagram may be; the next try comes.
+                debug!(%address, %error, "prober: sending failed");
+            }
+        }
+        if !self.changes.is_empty() {
+            self.hub.apply(&self.changes, self.hub.clock.now(), |_, _| {});
+            self.changes.clear();
+        }
+    }
+
+    fn destination(&self, address: Address) -> SocketAddr {
+        match address.ip() {
+            IpAddr::V4(ip) if self.mapped => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+            _ => address.socket(),
+        }
+    }
+}
+
+/// One socket for both families, or for IPv4 alone where the machine has no other.
+fn socket() -> io::Result<(UdpSocket, bool)> {
+    let bind = |domain, any: SocketAddr| {
+        let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        if domain == Domain::IPV6 {
+            socket.set_only_v6(false)?;
+        }
+        socket.set_nonblocking(true)?;
+        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER); // the system gives what it allows
+        socket.bind(&any.into())?;
+        UdpSocket::from_std(socket.into())
+    };
+    let both = bind(Domain::IPV6, (Ipv6Addr::UNSPECIFIED, 0).into()).map(|socket| (socket, true));
+    both.or_else(|_| Ok((bind(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, 0).into())?, false)))
+}

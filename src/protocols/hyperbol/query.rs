@@ -1,0 +1,47 @@
+//! Asking a Hyperbol server about itself: 5 bytes for 229, the nonce echoed.
+
+use std::sync::Arc;
+
+use super::wire::{self, Info};
+use crate::model::{Details, Facts};
+use crate::protocols::{Fault, Heard, Query, Question, fault};
+use crate::text;
+
+pub struct GameQuery;
+
+impl Query for GameQuery {
+    fn ask(&self, _step: u8, nonce: u32, question: &mut Question) {
+        question.extend(wire::Query { echo: nonce }.emit());
+    }
+
+    fn hear<'a>(&self, _step: u8, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+        let info = Info::parse(bytes).map_err(fault)?;
+        Ok(Heard { nonce: Some(info.echo), facts: Some(facts(&info)) })
+    }
+}
+
+fn facts<'a>(info: &Info<'a>) -> Facts<'a> {
+    let mut rules = vec![("skill".into(), named(info.skill.into(), wire::skill_name(info.skill)))];
+    for (place, players) in info.factions.into_iter().enumerate() {
+        let faction = wire::faction_name(place).unwrap_or("unknown");
+        rules.push((format!("players_{faction}").into(), players.to_string().into()));
+    }
+    if info.flags != 0 {
+        rules.push(("flags".into(), format!("{:#010x}", info.flags).into()));
+    }
+    Facts {
+        name: text::clean(info.name),
+        mode: text::clean(info.game_type),
+        map: text::clean(info.map),
+        version: text::version(info.version),
+        players_current: Some(info.players_current.into()),
+        players_max: Some(info.players_max.into()),
+        password: None,
+        details: Some(Arc::new(Details { players: Vec::new(), rules })),
+    }
+}
+
+/// The name, or the number where the name is lost.
+fn named(number: u32, name: Option<&str>) -> Box<str> {
+    name.map_or_else(|| number.to_string().into(), Into::into)
+}

@@ -1,0 +1,40 @@
+//! netPanzer: a general protocol over TCP, in which servers of any game announce themselves, clients ask for lists and
+//! masters know each other; its own game is queried over UDP.
+
+pub mod list;
+pub mod query;
+pub mod serve;
+pub mod wire;
+
+use super::Card;
+
+pub const NAME: &str = "netpanzer";
+
+/// How long a server is listed without another heartbeat. The game beats every 300 s.
+pub const LIFE_MS: u64 = 720_000;
+
+pub const CARD: Card = Card {
+    name: NAME,
+    title: "netPanzer",
+    master_port: Some(28900),
+    query: Some(&query::GameQuery),
+    join_link: |address| format!("netpanzer://{address}"),
+    decoders: &[
+        ("request", |bytes| matches!(wire::RequestReader::default().read(bytes).1, Some(Ok(_)))),
+        ("list", |bytes| wire::parse_list(bytes).is_ok()),
+        ("status", |bytes| wire::Status::parse(bytes).is_ok()),
+    ],
+    samples: || {
+        vec![
+            br"\heartbeat\gamename\netpanzer\port\3030\protocol\1122\final\".to_vec(),
+            br"\ip\203.0.113.5\port\3030\ip\203.0.113.6\port\3031\final\".to_vec(),
+            concat!(
+                r"gamename\netpanzer\protocol\1122\hostname\A server\gameversion\0.8.7\mapname\Two clans\",
+                r"mapcycle\Two clans, Bullet Hole\password\n\numplayers\1\maxplayers\8\gamestyle\Objective\",
+                r"units_per_player\36\time\0\timelimit\30\fraglimit\300\objectivelimit\7\",
+                r"player_0\Player113\kills_0\1\deaths_0\2\score_0\3\points_0\4\flag_0\0\flagu_0\2\final\",
+            )
+            .into(),
+        ]
+    },
+};

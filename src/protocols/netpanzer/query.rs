@@ -1,0 +1,138 @@
+//! Asking a netPanzer game about itself. `\echo\TOKEN\` gets the bare token: it proves the address and amplifies nothing.
+//! Only then `\status\`, whose answer is long, and has no place for a nonce.
+
+use std::sync::Arc;
+
+use super::wire::Status;
+use crate::model::{Details, Facts, Player};
+use crate::protocols::{Fault, Heard, Query, Question, fault};
+use crate::text;
+
+/// Players beyond these are counted, not named.
+const PLAYERS_MAX: usize = 256;
+
+pub struct GameQuery;
+
+impl Query for GameQuery {
+    fn ask(&self, step: u8, nonce: u32, question: &mut Question) {
+        match step {
+            0 => question.extend(format_token(br"\echo\", nonce)),
+            _ => question.extend(br"\status\".iter().copied()),
+        }
+    }
+
+    fn hear<'a>(&self, step: u8, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+        if step == 0 {
+            let is_token = bytes.len() == 8 && bytes.iter().all(u8::is_ascii_hexdigit);
+            let digits = str::from_utf8(bytes).ok().filter(|_| is_token);
+            let nonce = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+            let nonce = nonce.ok_or_else(|| fault("the echo is not what was sent"))?;
+            return Ok(Heard { nonce: Some(nonce), facts: None });
+        }
+        let status = Status::parse(bytes).map_err(fault)?;
+        Ok(Heard { nonce: None, facts: Some(facts(&status)) })
+    }
+}
+
+fn format_token(before: &[u8], nonce: u32) -> impl Iterator<Item = u8> {
+    let digits = (0..8).map(move |at| {
+        let digit = (nonce >> (28 - 4 * at)) as u8 & 0xf;
+        if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
+    });
+    before.iter().copied().chain(digits).chain([b'\\'])
+}
+
+fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
+    let get = |key: &[u8]| text::clean(status.get(key).unwrap_or_default());
+    let number = |key: &[u8]| get(key).parse::<u16>().ok();
+    let mut details = Details::default();
+    for (key, value) in &status.pairs {
+        let (key, value) = (text::clean(key), text::clean(value));
+        let numbered = key.rsplit_once('_').filter(|(_, number)| number.parse::<u16>().is_ok());
+        match numbered {
+            Some(("player", _)) if details.players.len() < PLAYERS_MAX => {
+                details.players.push(Player { name: value.into(), ..Player::default() });
+            }
+            // They follow their player.
+            Some((field @ ("kills" | "deaths" | "score" | "points"), _)) => {
+                let number = value.parse().ok();
+                if let Some(player) = details.players.last_mut() {
+                    match field {
+                        "kills" => player.kills = number,
+                        "deaths" => player.deaths = number,
+                        "score" => player.score = number,
+                        _ => player.points = number,
+                    }
+                }
+            }
+            Some(("flag" | "flagu" | "player", _)) => {}
+            _ if TOLD.contains(&&*key) => {}
+            _ => details.rules.push((key.into(), value.into())),
+        }
+    }
+    let password = match &*get(b"password") {
+        "y" => Some(true),
+        "n" => Some(false),
+        _ => None,
+    };
+    Facts {
+        name: get(b"hostname"),
+        mode: get(b"gamestyle"),
+        map: get(b"mapname"),
+        version: text::version(status.get(b"gameversion").unwrap_or_default()),
+        players_current: number(b"numplayers"),
+        players_max: number(b"maxplayers"),
+        password,
+        details: Some(Arc::new(details)),
+    }
+}
+
+/// What the facts say already.
+const TOLD: [&str; 9] =
+    ["gamename", "hostname", "gamestyle", "mapname", "gameversion", "numplayers", "maxplayers", "password", "empty"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proves_first_and_asks_for_more_then() {
+        let mut question = Question::new();
+        GameQuery.ask(0, 0xdead_0042, &mut question);
+        assert_eq!(&question[..], br"\echo\dead0042\");
+        let heard = GameQuery.hear(0, b"dead0042").unwrap();
+        assert_eq!((heard.nonce, heard.facts), (Some(0xdead_0042), None));
+        for bad in [&b""[..], b"dead004", b"dead00421", b"+ead0042", b"gamename"] {
+            assert!(GameQuery.hear(0, bad).is_err(), "{bad:?}");
+        }
+        question.clear();
+        GameQuery.ask(1, 0xdead_0042, &mut question);
+        assert_eq!(&question[..], br"\status\");
+    }
+
+    #[test]
+    fn a_status_becomes_facts() {
+        let sample = (super::super::CARD.samples)().pop().unwrap();
+        let heard = GameQuery.hear(1, &sample).unwrap();
+        assert_eq!(heard.nonce, None);
+        let facts = heard.facts.unwrap();
+        assert_eq!((&*facts.name, &*facts.map, &*facts.mode), ("A server", "Two clans", "Objective"));
+        assert_eq!((facts.players_current, facts.players_max, facts.password), (Some(1), Some(8), Some(false)));
+        assert_eq!(facts.version.as_str(), "0.8.7");
+        let details = facts.details.unwrap();
+        let expected = Player {
+            name: "Player113".into(),
+            kills: Some(1),
+            deaths: Some(2),
+            score: Some(3),
+            points: Some(4),
+            ..Player::default()
+        };
+        assert_eq!(details.players, [expected]);
+        let names: Vec<_> = details.rules.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(
+            names,
+            ["protocol", "mapcycle", "units_per_player", "time", "timelimit", "fraglimit", "objectivelimit"]
+        );
+    }
+}

@@ -1,0 +1,267 @@
+//! The master's rules for a netPanzer connection.
+//!
+//! | request | answer |
+//! |---|---|
+//! | good heartbeat; any quit with a port, known or not | `\final\` |
+//! | heartbeat without gamename (looked at first), without port, with a bad port | `\error\…\final\` |
+//! | heartbeat or quit of gamename=master without or with a wrong password | `\error\…\final\` |
+//! | list | `\ip\A.B.C.D\port\N` for each, then `\final\`; without gamename `\error\…\final\` |
+//! | anything else | `\error\Unknown request\final\` |
+//! | a bare `\final\`, or the end | nothing, and the connection is closed |
+//!
+//! After `list` and unknown requests the connection stays open; after `heartbeat` and `quit` it is closed. A first token
+//! `gamename` is GameSpy's way to begin: it is skipped, the list after it has that form, and the connection is closed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use subtle::ConstantTimeEq;
+
+use super::LIFE_MS;
+use super::list::{self, Form, GameList};
+use super::wire::{self, Request, RequestReader, TooMuch};
+use crate::model::{Address, Game, HeartbeatKeys, MASTER};
+use crate::protocols::{CARDS, Event, Heartbeat, Next, Session, StreamRules, Verdict, card};
+use crate::registry::view::{Renderer, View};
+use crate::text;
+
+/// Error texts of the original, letter for letter: programs in the field look at them.
+const NO_GAMENAME: &str = "no gamename specified";
+const NO_PORT: &str = "no port specified";
+const NO_PASSWORD: &str = "passwort missing for master update";
+const WRONG_PASSWORD: &str = "wrong password for master update";
+const NO_LIST_GAMENAME: &str = "missing gamename in list query";
+const NO_QUIT_PORT: &str = "missing port in quit message";
+const UNKNOWN: &str = "Unknown request";
+/// And ours, where the original was silent.
+const BAD_PORT: &str = "port must be a number from 1 to 65535";
+const NO_NETWORK: &str = "this master is in no master network";
+
+/// What the operator can set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether a server has to answer its game's query before it is listed.
+    pub verify: bool,
+    /// What masters have to know; empty: there is no network.
+    pub password: String,
+    /// This master's address as others see it, where that is not the one they connected to.
+    pub public: Option<Address>,
+}
+
+pub struct Rules {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Settings,
+    /// The whole list of every game with a card, in both forms: those are rendered once per view.
+    lists: Vec<(&'static str, Form, Arc<dyn Renderer>)>,
+}
+
+impl Rules {
+    pub fn new(settings: Settings) -> Rules {
+        let mut lists: Vec<(_, _, Arc<dyn Renderer>)> = Vec::new();
+        for card in CARDS {
+            for form in [Form::Plain, Form::GameSpy] {
+                lists.push((card.name, form, Arc::new(GameList { game: card.name, form })));
+            }
+        }
+        Rules { shared: Arc::new(Shared { settings, lists }) }
+    }
+}
+
+impl StreamRules for Rules {
+    fn open(&self, peer: SocketAddr, local: SocketAddr, _random: u32) -> Box<dyn Session> {
+        let shared = self.shared.clone();
+        Box::new(Conversation { shared, peer, local, reader: RequestReader::default(), form: Form::Plain })
+    }
+}
+
+struct Conversation {
+    shared: Arc<Shared>,
+    peer: SocketAddr,
+    local: SocketAddr,
+    reader: RequestReader,
+    form: Form,
+}
+
+impl Session for Conversation {
+    fn on(&mut self, event: Event<'_>, view: &View, out: &mut Vec<Bytes>) -> Next {
+        match event {
+            Event::Opened => Next::Read,
+            Event::Bytes(mut rest) => {
+                while !rest.is_empty() {
+                    let (took, request) = self.reader.read(rest);
+                    rest = rest.get(took..).unwrap_or_default();
+                    if let Some(request) = request {
+                        let next = self.answer(request, view, out);
+                        if !matches!(next, Next::Read) {
+                            return next;
+                        }
+                    }
+                }
+                Next::Read
+            }
+            Event::Ended => match self.reader.end().map(|request| self.answer(request, view, out)) {
+                None | Some(Next::Read) => Next::Close,
+                Some(next) => next,
+            },
+            Event::Verdict(verdict) => {
+                match verdict {
+                    Verdict::Listed => out.push(Bytes::from_static(br"\final\")),
+                    Verdict::Refused(reason) => error(&reason, out),
+                }
+                Next::Close
+            }
+        }
+    }
+}
+
+impl Conversation {
+    fn answer(&mut self, request: Result<Request, TooMuch>, view: &View, out: &mut Vec<Bytes>) -> Next {
+        let request = match request {
+            Ok(request) => request,
+            Err(too_much) => return refuse(&too_much.to_string(), out),
+        };
+        match request.kind.as_slice() {
+            b"" => Next::Close,
+            b"gamename" => {
+                self.form = Form::GameSpy;
+                Next::Read
+            }
+            b"list" => self.list(&request, view, out),
+            b"heartbeat" => self.heartbeat(&request, out),
+            b"quit" => self.quit(&request, out),
+            _ => {
+                error(UNKNOWN, out);
+                Next::Read
+            }
+        }
+    }
+
+    fn list(&self, request: &Request, view: &View, out: &mut Vec<Bytes>) -> Next {
+        let Some(game) = request.get(b"gamename") else {
+            error(NO_LIST_GAMENAME, out);
+            return Next::Read;
+        };
+        let game = text::clean(game);
+        let filter: Vec<_> = request.pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
+        let whole = filter.iter().all(|(key, _)| *key == b"gamename");
+        let rendered = self.shared.lists.iter().find(|(name, form, _)| whole && *name == game && *form == self.form);
+        match rendered {
+            Some((_, _, renderer)) => out.push(view.list(renderer).body.clone()),
+            None => out.push(list::servers(view, &game, &filter, self.form).into()),
+        }
+        if game == MASTER {
+            self.push_own_address(out);
+        }
+        out.push(Bytes::from_static(br"\final\"));
+        if self.form == Form::GameSpy { Next::Close } else { Next::Read }
+    }
+
+    /// A list of masters ends with the one that answers.
+    fn push_own_address(&self, out: &mut Vec<Bytes>) {
+        let own = self.shared.settings.public.or_else(|| Address::new(self.local.ip(), self.local.port()));
+        if let Some((ip, port)) = own.and_then(|own| Some((own.ipv4()?, own.port()))) {
+            let mut entry = Vec::new();
+            wire::emit_server(ip, port, &mut entry);
+            out.push(entry.into());
+        }
+    }
+
+    fn heartbeat(&self, request: &Request, out: &mut Vec<Bytes>) -> Next {
+        let Some(name) = request.get(b"gamename") else { return refuse(NO_GAMENAME, out) };
+        let Some(port) = request.get(b"port") else { return refuse(NO_PORT, out) };
+        let name = text::clean(name);
+        if name == MASTER
+            && let Err(reason) = self.check_password(request)
+        {
+            return refuse(reason, out);
+        }
+        let Some(address) = self.address(port) else { return refuse(BAD_PORT, out) };
+        let card = card(&name);
+        let can_be_asked = card.is_some_and(|card| card.query.is_some());
+        let game = card.map_or_else(|| Game::Other(name.as_ref().into()), |card| Game::Known(card.name));
+        Next::Announce(Heartbeat {
+            address,
+            game,
+            life_ms: LIFE_MS,
+            verify: can_be_asked && self.shared.settings.verify,
+            keys: Arc::new(kept(request)),
+        })
+    }
+
+    fn quit(&self, request: &Request, out: &mut Vec<Bytes>) -> Next {
+        let Some(port) = request.get(b"port") else { return refuse(NO_QUIT_PORT, out) };
+        let master = request.get(b"gamename") == Some(MASTER.as_bytes());
+        if master && let Err(reason) = self.check_password(request) {
+            return refuse(reason, out);
+        }
+        let Some(address) = self.address(port) else { return refuse(BAD_PORT, out) };
+        out.push(Bytes::from_static(br"\final\"));
+        Next::Quit { address, master }
+    }
+
+    fn check_password(&self, request: &Request) -> Result<(), &'static str> {
+        let expected = self.shared.settings.password.as_bytes();
+        if expected.is_empty() {
+            return Err(NO_NETWORK);
+        }
+        let given = request.get(b"password").ok_or(NO_PASSWORD)?;
+        if bool::from(given.ct_eq(expected)) { Ok(()) } else { Err(WRONG_PASSWORD) }
+    }
+
+    /// The connection's own address, and a port written in digits.
+    fn address(&self, port: &[u8]) -> Option<Address> {
+        let digits = str::from_utf8(port).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+        Address::new(self.peer.ip(), digits.parse().ok()?)
+    }
+}
+
+/// The keys as sent, but for the password, which is nobody else's business.
+fn kept(request: &Request) -> HeartbeatKeys {
+    let pairs = request.pairs.iter().filter(|(key, _)| key != b"password");
+    HeartbeatKeys(pairs.map(|(key, value)| (key.as_slice().into(), value.as_slice().into())).collect())
+}
+
+fn refuse(reason: &str, out: &mut Vec<Bytes>) -> Next {
+    error(reason, out);
+    Next::Close
+}
+
+fn error(reason: &str, out: &mut Vec<Bytes>) {
+    // A separator in the text would end it early.
+    out.push(format!(r"\error\{}\final\", reason.replace('\\', "/")).into());
+}
+
+/// The messages of a master to its neighbours.
+pub mod network {
+    use super::{MASTER, Request};
+
+    fn request(kind: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
+        let pairs = pairs.iter().map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec())).collect();
+        Request { kind: kind.into(), pairs }.emit()
+    }
+
+    pub fn list() -> Vec<u8> {
+        request("list", &[("gamename", MASTER)])
+    }
+
+    pub fn heartbeat(port: u16, password: &str) -> Vec<u8> {
+        request("heartbeat", &[("port", &port.to_string()), ("gamename", MASTER), ("password", password)])
+    }
+
+    pub fn quit(port: u16, password: &str) -> Vec<u8> {
+        request("quit", &[("gamename", MASTER), ("password", password), ("port", &port.to_string())])
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { verify: true, password: String::new(), public: None }
+    }
+}
+
+#[cfg(test)]
+mod tests;

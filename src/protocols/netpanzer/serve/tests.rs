@@ -1,0 +1,218 @@
+use super::*;
+use crate::model::{Facts, Proof, Server};
+use proptest::prelude::*;
+
+fn server(address: &str, game: &str, proven_at_ms: u64, keys: &[(&str, &str)]) -> Arc<Server> {
+    let game = Game::Other(game.into());
+    let server = Server::new(address.parse().unwrap(), game, Proof::Query, proven_at_ms, &Facts::default());
+    let keys = keys.iter().map(|(key, value)| (key.as_bytes().into(), value.as_bytes().into())).collect();
+    Arc::new(Server { keys: Some(Arc::new(HeartbeatKeys(keys))), ..server })
+}
+
+fn view() -> View {
+    let keys = |protocol| [("gamename", "netpanzer"), ("port", "3030"), ("protocol", protocol)];
+    let iceball =
+        Server::new("203.0.113.9:5".parse().unwrap(), Game::Known("iceball"), Proof::Cookie, 1, &Facts::default());
+    let servers = vec![
+        server("203.0.113.5:3030", "netpanzer", 10, &keys("1122")),
+        server("203.0.113.6:3030", "netpanzer", 30, &keys("1122")),
+        server("203.0.113.7:3030", "netpanzer", 20, &keys("1120")),
+        server("[2001:db8::1]:3030", "netpanzer", 99, &keys("1122")),
+        server("203.0.113.8:1", "mygame", 10, &[("gamename", "mygame"), ("mode", "Ctf")]),
+        server("203.0.113.10:28900", "master", 10, &[("gamename", "master"), ("port", "28900")]),
+        Arc::new(iceball),
+    ];
+    View::new(1, 0, servers)
+}
+
+fn settings(password: &str) -> Settings {
+    Settings { password: password.into(), ..Settings::default() }
+}
+
+/// What a client that sends these pieces gets, and what the session wants in the end.
+fn talk(settings: Settings, pieces: &[&[u8]]) -> (String, Next) {
+    let peer = "198.51.100.1:40000".parse().unwrap();
+    let local = "192.0.2.1:28900".parse().unwrap();
+    let mut session = Rules::new(settings).open(peer, local, 0);
+    let (view, mut out) = (view(), Vec::new());
+    let mut next = session.on(Event::Opened, &view, &mut out);
+    for piece in pieces {
+        if matches!(next, Next::Read) {
+            next = session.on(Event::Bytes(piece), &view, &mut out);
+        }
+    }
+    (String::from_utf8(out.concat()).unwrap(), next)
+}
+
+fn answer(request: &[u8]) -> (String, Next) {
+    talk(settings("secret"), &[request])
+}
+
+fn announced(request: &[u8]) -> Heartbeat {
+    match answer(request) {
+        (out, Next::Announce(heartbeat)) if out.is_empty() => heartbeat,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_originals_answers_byte_for_byte() {
+    let closing: &[(&[u8], &str)] = &[
+        (br"\heartbeat\port\1\final\", r"\error\no gamename specified\final\"),
+        (br"\heartbeat\final\", r"\error\no gamename specified\final\"),
+        (br"\heartbeat\gamename\x\final\", r"\error\no port specified\final\"),
+        (br"\heartbeat\gamename\master\port\1\final\", r"\error\passwort missing for master update\final\"),
+        (br"\heartbeat\gamename\master\port\1\password\x\final\", r"\error\wrong password for master update\final\"),
+        (br"\quit\gamename\x\final\", r"\error\missing port in quit message\final\"),
+        (br"\quit\gamename\master\port\1\final\", r"\error\passwort missing for master update\final\"),
+        (br"\quit\gamename\master\port\1\password\x\final\", r"\error\wrong password for master update\final\"),
+        (br"\final\", ""),
+    ];
+    for (request, expected) in closing {
+        let (out, next) = answer(request);
+        assert_eq!(out, *expected, "{}", String::from_utf8_lossy(request));
+        assert!(matches!(next, Next::Close), "{}", String::from_utf8_lossy(request));
+    }
+    let open: &[(&[u8], &str)] = &[
+        (br"\list\final\", r"\error\missing gamename in list query\final\"),
+        (br"\nonsense\a\b\final\", r"\error\Unknown request\final\"),
+        (br"\list\gamename\nobody\final\", r"\final\"),
+        (br"\LIST\gamename\nobody\final\", r"\error\Unknown request\final\"),
+    ];
+    for (request, expected) in open {
+        let (out, next) = answer(request);
+        assert_eq!(out, *expected);
+        assert!(matches!(next, Next::Read));
+    }
+}
+
+#[test]
+fn lists_are_most_recently_proven_first_and_ipv4_only() {
+    let expected = r"\ip\203.0.113.6\port\3030\ip\203.0.113.7\port\3030\ip\203.0.113.5\port\3030\final\";
+    assert_eq!(answer(br"\list\gamename\netpanzer\final\").0, expected);
+    assert_eq!(answer(br"\list\gamename\iceball\final\").0, r"\ip\203.0.113.9\port\5\final\");
+}
+
+#[test]
+fn filters_are_byte_exact_over_any_key() {
+    let only_1120 = r"\ip\203.0.113.7\port\3030\final\";
+    assert_eq!(answer(br"\list\gamename\netpanzer\protocol\1120\final\").0, only_1120);
+    assert_eq!(answer(br"\list\protocol\1120\gamename\netpanzer\final\").0, only_1120);
+    assert_eq!(answer(br"\list\gamename\mygame\mode\Ctf\final\").0, r"\ip\203.0.113.8\port\1\final\");
+    for none in [&br"\list\gamename\mygame\mode\ctf\final\"[..], br"\list\gamename\mygame\map\x\final\"] {
+        assert_eq!(answer(none).0, r"\final\");
+    }
+}
+
+#[test]
+fn the_master_list_ends_with_the_answering_master() {
+    let own = r"\ip\192.0.2.1\port\28900\final\";
+    assert_eq!(answer(br"\list\gamename\master\final\").0, format!(r"\ip\203.0.113.10\port\28900{own}"));
+    let public = Settings { public: Some("203.0.113.99:28900".parse().unwrap()), ..settings("") };
+    let (out, _) = talk(public, &[br"\list\gamename\master\final\"]);
+    assert!(out.ends_with(r"\ip\203.0.113.99\port\28900\final\"), "{out}");
+}
+
+#[test]
+fn heartbeats() {
+    let heartbeat = announced(br"\heartbeat\gamename\netpanzer\port\3030\protocol\1122\final\");
+    assert_eq!(heartbeat.address, "198.51.100.1:3030".parse().unwrap());
+    assert_eq!((heartbeat.game.name(), heartbeat.verify, heartbeat.life_ms), ("netpanzer", true, 720_000));
+    assert_eq!(heartbeat.keys.get(b"protocol"), Some(&b"1122"[..]));
+    let other = announced(br"\heartbeat\gamename\mygame\port\1\final\");
+    assert!(!other.verify, "nobody knows how to ask it");
+    let old = announced(br"\list\final\heartbeat\gamename\netpanzer\port\3030\final\".get(12..).unwrap());
+    assert!(old.verify);
+    let trusting = Settings { verify: false, ..settings("") };
+    let (_, next) = talk(trusting, &[br"\heartbeat\gamename\netpanzer\port\3030\final\"]);
+    assert!(matches!(next, Next::Announce(Heartbeat { verify: false, .. })));
+    let master = announced(br"\heartbeat\port\28900\gamename\master\password\secret\final\");
+    assert_eq!(master.game.name(), "master");
+    assert_eq!(master.keys.get(b"password"), None, "never kept, so never filtered by");
+}
+
+#[test]
+fn the_old_piggy_backed_form() {
+    let (out, next) =
+        answer(br"\list\gamename\master\final\heartbeat\gamename\netpanzer\port\3030\protocol\1118\final\");
+    assert!(out.ends_with(r"\ip\192.0.2.1\port\28900\final\"));
+    assert!(matches!(next, Next::Announce(_)));
+}
+
+#[test]
+fn ports_are_digits_from_1_to_65535() {
+    for port in ["0", "65536", "70000", "-1", "+1", " 1", "1x", "0x10", "99999999999999999999", "３０"] {
+        for kind in ["heartbeat", "quit"] {
+            let request = format!(r"\{kind}\gamename\x\port\{port}\final\");
+            let expected = r"\error\port must be a number from 1 to 65535\final\";
+            assert_eq!(answer(request.as_bytes()).0, expected, "{request}");
+        }
+    }
+    assert_eq!(announced(br"\heartbeat\gamename\x\port\65535\final\").address.port(), 65535);
+}
+
+#[test]
+fn quits_and_networks() {
+    let (out, next) = answer(br"\quit\port\3030\final\");
+    assert_eq!(out, r"\final\");
+    assert!(matches!(next, Next::Quit { master: false, address } if address.port() == 3030));
+    let (_, next) = answer(br"\quit\gamename\master\password\secret\port\28900\final\");
+    assert!(matches!(next, Next::Quit { master: true, .. }));
+    let (out, _) = talk(settings(""), &[br"\heartbeat\gamename\master\port\1\password\\final\"]);
+    assert_eq!(out, r"\error\this master is in no master network\final\");
+}
+
+#[test]
+fn gamespys_form_as_qstat_sends_it() {
+    let (out, next) = answer(
+        br"\gamename\gamespy2\gamever\020109017\location\5\validate\12345678\final\\list\\gamename\netpanzer\final\",
+    );
+    let expected = r"\basic\\secure\RALLYP\ip\203.0.113.6:3030\ip\203.0.113.7:3030\ip\203.0.113.5:3030\final\";
+    assert_eq!(out, expected);
+    assert!(matches!(next, Next::Close));
+}
+
+#[test]
+fn verdicts_and_too_much() {
+    let peer = "198.51.100.1:40000".parse().unwrap();
+    for (verdict, expected) in [
+        (Verdict::Listed, r"\final\".to_string()),
+        (Verdict::Refused(r"no\ answer".into()), r"\error\no/ answer\final\".to_string()),
+    ] {
+        let mut out = Vec::new();
+        let next = Rules::new(settings("")).open(peer, peer, 0).on(Event::Verdict(verdict), &view(), &mut out);
+        assert_eq!(out.concat(), expected.into_bytes());
+        assert!(matches!(next, Next::Close));
+    }
+    let (out, next) = answer(&[b'a'; 100_000]);
+    assert_eq!(out, r"\error\token too long\final\");
+    assert!(matches!(next, Next::Close));
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let (out, next) = answer(br"\list\gamename\mygame\final\x\final\list\gamename\nobody\final\");
+    assert_eq!(out, r"\ip\203.0.113.8\port\1\final\\error\Unknown request\final\\final\");
+    assert!(matches!(next, Next::Read));
+}
+
+proptest! {
+    #[test]
+    fn any_fragmentation_gives_the_same_answer(cuts in proptest::collection::vec(0..150usize, 0..10)) {
+        let bytes: &[u8] = br"\list\gamename\netpanzer\final\\x\y\z\final\list\gamename\master\final\heartbeat\gamename\netpanzer\port\3030\final\";
+        let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+        cuts.extend([0, bytes.len()]);
+        cuts.sort_unstable();
+        let pieces: Vec<_> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+        let (whole, _) = answer(bytes);
+        let (cut, next) = talk(settings("secret"), &pieces);
+        prop_assert_eq!(cut, whole);
+        prop_assert!(matches!(next, Next::Announce(_)));
+    }
+
+    #[test]
+    fn no_bytes_break_a_session(pieces: Vec<Vec<u8>>) {
+        let pieces: Vec<_> = pieces.iter().map(Vec::as_slice).collect();
+        talk(settings("secret"), &pieces);
+    }
+}

@@ -1,0 +1,326 @@
+//! netPanzer over real sockets: heartbeats that are proven, lists, the prober, networks of masters, bad input.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::*;
+
+const FAST: &[&str] = &["probe.every=1s", "probe.misses=2"];
+
+/// A pretend netPanzer game: answers its query while it is told to.
+struct Tank {
+    port: u16,
+    alive: Arc<AtomicBool>,
+    players: Arc<AtomicUsize>,
+    honest: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Tank {
+    fn new() -> Tank {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let tank = Tank {
+            port: socket.local_addr().unwrap().port(),
+            alive: Arc::new(AtomicBool::new(true)),
+            players: Arc::new(AtomicUsize::new(1)),
+            honest: Arc::new(AtomicBool::new(true)),
+            asked: Arc::default(),
+        };
+        let (alive, players, honest, asked) =
+            (tank.alive.clone(), tank.players.clone(), tank.honest.clone(), tank.asked.clone());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 500];
+            // Ends with the test's process; it only ever answers.
+            while let Ok((size, from)) = socket.recv_from(&mut buffer) {
+                asked.fetch_add(1, Ordering::Relaxed);
+                if !alive.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let question = &buffer[..size];
+                if let Some(token) = question.strip_prefix(br"\echo\") {
+                    let token = token.strip_suffix(b"\\").unwrap();
+                    let answer = if honest.load(Ordering::Relaxed) { token } else { b"00000000" };
+                    socket.send_to(answer, from).unwrap();
+                } else if question == br"\status\" {
+                    let players = players.load(Ordering::Relaxed);
+                    let status = format!(
+                        r"gamename\netpanzer\protocol\1122\hostname\Tank <1>\gameversion\0.8.7\mapname\Two clans\password\n\numplayers\{players}\maxplayers\8\gamestyle\Objective\final\"
+                    );
+                    socket.send_to(status.as_bytes(), from).unwrap();
+                }
+            }
+        });
+        tank
+    }
+
+    fn heartbeat(&self, server: &Server) -> String {
+        say(server, &format!(r"\heartbeat\gamename\netpanzer\port\{}\protocol\1122\final\", self.port))
+    }
+
+    fn entry(&self) -> String {
+        format!(r"\ip\127.0.0.1\port\{}", self.port)
+    }
+}
+
+fn say(server: &Server, request: &str) -> String {
+    let mut stream = connect(server.address("netpanzer.listen"));
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn list(server: &Server, game: &str) -> String {
+    say(server, &format!(r"\list\gamename\{game}\final\"))
+}
+
+#[test]
+fn a_game_that_answers_is_listed_with_what_it_says() {
+    let server = Server::start(FAST);
+    let tank = Tank::new();
+    assert_eq!(tank.heartbeat(&server), r"\final\");
+    until("the list", || (list(&server, "netpanzer") == format!(r"{}\final\", tank.entry())).then_some(()));
+    let page = server.get("/");
+    assert!(page.text().contains("Tank &lt;1&gt;") && page.text().contains("by query"), "{}", page.text());
+    tank.players.store(5, Ordering::Relaxed);
+    until("the prober to notice", || server.get("/").text().contains("5 of 8 players").then_some(()));
+    let gamespy =
+        r"\gamename\gamespy2\gamever\020109017\location\5\validate\12345678\final\\list\\gamename\netpanzer\final\";
+    assert_eq!(say(&server, gamespy), format!(r"\basic\\secure\RALLYP\ip\127.0.0.1:{}\final\", tank.port));
+}
+
+#[test]
+fn a_game_that_does_not_answer_is_told_so() {
+    let server = Server::start(FAST);
+    let tank = Tank::new();
+    tank.alive.store(false, Ordering::Relaxed);
+    let expected = format!(r"\error\no answer from 127.0.0.1:{} over UDP\final\", tank.port);
+    assert_eq!(tank.heartbeat(&server), expected);
+    tank.alive.store(true, Ordering::Relaxed);
+    tank.honest.store(false, Ordering::Relaxed);
+    let answer = tank.heartbeat(&server);
+    assert!(answer.starts_with(&format!(r"\error\bad answer from 127.0.0.1:{} over UDP: ", tank.port)), "{answer}");
+    assert_eq!(list(&server, "netpanzer"), r"\final\");
+    // Nothing was proven, so nobody is asked again.
+    let asked = tank.asked.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(2_500)); // more than two rounds
+    assert_eq!(tank.asked.load(Ordering::Relaxed), asked);
+}
+
+#[test]
+fn a_game_that_falls_silent_leaves_the_list_and_comes_back() {
+    let server = Server::start(FAST);
+    let tank = Tank::new();
+    assert_eq!(tank.heartbeat(&server), r"\final\");
+    tank.alive.store(false, Ordering::Relaxed);
+    until("it to leave", || (list(&server, "netpanzer") == r"\final\").then_some(()));
+    tank.alive.store(true, Ordering::Relaxed);
+    until("it to come back", || list(&server, "netpanzer").contains(&tank.entry()).then_some(()));
+}
+
+#[test]
+fn a_proven_game_is_answered_at_once_and_quits_when_it_says_so() {
+    let server = Server::start(&["probe.every=15m"]);
+    let tank = Tank::new();
+    assert_eq!(tank.heartbeat(&server), r"\final\");
+    // It would not pass now; but it is proven.
+    tank.alive.store(false, Ordering::Relaxed);
+    assert_eq!(tank.heartbeat(&server), r"\final\");
+    assert_eq!(say(&server, &format!(r"\quit\port\{}\final\", tank.port)), r"\final\");
+    until("it to leave", || (list(&server, "netpanzer") == r"\final\").then_some(()));
+    assert_eq!(say(&server, r"\quit\port\1\final\"), r"\final\", "known or not");
+}
+
+#[test]
+fn without_verification_a_heartbeat_is_listed_at_once() {
+    let server = Server::start(&["netpanzer.verify=off", "probe.every=1s"]);
+    assert_eq!(say(&server, r"\heartbeat\gamename\netpanzer\port\3030\final\"), r"\final\");
+    until("the list", || (list(&server, "netpanzer") == r"\ip\127.0.0.1\port\3030\final\").then_some(()));
+    assert!(server.get("/").text().contains("by connection"));
+}
+
+#[test]
+fn any_game_is_listed_and_filtered_by_any_key() {
+    let server = Server::start(&[]);
+    for (port, mode) in [(1, "Ctf"), (2, "dm")] {
+        let heartbeat = format!(r"\heartbeat\gamename\my game\port\{port}\mode\{mode}\final\");
+        assert_eq!(say(&server, &heartbeat), r"\final\");
+    }
+    until("both", || (list(&server, "my game").matches(r"\ip\").count() == 2).then_some(()));
+    assert_eq!(say(&server, r"\list\gamename\my game\mode\Ctf\final\"), r"\ip\127.0.0.1\port\1\final\");
+    // A heartbeat replaces the whole key set.
+    say(&server, r"\heartbeat\gamename\my game\port\1\x\y\final\");
+    until("the new keys", || (say(&server, r"\list\gamename\my game\mode\Ctf\final\") == r"\final\").then_some(()));
+    // And what came through another door is listed here, too.
+    Game::new(server.address("iceball.listen")).announce(&announcement(b"ice", 20737, 0));
+    until("the iceball server", || (list(&server, "iceball") == r"\ip\127.0.0.1\port\20737\final\").then_some(()));
+}
+
+#[test]
+fn a_transcript_with_pipelining_and_single_bytes() {
+    let server = Server::start(&[]);
+    say(&server, r"\heartbeat\gamename\g\port\7\final\");
+    until("it", || (list(&server, "g") != r"\final\").then_some(()));
+    let mut stream = connect(server.address("netpanzer.listen"));
+    stream.set_nodelay(true).unwrap();
+    for byte in br"\list\gamename\g\final\\x\final\list\final\" {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    let expected: &[u8] =
+        br"\ip\127.0.0.1\port\7\final\\error\Unknown request\final\\error\missing gamename in list query\final\";
+    let mut answer = vec![0; expected.len()];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, expected);
+    // Still open; a bare final closes it without a word.
+    stream.write_all(br"\final\").unwrap();
+    assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
+}
+
+#[test]
+fn too_many_at_one_address_are_told_so() {
+    let server = Server::start(&["guard.max_servers_per_ip=2"]);
+    let answers: Vec<_> =
+        (1..=3).map(|port| say(&server, &format!(r"\heartbeat\gamename\g\port\{port}\final\"))).collect();
+    assert_eq!(answers, [r"\final\", r"\final\", r"\error\too many servers at your address\final\"]);
+}
+
+/// A port that is free now, for two masters that have to know each other's before either has started.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn masters_learn_of_each_other_and_say_goodbye() {
+    let (a, b) = (free_port(), free_port());
+    let start = |own: u16, other: u16| {
+        Server::start(&[
+            &format!("netpanzer.listen=127.0.0.1:{own}"),
+            &format!("netpanzer.neighbours=127.0.0.1:{other}"),
+            "netpanzer.password=secret",
+        ])
+    };
+    let first = start(a, b);
+    let second = start(b, a);
+    let entry = |port: u16| format!(r"\ip\127.0.0.1\port\{port}");
+    until("the first to know the second", || {
+        (list(&first, "master") == format!(r"{}{}\final\", entry(b), entry(a))).then_some(())
+    });
+    until("the second to know the first", || {
+        (list(&second, "master") == format!(r"{}{}\final\", entry(a), entry(b))).then_some(())
+    });
+    // Neither with a wrong password nor without one can a master be taken off.
+    let wrong = format!(r"\quit\gamename\master\password\wrong\port\{b}\final\");
+    assert_eq!(say(&first, &wrong), r"\error\wrong password for master update\final\");
+    assert_eq!(say(&first, &format!(r"\quit\port\{b}\final\")), r"\final\");
+    assert_eq!(say(&first, r"\list\gamename\master\password\secret\final\"), format!(r"{}\final\", entry(a)));
+    assert!(list(&first, "master").starts_with(&entry(b)));
+    second.signal(nix::sys::signal::Signal::SIGTERM);
+    let (status, _, log) = second.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    until("the first to hear the goodbye", || {
+        (list(&first, "master") == format!(r"{}\final\", entry(a))).then_some(())
+    });
+    // Masters are no games.
+    assert!(!first.get("/").text().contains(">master<"));
+}
+
+#[test]
+fn an_original_master_as_neighbour() {
+    // It answers as the original does: the list with itself last, the connection left open; a heartbeat with
+    // `\final\`, and then it closes.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let heard = Arc::new(std::sync::Mutex::new(Vec::<String>::new()));
+    let heard_by_thread = heard.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(br"\final\") {
+                let mut byte = [0];
+                if stream.read(&mut byte).unwrap_or(0) == 0 {
+                    break;
+                }
+                request.push(byte[0]);
+            }
+            let request = String::from_utf8(request).unwrap();
+            let answer = if request.starts_with(r"\list") {
+                format!(r"\ip\127.0.0.9\port\28900\ip\127.0.0.1\port\{port}\final\")
+            } else {
+                r"\final\".to_string()
+            };
+            stream.write_all(answer.as_bytes()).unwrap();
+            heard_by_thread.lock().unwrap().push(request);
+        }
+    });
+    let server = Server::start(&[&format!("netpanzer.neighbours=127.0.0.1:{port}"), "netpanzer.password=secret"]);
+    let own = server.address("netpanzer.listen").port();
+    let masters = until("the neighbours' masters", || {
+        Some(list(&server, "master")).filter(|list| list.matches(r"\ip\").count() == 3)
+    });
+    assert!(masters.contains(r"\ip\127.0.0.9\port\28900") && masters.contains(&format!(r"\port\{port}")), "{masters}");
+    assert!(masters.ends_with(&format!(r"\ip\127.0.0.1\port\{own}\final\")), "{masters}");
+    let heartbeat = format!(r"\heartbeat\port\{own}\gamename\master\password\secret\final\");
+    until("the heartbeat", || heard.lock().unwrap().contains(&heartbeat).then_some(()));
+    server.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(server.end().0.code(), Some(0));
+    let quit = format!(r"\quit\gamename\master\password\secret\port\{own}\final\");
+    until("the goodbye", || heard.lock().unwrap().contains(&quit).then_some(()));
+}
+
+#[test]
+fn without_a_password_there_is_no_network() {
+    let server = Server::start(&["netpanzer.neighbours=127.0.0.1:1"]);
+    assert!(server.log().contains("without netpanzer.password there is no network"), "{}", server.log());
+    let answer = say(&server, r"\heartbeat\gamename\master\port\28900\password\x\final\");
+    assert_eq!(answer, r"\error\this master is in no master network\final\");
+}
+
+#[test]
+fn a_megabyte_token_is_refused_without_growing() {
+    let server = Server::start(&[]);
+    let before = server.memory_kib();
+    for _ in 0..20 {
+        let mut stream = connect(server.address("netpanzer.listen"));
+        let _ = stream.write_all(&vec![b'a'; 1 << 20]); // it may close before it has taken everything
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty() || answer == br"\error\token too long\final\");
+    }
+    let grown = server.memory_kib().saturating_sub(before);
+    assert!(grown < 8 << 10, "grew by {grown} KiB");
+}
+
+#[test]
+fn resets_idlers_and_slow_writers_stop_nobody() {
+    let server = Server::start(&["guard.idle_timeout=2s", "guard.max_connections_per_ip=5000"]);
+    let address: SocketAddr = server.address("netpanzer.listen");
+    let mut idle: Vec<TcpStream> = (0..1_000).map(|_| connect(address)).collect();
+    // Resets in the middle of a reply: closed with an answer unread.
+    for _ in 0..50 {
+        let mut stream = connect(address);
+        stream.write_all(&br"\list\gamename\nobody\final\".repeat(100)).unwrap();
+        nix::sys::socket::setsockopt(
+            &stream,
+            nix::sys::socket::sockopt::Linger,
+            &nix::libc::linger { l_onoff: 1, l_linger: 0 },
+        )
+        .unwrap();
+    }
+    assert_eq!(list(&server, "nobody"), r"\final\");
+    let mut slow = connect(address);
+    let closed = until("the slow writer to be closed", || {
+        std::thread::sleep(Duration::from_millis(100));
+        slow.write_all(b"x").err()
+    });
+    assert!(matches!(closed.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset), "{closed}");
+    for stream in &mut idle {
+        assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap_or(0), 0);
+    }
+    assert_eq!(list(&server, "nobody"), r"\final\");
+    assert!(!server.log().contains("panic"));
+}

@@ -1,0 +1,91 @@
+//! The real programs, from Debian: netPanzer's server and bot, and qstat. netPanzer's ports are fixed, so they run in a
+//! network namespace of their own, and so does this test.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::*;
+
+const INSIDE: &str = "RALLYPOINT_TEST_NAMESPACE";
+
+/// Runs the named test again in a fresh network namespace with loopback up. True when this is already inside.
+fn inside_namespace(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let script = r#"ip link set lo up && exec "$0" --exact "$1" --nocapture"#;
+    let user = if nix::unistd::geteuid().is_root() { "-n" } else { "-rn" };
+    let status = Command::new("unshare")
+        .args([user, "--", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .arg(test)
+        .env(INSIDE, "1")
+        .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
+        .status()
+        .expect("unshare, from Debian's util-linux");
+    assert!(status.success(), "{test} failed in its namespace");
+    false
+}
+
+/// A program that is ended with the test.
+struct Program(Child);
+
+impl Program {
+    fn start(command: &mut Command) -> Program {
+        let what = format!("{command:?}");
+        // netPanzer reads its console: an open pipe keeps it quiet.
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Program(child.unwrap_or_else(|error| panic!("{what}: {error}. Install Debian's netpanzer and qstat")))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn netpanzer(home: &Path) -> Command {
+    let mut command = Command::new("/usr/games/netpanzer");
+    command.env("HOME", home).env("SDL_VIDEODRIVER", "dummy").env("SDL_AUDIODRIVER", "dummy");
+    command
+}
+
+fn quakestat(arguments: &[&str]) -> String {
+    let output = Command::new("quakestat").args(arguments).output().expect("quakestat, from Debian's qstat");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn netpanzers_server_and_bot_and_qstat() {
+    if !inside_namespace("real_programs::netpanzers_server_and_bot_and_qstat") {
+        return;
+    }
+    let server = Server::start(&["netpanzer.listen=127.0.0.1:28900", "probe.every=1s", "probe.misses=2"]);
+    let folder = Folder::new("netpanzer");
+    let homes = ["server", "bot"].map(|name| {
+        let home = folder.path().join(name);
+        std::fs::create_dir_all(&home).unwrap();
+        home
+    });
+    let game = Program::start(netpanzer(&homes[0]).args([
+        "--dedicated",
+        "--port=3030",
+        "--master_server=127.0.0.1",
+        "--debug",
+    ]));
+    until("the game on the page", || server.get("/").text().contains("netPanzer").then_some(()));
+    let master = ["-netpm,netpanzer", "127.0.0.1", "-R"];
+    let seen = until("qstat to show it", || Some(quakestat(&master)).filter(|text| text.contains("127.0.0.1:3030")));
+    assert!(seen.contains("gamename=netpanzer") && seen.contains("0/8"), "{seen}");
+
+    let bot = Program::start(netpanzer(&homes[1]).args(["--bot=127.0.0.1", "--master_server=none"]));
+    until("the bot to count as a player", || server.get("/").text().contains("1 of 8 players").then_some(()));
+    assert!(quakestat(&master).contains("1/8"));
+    drop(bot);
+    drop(game);
+    until("the game to be gone", || (!server.get("/").text().contains("netPanzer")).then_some(()));
+    let gone = quakestat(&master);
+    assert!(!gone.contains("127.0.0.1:3030"), "{gone}");
+}
