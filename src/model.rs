@@ -183,7 +183,10 @@ pub struct Player {
 
 /// The keys that a heartbeat sent, kept byte for byte: lists are filtered by them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeartbeatKeys(pub Vec<(Box<[u8]>, Box<[u8]>)>);
+pub struct HeartbeatKeys(pub Vec<HeartbeatKey>);
+
+/// A key and its value.
+pub type HeartbeatKey = (Box<[u8]>, Box<[u8]>);
 
 impl HeartbeatKeys {
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {

@@ -70,6 +70,8 @@ pub trait DatagramRules: Send + Sync {
 }
 
 /// What a datagram leads to.
+// A box would be an allocation per datagram.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum Effect<'a> {
     /// The sender is answered; nothing is remembered of it.
