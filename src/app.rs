@@ -17,7 +17,7 @@ use crate::asker;
 use crate::config::Config;
 use crate::cookie::Keys;
 use crate::hub::Hub;
-use crate::model::{Change, OperatorWord};
+use crate::model::Change;
 use crate::net::door::Door;
 use crate::net::guard::Guard;
 use crate::net::listen::{self, ListenError};
@@ -25,7 +25,7 @@ use crate::net::neighbours::{self, Network};
 use crate::net::session::{self, SharedStreamRules};
 use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
-use crate::protocols::{DatagramRules, StreamRules, iceball, netpanzer};
+use crate::protocols::{DatagramRules, StreamRules, hyperbol, iceball, netpanzer};
 use crate::web::{self, HttpLimits, Pages, Site};
 
 /// A cookie key seals for this long, and opens for as long again; longer than any cookie is good for.
@@ -62,9 +62,10 @@ impl App {
         let keys = Keys::new(random()?);
         let (prober, prober_worker) = prober::Worker::new(hub.clone(), asking(&config), random()?)
             .context("cannot open a UDP socket to ask game servers")?;
+        let door = Arc::new(Door { hub: hub.clone(), prober });
         let mut app = App {
-            site: Site::new(hub.clone(), pages),
-            door: Arc::new(Door { hub: hub.clone(), prober }),
+            site: Site::new(door.clone(), pages),
+            door,
             hub,
             guard: Arc::new(guard),
             iceball: Arc::new(ArcSwap::from_pointee(iceball_rules(&config, keys))),
@@ -107,6 +108,11 @@ impl App {
         for (key, listener) in bound.netpanzer {
             let listener = listening(key, listener)?;
             self.serve_stream(listener, self.netpanzer.clone());
+        }
+        let hyperbol: SharedStreamRules = Arc::new(ArcSwap::from_pointee(Box::new(hyperbol::serve::Rules::new())));
+        for (key, listener) in bound.hyperbol {
+            let listener = listening(key, listener)?;
+            self.serve_stream(listener, hyperbol.clone());
         }
         Ok(())
     }
@@ -175,8 +181,7 @@ impl App {
     }
 
     fn apply_words(&self) {
-        let words: Arc<[OperatorWord]> = self.config.iceball.servers.clone().into();
-        self.hub.apply_one(&Change::Words(words), self.hub.clock.now());
+        self.hub.apply_one(&Change::Words(self.config.words()), self.hub.clock.now());
     }
 
     /// What is allowed, but hardly meant.
@@ -213,6 +218,7 @@ struct Bound {
     udp: Vec<std::net::UdpSocket>,
     http: Vec<(&'static str, std::net::TcpListener)>,
     netpanzer: Vec<(&'static str, std::net::TcpListener)>,
+    hyperbol: Vec<(&'static str, std::net::TcpListener)>,
 }
 
 impl Bound {
@@ -225,7 +231,7 @@ impl Bound {
 
 fn bind(config: &Config) -> Result<Bound, ListenError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut bound = Bound { udp: Vec::new(), http: Vec::new(), netpanzer: Vec::new() };
+    let mut bound = Bound { udp: Vec::new(), http: Vec::new(), netpanzer: Vec::new(), hyperbol: Vec::new() };
     for &address in &config.iceball.listen {
         let (listener, sockets) = listen::tcp_and_udp(address, cores, "iceball.listen")?;
         bound.http.push(("iceball.listen", listener));
@@ -237,6 +243,7 @@ fn bind(config: &Config) -> Result<Bound, ListenError> {
     bound.http.extend(bind_all("iceball.client_listen", &config.iceball.client_listen)?);
     bound.http.extend(bind_all("web.listen", &config.web.listen)?);
     bound.netpanzer = bind_all("netpanzer.listen", &config.netpanzer.listen)?;
+    bound.hyperbol = bind_all("hyperbol.listen", &config.hyperbol.listen)?;
     Ok(bound)
 }
 

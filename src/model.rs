@@ -189,6 +189,12 @@ pub struct HeartbeatKeys(pub Vec<HeartbeatKey>);
 pub type HeartbeatKey = (Box<[u8]>, Box<[u8]>);
 
 impl HeartbeatKeys {
+    /// The keys of a server that announced itself in another way: what every heartbeat has.
+    pub fn of(game: &str, address: Address) -> HeartbeatKeys {
+        let key = |key: &str, value: &str| (key.as_bytes().into(), value.as_bytes().into());
+        HeartbeatKeys(vec![key("gamename", game), key("port", &address.port().to_string())])
+    }
+
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.0.iter().find(|(found, _)| **found == *key).map(|(_, value)| &**value)
     }

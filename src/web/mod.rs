@@ -1,5 +1,6 @@
 //! HTTP: the page, the lists that the games' clients read, health. Only reads the published view.
 
+mod bloodmasters;
 mod http;
 mod page;
 mod reply;
@@ -17,6 +18,9 @@ use serde::Serialize;
 
 use crate::config::Config;
 use crate::hub::Hub;
+use crate::net::door::Door;
+use crate::protocols::bloodmasters::list::emit_bans;
+use crate::protocols::bloodmasters::serve::ServerLines;
 use crate::protocols::iceball::list::MasterJson;
 use crate::registry::view::{Rendered, Renderer};
 pub use http::{HttpLimits, serve_connection};
@@ -30,6 +34,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// What the handlers need.
 pub struct Site {
     hub: Arc<Hub>,
+    door: Arc<Door>,
     pages: ArcSwap<Pages>,
 }
 
@@ -38,6 +43,10 @@ pub struct Pages {
     index: Arc<dyn Renderer>,
     master_json: Arc<dyn Renderer>,
     stylesheet: Arc<Rendered>,
+    /// Whether Bloodmasters' list is served at all.
+    bloodmasters: bool,
+    bloodmasters_list: Arc<dyn Renderer>,
+    bloodmasters_bans: Arc<Rendered>,
 }
 
 impl Pages {
@@ -47,13 +56,16 @@ impl Pages {
             index: Arc::new(page::Index::load(&config.web)?),
             master_json: Arc::new(MasterJson { settings: config.iceball.settings }),
             stylesheet: Arc::new(Rendered::new(page::stylesheet(&config.web)?)),
+            bloodmasters: config.bloodmasters.list,
+            bloodmasters_list: Arc::new(ServerLines),
+            bloodmasters_bans: Arc::new(Rendered::new(emit_bans(&config.guard.ipv4_bans()))),
         })
     }
 }
 
 impl Site {
-    pub fn new(hub: Arc<Hub>, pages: Pages) -> Arc<Site> {
-        Arc::new(Site { hub, pages: ArcSwap::from_pointee(pages) })
+    pub fn new(door: Arc<Door>, pages: Pages) -> Arc<Site> {
+        Arc::new(Site { hub: door.hub.clone(), door, pages: ArcSwap::from_pointee(pages) })
     }
 
     pub fn set_pages(&self, pages: Pages) {
@@ -72,6 +84,7 @@ pub fn router(site: Arc<Site>) -> Router {
         .route("/index.html", get(index))
         .route("/style.css", get(stylesheet))
         .route("/master.json", get(master_json))
+        .route("/bloodmasterslist.php", get(bloodmasters::list))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .fallback(not_found)

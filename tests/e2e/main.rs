@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod bad_input;
+mod bloodmasters;
 mod commands;
 mod house;
 mod http;
+mod hyperbol;
 mod iceball;
 mod netpanzer;
 mod real_programs;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 /// Nothing in these tests takes longer than this unless it is broken.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-pub const LISTENERS: [&str; 4] = ["web.listen", "iceball.listen", "iceball.client_listen", "netpanzer.listen"];
+pub const LISTENERS: [&str; 5] =
+    ["web.listen", "iceball.listen", "iceball.client_listen", "netpanzer.listen", "hyperbol.listen"];
 
 /// Waits until `look` finds what it looks for.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -3,6 +3,7 @@
 
 pub mod list;
 pub mod query;
+pub mod serve;
 pub mod wire;
 
 use super::Card;
