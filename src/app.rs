@@ -17,6 +17,8 @@ use crate::asker;
 use crate::config::Config;
 use crate::cookie::Keys;
 use crate::hub::Hub;
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
 use crate::model::Change;
 use crate::net::door::Door;
 use crate::net::guard::Guard;
@@ -60,14 +62,17 @@ impl App {
         let guard = &config.guard;
         let guard = Guard::new(guard.connections_max, guard.connections_per_ip_max, &guard.bans);
         let keys = Keys::new(random()?);
-        let (prober, prober_worker) = prober::Worker::new(hub.clone(), asking(&config), random()?)
-            .context("cannot open a UDP socket to ask game servers")?;
-        let door = Arc::new(Door { hub: hub.clone(), prober });
+        let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(Metrics::new()));
+        let (prober, prober_worker) =
+            prober::Worker::new(hub.clone(), ledger.clone(), metrics.clone(), asking(&config), random()?)
+                .context("cannot open a UDP socket to ask game servers")?;
+        let door = Arc::new(Door { hub: hub.clone(), prober, ledger });
+        let guard = Arc::new(guard);
         let mut app = App {
-            site: Site::new(door.clone(), pages),
+            site: Site::new(door.clone(), guard.clone(), metrics, pages, u32::from_ne_bytes(random()?)),
             door,
             hub,
-            guard: Arc::new(guard),
+            guard,
             iceball: Arc::new(ArcSwap::from_pointee(iceball_rules(&config, keys))),
             netpanzer: Arc::new(ArcSwap::from_pointee(netpanzer_rules(&config))),
             keys,
@@ -85,6 +90,7 @@ impl App {
         app.threads.push(app.hub.start().context("cannot start a thread")?);
         let stop = app.stop_tasks.subscribe();
         app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
+        app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
         app.tasks.spawn(neighbours::run(app.hub.clone(), app.network.subscribe(), stop));
         app.serve(bound)?;
         Ok(app)
@@ -97,6 +103,7 @@ impl App {
                 rules: self.iceball.clone(),
                 guard: self.guard.clone(),
                 hub: self.hub.clone(),
+                ledger: self.door.ledger.clone(),
                 stop: self.stop_threads.clone(),
             };
             self.threads.push(worker.start(socket).context("cannot start a thread")?);

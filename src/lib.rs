@@ -14,6 +14,8 @@ pub mod cli;
 pub mod config;
 pub mod cookie;
 pub mod hub;
+pub mod ledger;
+pub mod metrics;
 pub mod model;
 pub mod net;
 pub mod protocols;

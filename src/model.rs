@@ -162,8 +162,9 @@ pub struct Details {
 }
 
 /// One who plays. Absent means that the game does not tell.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Player {
+    #[schema(value_type = String)]
     pub name: Box<str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub team: Option<&'static str>,

@@ -13,7 +13,6 @@ use tracing::debug;
 
 use super::door::Door;
 use super::guard::Admission;
-use crate::model::Change;
 use crate::protocols::{Event, Next, Session, StreamRules};
 
 /// Read at once; requests are shorter, and more only waits its turn.
@@ -86,8 +85,7 @@ impl Conversation {
                     self.tell(Event::Verdict(verdict), &mut out)
                 }
                 Next::Quit { address, master } => {
-                    let now = self.door.hub.clock.now();
-                    self.door.hub.apply_one(&Change::Quit { address, master }, now);
+                    self.door.quit(address, master);
                     Next::Close
                 }
                 Next::Close => break,

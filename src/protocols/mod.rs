@@ -84,9 +84,17 @@ pub enum Effect<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    Cookie,
-    BadVersion,
-    BadFormat,
+    /// A cookie, for a server that announced this port.
+    Cookie {
+        port: u16,
+    },
+    BadVersion {
+        heartbeat_version: u16,
+        version: u32,
+    },
+    BadFormat {
+        length: u16,
+    },
 }
 
 /// Why a datagram got silence.

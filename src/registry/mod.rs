@@ -64,6 +64,17 @@ pub enum Refusal {
 /// An entry's changed state since the last drain: the slot, and what is listed there now.
 pub type Dirty = (u32, Option<Arc<Server>>);
 
+/// What is known of an address.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub server: Arc<Server>,
+    pub listed: bool,
+    /// Rounds in a row without an answer.
+    pub misses: u8,
+    pub proven_at_ms: u64,
+    pub life_left_ms: u64,
+}
+
 /// A server whose turn it is to be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -155,6 +166,18 @@ impl Registry {
     pub fn listed(&self, address: Address) -> Option<&Arc<Server>> {
         let slot = self.slots.get(self.find(address)? as usize)?;
         slot.server.as_ref().filter(|_| slot.listed)
+    }
+
+    /// All that is known of an address, listed or not.
+    pub fn record(&self, address: Address, now: Now) -> Option<Record> {
+        let slot = self.slots.get(self.find(address)? as usize)?;
+        Some(Record {
+            server: slot.server.clone()?,
+            listed: slot.listed,
+            misses: slot.misses,
+            proven_at_ms: slot.proven_at_ms,
+            life_left_ms: slot.end_ms.saturating_sub(now.mono_ms),
+        })
     }
 
     /// Ends lives, at most `most` of them so that a caller with a lock can let others in; true if some are left.
