@@ -3,18 +3,19 @@
 //! The registry holds an entry only for what has been proven. It remembers which entries changed since the last
 //! [`Registry::drain`]; [`view`] turns those into the published list and its deltas.
 
+mod per_ip;
 pub mod view;
 mod wheel;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
 use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server};
+use per_ip::PerIp;
 use wheel::Wheel;
 
 /// A stamp this far ahead of now was made before the clock was set back, and stands in nobody's way.
@@ -80,7 +81,7 @@ pub struct Registry {
     free: Vec<u32>,
     by_address: HashTable<u32>,
     hasher: RandomState,
-    per_ip: HashMap<IpAddr, u32>,
+    per_ip: PerIp,
     ends: Wheel,
     asks: Wheel,
     words: HashMap<Address, OperatorWord>,
@@ -113,7 +114,7 @@ impl Registry {
             free: Vec::new(),
             by_address: HashTable::new(),
             hasher: RandomState::new(),
-            per_ip: HashMap::new(),
+            per_ip: PerIp::default(),
             ends: Wheel::new(now.mono_ms),
             asks: Wheel::new(now.mono_ms),
             words: HashMap::new(),
@@ -246,7 +247,7 @@ impl Registry {
         if self.len() >= self.settings.servers_max {
             return Outcome::Refused(Refusal::Full);
         }
-        let on_ip = self.per_ip.get(&ip).copied().unwrap_or(0);
+        let on_ip = self.per_ip.count(ip);
         if on_ip >= self.settings.servers_per_ip_max && word.is_none() {
             return Outcome::Refused(Refusal::FullForIp);
         }
@@ -418,7 +419,7 @@ impl Registry {
 
     fn insert(&mut self, server: Server, end_ms: u64, asked: bool, listed: bool) -> u32 {
         let address = server.address;
-        *self.per_ip.entry(address.ip()).or_default() += 1;
+        self.per_ip.add(address.ip());
         let at = self.place(Slot {
             address,
             end_ms,
@@ -459,12 +460,7 @@ impl Registry {
         if let Ok(entry) = self.by_address.find_entry(self.hasher.hash_one(address), |&other| other == at) {
             entry.remove();
         }
-        if let Some(count) = self.per_ip.get_mut(&address.ip()) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.per_ip.remove(&address.ip());
-            }
-        }
+        self.per_ip.remove(address.ip());
         self.free.push(at);
         self.mark(at);
     }
