@@ -11,6 +11,10 @@ use super::serve::Settings;
 use crate::model::Server;
 use crate::registry::view::{Renderer, View};
 
+/// Room for all but the rows, and for one row; hardly any is longer.
+const HEAD_BYTES: usize = 64;
+const ROW_BYTES: usize = 224;
+
 pub struct MasterJson {
     pub settings: Settings,
 }
@@ -60,13 +64,15 @@ impl Renderer for MasterJson {
     /// Sorted by the operator's priority, highest first; the game shows rows in this order.
     fn render(&self, view: &View) -> Vec<u8> {
         let servers = view.servers.iter().filter(|server| server.game.name() == NAME);
-        let mut servers: Vec<Listed<'_>> =
-            servers.filter_map(|server| Some((&**server, server.address.ipv4()?))).collect();
-        servers.sort_by_key(|(server, _)| std::cmp::Reverse(server.word.priority));
-        let document =
-            Document { version: self.settings.heartbeat_version, iceball_version: self.settings.version.0, servers };
-        // Writing plain structs to memory cannot fail.
-        serde_json::to_vec(&document).unwrap_or_default()
+        let mut listed: Vec<Listed<'_>> = Vec::with_capacity(view.servers.len());
+        listed.extend(servers.filter_map(|server| Some((&**server, server.address.ipv4()?))));
+        listed.sort_by_key(|(server, _)| std::cmp::Reverse(server.word.priority));
+        let Settings { heartbeat_version, version, .. } = self.settings;
+        // All at once: what a growing buffer leaves behind, the allocator may keep.
+        let mut body = Vec::with_capacity(HEAD_BYTES + listed.len() * ROW_BYTES);
+        let document = Document { version: heartbeat_version, iceball_version: version.0, servers: listed };
+        let _ = serde_json::to_writer(&mut body, &document); // plain structs to memory: cannot fail
+        body
     }
 }
 
