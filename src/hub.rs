@@ -105,12 +105,13 @@ impl Hub {
     /// Applies changes in order, under one lock; tells what became of each.
     pub fn apply<'a>(
         &self,
-        changes: impl IntoIterator<Item = &'a Change<'a>>,
+        changes: impl IntoIterator<Item = &'a Change<'a>> + Clone,
         now: Now,
         mut outcome: impl FnMut(&Change<'_>, Outcome),
     ) {
         let mut registry = self.registry();
         let was_dirty = registry.is_dirty();
+        registry.read_ahead(changes.clone());
         for change in changes {
             let became = registry.apply(change, now);
             outcome(change, became);

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use axum::{Router, middleware};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
@@ -47,12 +47,14 @@ pub fn routes() -> (Router<Arc<Site>>, utoipa::openapi::OpenApi) {
         .routes(routes!(events::events))
         .routes(routes!(check::check))
         .split_for_parts();
-    let router = router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).layer(middleware::from_fn(allow_everyone));
-    (router, document)
+    (router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)), document)
 }
 
-/// Pages of any origin may read the API.
-async fn allow_everyone(request: axum::extract::Request, next: Next) -> Response {
+/// Pages of any origin may read the API. This lies around the whole router, so that it sees every method.
+pub async fn allow_everyone(request: Request, next: Next) -> Response {
+    if !request.uri().path().starts_with("/api/") {
+        return next.run(request).await;
+    }
     let is_preflight = request.method() == Method::OPTIONS;
     let mut response = if is_preflight { Response::default() } else { next.run(request).await };
     reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");

@@ -144,6 +144,7 @@ pub fn router(site: Arc<Site>) -> Router {
         .merge(api::routes().0)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(axum::middleware::from_fn(api::allow_everyone))
         .with_state(site)
 }
 

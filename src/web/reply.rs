@@ -12,7 +12,10 @@ use super::{JSON, TEXT};
 use crate::registry::view::{Rendered, VARIANTS};
 
 /// An encoding that a reader may ask for, best first. The place in this list is the place in [`Rendered::variant`].
-const ENCODINGS: [(&str, fn(&[u8]) -> Option<Vec<u8>>); VARIANTS] = [("zstd", zstd), ("br", brotli), ("gzip", gzip)];
+const ENCODINGS: [Encoding; VARIANTS] = [("zstd", zstd), ("br", brotli), ("gzip", gzip)];
+
+/// Its name, and how it is made.
+type Encoding = (&'static str, fn(&[u8]) -> Option<Vec<u8>>);
 
 /// Below this, an encoding saves nothing worth the work.
 const ENCODED_BYTES_MIN: usize = 1024;
