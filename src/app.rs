@@ -24,7 +24,7 @@ use crate::net::door::Door;
 use crate::net::guard::Guard;
 use crate::net::listen::{self, ListenError};
 use crate::net::neighbours::{self, Network};
-use crate::net::session::{self, SharedStreamRules};
+use crate::net::session::{self, Desk, SharedStreamRules};
 use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
 use crate::protocols::{DatagramRules, StreamRules, hyperbol, iceball, netpanzer};
@@ -40,6 +40,7 @@ pub struct App {
     hub: Arc<Hub>,
     guard: Arc<Guard>,
     door: Arc<Door>,
+    metrics: Arc<Metrics>,
     site: Arc<Site>,
     keys: Keys,
     iceball: SharedRules,
@@ -69,8 +70,9 @@ impl App {
         let door = Arc::new(Door { hub: hub.clone(), prober, ledger });
         let guard = Arc::new(guard);
         let mut app = App {
-            site: Site::new(door.clone(), guard.clone(), metrics, pages, u32::from_ne_bytes(random()?)),
+            site: Site::new(door.clone(), guard.clone(), metrics.clone(), pages, u32::from_ne_bytes(random()?)),
             door,
+            metrics,
             hub,
             guard,
             iceball: Arc::new(ArcSwap::from_pointee(iceball_rules(&config, keys))),
@@ -114,12 +116,12 @@ impl App {
         }
         for (key, listener) in bound.netpanzer {
             let listener = listening(key, listener)?;
-            self.serve_stream(listener, self.netpanzer.clone());
+            self.serve_stream(listener, self.desk(netpanzer::NAME, self.netpanzer.clone()));
         }
         let hyperbol: SharedStreamRules = Arc::new(ArcSwap::from_pointee(Box::new(hyperbol::serve::Rules::new())));
         for (key, listener) in bound.hyperbol {
             let listener = listening(key, listener)?;
-            self.serve_stream(listener, hyperbol.clone());
+            self.serve_stream(listener, self.desk(hyperbol::NAME, hyperbol.clone()));
         }
         Ok(())
     }
@@ -211,11 +213,14 @@ impl App {
         self.tasks.spawn(tcp::accept(listener, self.guard.clone(), stop, serve));
     }
 
-    fn serve_stream(&mut self, listener: TcpListener, rules: SharedStreamRules) {
-        let (door, limits) = (self.door.clone(), self.limits.clone());
-        let serve = move |stream, peer, admission| {
-            session::serve(stream, peer, admission, rules.clone(), door.clone(), limits.load().idle)
-        };
+    fn desk(&self, game: &'static str, rules: SharedStreamRules) -> Arc<Desk> {
+        Arc::new(Desk { game, rules, door: self.door.clone(), metrics: self.metrics.clone() })
+    }
+
+    fn serve_stream(&mut self, listener: TcpListener, desk: Arc<Desk>) {
+        let limits = self.limits.clone();
+        let serve =
+            move |stream, peer, admission| session::serve(stream, peer, admission, desk.clone(), limits.load().idle);
         self.tasks.spawn(tcp::accept(listener, self.guard.clone(), self.stop_tasks.subscribe(), serve));
     }
 }

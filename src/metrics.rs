@@ -85,9 +85,9 @@ impl Metrics {
         self.rtt.observe(f64::from(rtt_us) / 1e6);
     }
 
-    /// A list was given out. Its name is one of ours.
-    pub fn listed(&self, list: &'static str) {
-        self.lists.get_or_create(&OfList { list }).inc();
+    /// Lists were given out. Their name is one of ours.
+    pub fn listed(&self, list: &'static str, count: u64) {
+        self.lists.get_or_create(&OfList { list }).inc_by(count);
     }
 
     /// Everything, as text.
@@ -147,7 +147,7 @@ mod tests {
         };
         let view = View::new(7, 0, vec![server(1, "netpanzer"), server(2, "x\"} 1\nevil"), server(3, "master")]);
         metrics.rtt(20_000);
-        metrics.listed("master.json");
+        metrics.listed("master.json", 1);
         let text = metrics.text(&view, &ledger, 5);
         for line in [
             "rallypoint_servers{game=\"netpanzer\"} 1",

@@ -157,6 +157,9 @@ pub trait StreamRules: Send + Sync {
 /// One conversation. It is told what happens, writes to `out`, and says what it wants next.
 pub trait Session: Send {
     fn on(&mut self, event: Event<'_>, view: &View, out: &mut Vec<Bytes>) -> Next;
+
+    /// How many lists it has given so far.
+    fn lists(&self) -> u64;
 }
 
 #[derive(Debug)]

@@ -133,7 +133,7 @@ impl Lists {
 async fn list(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
     match Filter::parse(query.as_deref().unwrap_or_default(), true) {
         Ok(filter) => {
-            site.metrics.listed("api");
+            site.metrics.listed("api", 1);
             let renderer = site.lists.renderer(filter);
             reply::rendered(&site.render(&renderer), JSON, &headers, LIST_FRESH)
         }

@@ -33,7 +33,7 @@ pub async fn list(
     }
     match asked.action.as_deref() {
         None | Some("") => {
-            site.metrics.listed("bloodmasters");
+            site.metrics.listed("bloodmasters", 1);
             reply::rendered(&site.list(|pages| &pages.bloodmasters_list), TEXT, &headers, Fresh::Ask)
         }
         Some("update") => {

@@ -161,7 +161,7 @@ async fn stylesheet(State(site): State<Arc<Site>>, headers: HeaderMap) -> Respon
 }
 
 async fn master_json(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    site.metrics.listed("master.json");
+    site.metrics.listed("master.json", 1);
     reply::rendered(&site.list(|pages| &pages.master_json), JSON, &headers, Fresh::Ask)
 }
 

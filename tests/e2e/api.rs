@@ -345,7 +345,11 @@ fn the_doctor_tells_what_was_seen() {
 fn figures_for_prometheus() {
     let server = Server::start(&[]);
     three(&server);
-    let metrics = server.get("/metrics");
+    exchange(server.address("netpanzer.listen"), br"\list\gamename\a\final\list\gamename\b\final\final\");
+    let metrics = until("the lists to be counted", || {
+        Some(server.get("/metrics"))
+            .filter(|metrics| metrics.text().contains("rallypoint_lists_total{list=\"netpanzer\"} 2"))
+    });
     assert_eq!(metrics.header("Content-Type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
     for line in [
         "rallypoint_servers{game=\"iceball\"} 3",
