@@ -13,3 +13,4 @@ mod iceball;
 mod netpanzer;
 mod real_programs;
 mod support;
+mod tools;
