@@ -152,6 +152,12 @@ pub struct Facts<'a> {
 }
 
 impl Facts<'_> {
+    /// What the server says of one of its rules.
+    pub fn rule(&self, name: &str) -> Option<&str> {
+        let rules = self.details.as_deref().map_or(&[][..], |details| &details.rules);
+        rules.iter().find(|(found, _)| **found == *name).map(|(_, value)| &**value)
+    }
+
     /// The same facts, kept beyond the message that said them.
     pub fn into_owned(self) -> Facts<'static> {
         Facts {
@@ -181,7 +187,7 @@ pub struct Player {
     #[schema(value_type = String)]
     pub name: Box<str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub team: Option<&'static str>,
+    pub team: Option<Cow<'static, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spectator: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -36,7 +36,7 @@ type LogLevel = reload::Handle<LevelFilter, tracing_subscriber::Registry>;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = arguments.load()?;
-    let level = start_log(&config);
+    let level = start_log(config.log.into());
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
@@ -95,8 +95,8 @@ fn reload_config(app: &mut App, arguments: &Arguments, level: &LogLevel) {
     }
 }
 
-fn start_log(config: &Config) -> LogLevel {
-    let (filter, handle) = reload::Layer::new(LevelFilter::from(config.log));
+pub fn start_log(level: LevelFilter) -> LogLevel {
+    let (filter, handle) = reload::Layer::new(level);
     let is_terminal = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal).with_target(false);
     // A second start in one process (as in tests) keeps the first one's log.
@@ -105,7 +105,7 @@ fn start_log(config: &Config) -> LogLevel {
 }
 
 /// Each connection takes a descriptor, and the usual limit of 1024 is below our own.
-fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {

@@ -183,7 +183,7 @@ impl Worker {
         }
         let Some(game) = round else { return };
         self.changes.push(match result {
-            Ok(Answer { rtt_us, facts }) => Change::Answer { address, game, rtt_us, facts },
+            Ok(Answer { rtt_us, facts, .. }) => Change::Answer { address, game, rtt_us, facts },
             Err(failure) => {
                 debug!(%address, game = game.name(), ?failure, "no good answer");
                 Change::Miss { address, game }
@@ -195,7 +195,7 @@ impl Worker {
         let now_us = self.hub.clock.mono_us();
         while let Some((address, question)) = self.asker.next_question(now_us) {
             self.metrics.questions.inc();
-            let to = self.destination(address);
+            let to = destination(address, self.mapped);
             if let Err(error) = self.socket.try_send_to(&question, to) {
                 // Lost like any datagram may be; the next try comes.
                 debug!(%address, %error, "prober: sending failed");
@@ -206,17 +206,19 @@ impl Worker {
             self.changes.clear();
         }
     }
+}
 
-    fn destination(&self, address: Address) -> SocketAddr {
-        match address.ip() {
-            IpAddr::V4(ip) if self.mapped => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
-            _ => address.socket(),
-        }
+/// Where to send: an IPv4 address is written as IPv6 for a socket of both families.
+pub fn destination(address: Address, mapped: bool) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if mapped => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+        _ => address.socket(),
     }
 }
 
-/// One socket for both families, or for IPv4 alone where the machine has no other.
-fn socket() -> io::Result<(UdpSocket, bool)> {
+/// One socket for both families (true: IPv4 addresses have to be written as IPv6), or for IPv4 alone where the machine
+/// has no other.
+pub fn socket() -> io::Result<(UdpSocket, bool)> {
     let bind = |domain, any: SocketAddr| {
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
         if domain == Domain::IPV6 {

@@ -14,3 +14,4 @@ mod iceball;
 mod netpanzer;
 mod real_programs;
 mod support;
+mod tools;

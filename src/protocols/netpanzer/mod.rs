@@ -1,12 +1,14 @@
 //! netPanzer: a general protocol over TCP, in which servers of any game announce themselves, clients ask for lists and
 //! masters know each other; its own game is queried over UDP.
 
+pub mod answer;
+pub mod fetch;
 pub mod list;
 pub mod query;
 pub mod serve;
 pub mod wire;
 
-use super::Card;
+use super::{Card, Fetch};
 
 pub const NAME: &str = "netpanzer";
 
@@ -17,7 +19,11 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "netPanzer",
     master_port: Some(28900),
+    game_port: 3030,
+    fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
+    answer: Some(answer::answer),
+    pretend: answer::pretend,
     join_link: |address| format!("netpanzer://{address}"),
     decoders: &[
         ("request", |bytes| matches!(wire::RequestReader::default().read(bytes).1, Some(Ok(_)))),
