@@ -1,5 +1,6 @@
 //! The commands. Data goes to stdout, messages to stderr; the exit code says how it went.
 
+mod announce;
 mod config;
 mod serve;
 
@@ -31,6 +32,8 @@ enum Command {
     Serve(serve::Arguments),
     /// Print the commented default configuration, or check a file
     Config(config::Arguments),
+    /// Announce a game server to masters, for as long as this runs
+    Announce(announce::Arguments),
 }
 
 /// An error and the exit code that goes with it.
@@ -49,6 +52,7 @@ pub fn run() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
+        Command::Announce(arguments) => announce::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod announce;
 mod bad_input;
 mod commands;
+mod ftp;
 mod house;
 mod http;
 mod iceball;

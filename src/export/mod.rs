@@ -1,0 +1,3 @@
+//! Where lists go.
+
+pub mod ftp;
