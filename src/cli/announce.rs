@@ -1,6 +1,7 @@
 //! `rallypoint announce`: stands beside a game server and announces it to masters.
 
 use std::borrow::Cow;
+use std::io::Write;
 use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -57,16 +58,17 @@ pub struct Arguments {
 
 const AFTER_HELP: &str = "\
 Masters:
-  iceball://host[:27790]            for iceball; carries all that is given (texts are cut to 30, 10 and 30 bytes)
-  netpanzer://host[:28900]          for any game
-  bloodmasters+http://host[/page]   for bloodmasters; the page is /bloodmasterslist.php if not given
-  http://host[:80]                  a Rallypoint's API, for the games that it can query
+  iceball://host[:27790]           Iceball's; name, mode and map are cut to 30, 10, 30 bytes
+  netpanzer://host[:28900]         netPanzer's; they take any game
+  bloodmasters+http://host[/page]  a Bloodmasters list, on /bloodmasterslist.php if not given
+  http://host[:80]                 a Rallypoint's API; for games that it can query
 
-What is listed is the address that the announcement comes from, so run this on the game server's machine. A master that is
-away or refuses is tried again; the others are not held up. The end (Ctrl-C, SIGTERM) is told to netpanzer:// masters.
+What is listed is the address that the announcement comes from: run this on the game server's \
+machine. A master that is away or refuses is tried again, and the others are not held up. \
+At the end (Ctrl-C, SIGTERM), netpanzer:// masters are told that the server is gone; not with --once.
 
-Exit codes: 0 ended by a signal, or with --once accepted by every master; 1 not accepted by every master with --once,
-given up by all, or told that the announcement is malformed (BADF); 2 usage.";
+Exit codes: 0 ended by a signal, or, with --once, accepted by every master; 1 with --once, not accepted by \
+every master; otherwise given up by all, or called malformed (BADF) by one; 2 usage.";
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = plan(arguments).map_err(|error| Failure::new(Exit::Usage, error))?;
@@ -84,9 +86,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn announce(plan: Plan) -> std::io::Result<Ending> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let stop = watch::Sender::new(false);
     let once = plan.once;
-    let tell = move |master: &Master, standing: &Standing| eprintln!("{}", line(master, standing, once));
+    let tell = move |master: &Master, standing: &Standing| {
+        // Nobody may be listening any more; the announcing goes on.
+        let _ = writeln!(std::io::stderr(), "{}", line(master, standing, once));
+    };
     let announcing = announce::run(plan, Arc::new(tell), stop.subscribe());
     tokio::pin!(announcing);
     loop {
@@ -94,6 +100,7 @@ async fn announce(plan: Plan) -> std::io::Result<Ending> {
             ending = &mut announcing => return Ok(ending),
             _ = terminate.recv() => stop.send_replace(true),
             _ = interrupt.recv() => stop.send_replace(true),
+            _ = hangup.recv() => stop.send_replace(true),
         };
     }
 }

@@ -25,7 +25,7 @@ use crate::protocols::announce::{Offer, Pace};
 use crate::protocols::iceball::wire::Version;
 use crate::protocols::netpanzer::announce as netpanzer;
 use crate::protocols::{Verdict, bloodmasters};
-use master::Kind;
+use master::{Door, Kind};
 
 /// For one exchange, from the look-up of the name to the last byte of the answer. A Rallypoint asks the game before it
 /// answers, which takes up to 4 s.
@@ -149,29 +149,30 @@ struct Attendant<'a> {
 
 impl Attendant<'_> {
     async fn attend(mut self) -> End {
-        match self.master.kind {
-            Kind::Iceball => self.attend_iceball().await,
-            Kind::NetPanzer => {
-                let end = self.attend_by_requests(netpanzer::EVERY_MS).await;
-                if end == End::Stopped {
-                    self.say_goodbye().await;
-                }
-                end
-            }
-            Kind::Bloodmasters => self.attend_by_requests(bloodmasters::announce::EVERY_MS).await,
-            Kind::Api => self.attend_by_requests(api::EVERY_MS).await,
+        let door = match self.master.kind {
+            Kind::Iceball => return self.attend_iceball().await,
+            Kind::Answers(door) => door,
+        };
+        let end = self.attend_by_requests(door).await;
+        if end == End::Stopped && door == Door::NetPanzer {
+            self.say_goodbye().await;
         }
+        end
     }
 
-    /// For protocols in which an announcement is a request with an answer.
-    async fn attend_by_requests(&mut self, every_ms: u64) -> End {
+    async fn attend_by_requests(&mut self, door: Door) -> End {
+        let every_ms = match door {
+            Door::NetPanzer => netpanzer::EVERY_MS,
+            Door::Bloodmasters => bloodmasters::announce::EVERY_MS,
+            Door::Api => api::EVERY_MS,
+        };
         let mut pace = Pace::new(self.now_ms(), every_ms);
         loop {
             let began_ms = pace.due_ms().max(self.now_ms());
             let mut stop = self.stop.clone();
             let standing = tokio::select! {
                 () = stopped(&mut stop) => return End::Stopped,
-                standing = self.announce_at(began_ms) => standing,
+                standing = self.announce_at(began_ms, door) => standing,
             };
             let accepted = standing == Standing::Listed;
             self.tell(standing);
@@ -182,13 +183,13 @@ impl Attendant<'_> {
         }
     }
 
-    async fn announce_at(&self, at_ms: u64) -> Standing {
+    async fn announce_at(&self, at_ms: u64, door: Door) -> Standing {
         sleep_until(self.at(at_ms)).await;
         let offer = match self.offer().await {
             Ok(offer) => offer,
             Err(standing) => return standing,
         };
-        match timeout(PATIENCE, self.request(&offer)).await {
+        match timeout(PATIENCE, self.request(door, &offer)).await {
             Ok(Ok(Verdict::Listed)) => Standing::Listed,
             Ok(Ok(Verdict::Refused(reason))) => Standing::Refused(reason),
             Ok(Err(reason)) => Standing::Away(reason),
@@ -196,22 +197,22 @@ impl Attendant<'_> {
         }
     }
 
-    async fn request(&self, offer: &Offer) -> Result<Verdict, String> {
+    async fn request(&self, door: Door, offer: &Offer) -> Result<Verdict, String> {
         let master = self.master;
         let http = async |path: &str, json| {
             let stream = master.connect().await?;
             http::exchange(stream, &master.url.place(master.port), path, json).await
         };
-        match master.kind {
-            Kind::Bloodmasters => {
+        match door {
+            Door::Bloodmasters => {
                 let (status, body) = http(&bloodmasters::announce::path(&master.url.path, offer.port), None).await?;
                 Ok(bloodmasters::announce::verdict(status, &body))
             }
-            Kind::Api => {
+            Door::Api => {
                 let (status, body) = http(&api::path(&master.url.path), Some(api::body(offer))).await?;
                 Ok(api::verdict(status, &body))
             }
-            Kind::NetPanzer | Kind::Iceball => self.say(&netpanzer::heartbeat(offer)).await,
+            Door::NetPanzer => self.say(&netpanzer::heartbeat(offer)).await,
         }
     }
 

@@ -14,10 +14,12 @@ use suppaftp::{FtpError, Mode};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::client::url::Url;
 use crate::text;
@@ -124,7 +126,7 @@ fn is_line(text: &str) -> bool {
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Certificates to trust besides the system's, in PEM.
+    /// Certificates to trust besides the system's, in PEM: an authority's, or the server's own.
     pub ca_file: Option<PathBuf>,
     /// How long the server may take for each step.
     pub patience: Duration,
@@ -158,7 +160,7 @@ struct Upload<'a> {
 }
 
 impl Upload<'_> {
-    async fn run(&self, password: &Password, name: &str, bytes: &[u8]) -> Result<(), String> {
+    async fn run(&self, password: &Password, name: &str, bytes: &[u8]) -> Result<(), Wrong> {
         let Target { user, folder, .. } = self.target;
         let mut server = self.connect().await?;
         self.step(&format!("log in as {user}"), server.login(user.as_str(), &password.0)).await?;
@@ -167,23 +169,28 @@ impl Upload<'_> {
         }
         self.step("set the binary mode", server.transfer_type(FileType::Binary)).await?;
         let temporary = format!("{name}.part");
-        if let Err(error) = self.store(&mut server, &temporary, name, bytes).await {
+        let mut stored = self.store(&mut server, &temporary, bytes).await;
+        if stored.is_ok() {
+            stored = self.rename(&mut server, &temporary, name).await;
+        }
+        if matches!(stored, Err(Wrong::Refused(_))) {
             // What is left there is half a file, or one too many. It may be gone already.
             let _ = self.step("clean up", server.rm(&temporary)).await;
-            return Err(error);
         }
+        stored?;
         let _ = self.step("say good-bye", server.quit()).await; // everything is done
         Ok(())
     }
 
-    async fn connect(&self) -> Result<AsyncRustlsFtpStream, String> {
+    async fn connect(&self) -> Result<AsyncRustlsFtpStream, Wrong> {
         let Target { secure, host, port, .. } = self.target;
         let dial = async { TcpStream::connect((host.as_str(), *port)).await.map_err(FtpError::ConnectionError) };
         let stream = self.step("connect", dial).await?;
         let is_ipv6 = stream.peer_addr().is_ok_and(|peer| peer.is_ipv6());
         let mut server = self.step("get a greeting", AsyncRustlsFtpStream::connect_with_stream(stream)).await?;
         if *secure {
-            let connector = AsyncRustlsConnector::from(connector(self.settings.ca_file.as_deref())?);
+            let connector =
+                AsyncRustlsConnector::from(connector(self.settings.ca_file.as_deref()).map_err(Wrong::Refused)?);
             server = self.step("start TLS", server.into_secure(connector, host)).await?;
         }
         // PASV knows IPv4 only. Whatever address it names, the file goes to the server that we talk to.
@@ -192,34 +199,60 @@ impl Upload<'_> {
         Ok(server)
     }
 
-    async fn store(
-        &self,
-        server: &mut AsyncRustlsFtpStream,
-        temporary: &str,
-        name: &str,
-        mut bytes: &[u8],
-    ) -> Result<(), String> {
+    async fn store(&self, server: &mut AsyncRustlsFtpStream, name: &str, mut bytes: &[u8]) -> Result<(), Wrong> {
         let time = self.settings.patience + Duration::from_secs(bytes.len() as u64 / SLOWEST);
-        within(time, &format!("store {temporary}"), server.put_file(temporary, &mut bytes)).await?;
+        within(time, &format!("store {name}"), server.put_file(name, &mut bytes)).await.map(drop)
+    }
+
+    async fn rename(&self, server: &mut AsyncRustlsFtpStream, temporary: &str, name: &str) -> Result<(), Wrong> {
         let step = format!("rename {temporary} to {name}");
-        if self.step(&step, server.rename(temporary, name)).await.is_err() {
-            // Some servers do not rename over a file that is there.
-            let _ = self.step("remove the old file", server.rm(name)).await;
-            self.step(&step, server.rename(temporary, name)).await?;
+        let wrong = match self.step(&step, server.rename(temporary, name)).await {
+            Err(wrong @ Wrong::Refused(_)) => wrong,
+            done_or_lost => return done_or_lost,
+        };
+        // Some servers do not rename over a file that is there. It is put aside, and back if that was not the reason.
+        let old = format!("{name}.old");
+        let _ = self.step("remove an older file", server.rm(&old)).await; // there is none, as a rule
+        if self.step("put the old file aside", server.rename(name, old.as_str())).await.is_err() {
+            return Err(wrong);
         }
+        if let Err(wrong) = self.step(&step, server.rename(temporary, name)).await {
+            let _ = self.step("put the old file back", server.rename(old.as_str(), name)).await;
+            return Err(wrong);
+        }
+        let _ = self.step("remove the old file", server.rm(&old)).await; // the new one is there
         Ok(())
     }
 
-    async fn step<T>(&self, what: &str, doing: impl Future<Output = Result<T, FtpError>>) -> Result<T, String> {
+    async fn step<T>(&self, what: &str, doing: impl Future<Output = Result<T, FtpError>>) -> Result<T, Wrong> {
         within(self.settings.patience, what, doing).await
     }
 }
 
-async fn within<T>(time: Duration, what: &str, doing: impl Future<Output = Result<T, FtpError>>) -> Result<T, String> {
+/// What went wrong, in words.
+enum Wrong {
+    /// The server, or we, said no; the conversation could go on.
+    Refused(String),
+    /// It could not.
+    Lost(String),
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Wrong::Refused(words) | Wrong::Lost(words)) = self;
+        f.write_str(words)
+    }
+}
+
+async fn within<T>(time: Duration, what: &str, doing: impl Future<Output = Result<T, FtpError>>) -> Result<T, Wrong> {
     match timeout(time, doing).await {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) => Err(format!("cannot {what}: {}", in_words(&error))),
-        Err(_) => Err(format!("cannot {what}: no answer within {} s", time.as_secs_f32())),
+        Ok(Err(error)) => {
+            let words = format!("cannot {what}: {}", in_words(&error));
+            let refused = matches!(error, FtpError::UnexpectedResponse(_));
+            Err(if refused { Wrong::Refused(words) } else { Wrong::Lost(words) })
+        }
+        Err(_) => Err(Wrong::Lost(format!("cannot {what}: no answer within {} s", time.as_secs_f32()))),
     }
 }
 
@@ -238,19 +271,73 @@ fn in_words(error: &FtpError) -> String {
 
 /// TLS that trusts the system's certificates and those of the file.
 fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, String> {
+    let named = ca_file.map(certificates).transpose()?.unwrap_or_default();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(file) = ca_file {
-        let cannot = |error: &dyn fmt::Display| format!("{}: no certificates in it: {error}", file.display());
-        for certificate in CertificateDer::pem_file_iter(file).map_err(|error| cannot(&error))? {
-            let certificate = certificate.map_err(|error| cannot(&error))?;
-            roots.add(certificate).map_err(|error| cannot(&error))?;
-        }
-    }
+    roots.add_parsable_certificates(named.iter().cloned());
     // Named, because another dependency may bring a second provider along.
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let config = config.with_safe_default_protocol_versions().map_err(|error| format!("no TLS: {error}"))?;
-    Ok(TlsConnector::from(Arc::new(config.with_root_certificates(roots).with_no_client_auth())))
+    let provider = Arc::new(ring::default_provider());
+    let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    let usual = usual.map_err(|_| "no certificates to trust on this machine: install ca-certificates")?;
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| format!("no TLS: {error}"))?.dangerous();
+    let config = config.with_custom_certificate_verifier(Arc::new(Trust { usual, named })).with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match read {
+        Ok(found) if found.is_empty() => Err(format!("{}: no certificates in it", file.display())),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("{}: no certificates in it: {error}", file.display())),
+    }
+}
+
+/// The usual check; but a certificate that the owner has named is trusted as it is. Most FTP servers have one that they
+/// signed themselves, and the usual check takes no such for a server's.
+#[derive(Debug)]
+struct Trust {
+    usual: Arc<WebPkiServerVerifier>,
+    named: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Trust {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if self.named.iter().any(|named| named == end_entity) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.usual.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.usual.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.usual.supported_verify_schemes()
+    }
 }
 
 #[cfg(test)]

@@ -136,6 +136,39 @@ fn a_server_that_does_not_rename_over_a_file_is_helped() {
 }
 
 #[test]
+fn a_server_that_renames_nothing_keeps_the_old_file() {
+    let folder = Folder::new("ftp-no-rename");
+    std::fs::write(folder.path().join("list.xml"), "old").unwrap();
+    let server = FtpServer::start(folder.path(), &["--no-rename"]);
+    let error = put(&server.target("ftp", ""), "secret", &settings(None), b"new").unwrap_err();
+    assert!(error.contains("cannot rename list.xml.part to list.xml: the server says 550"), "{error}");
+    assert_eq!(std::fs::read(folder.path().join("list.xml")).unwrap(), b"old");
+    assert_eq!(names(folder.path()), ["list.xml"]);
+}
+
+#[test]
+fn over_tls_with_a_certificate_of_the_servers_own() {
+    let (keys, folder) = (Folder::new("ftps-own-keys"), Folder::new("ftps-own"));
+    // As its handbook says: no name in it, and it calls itself an authority.
+    for name in ["own", "other"] {
+        openssl(
+            keys.path(),
+            &format!("req -x509 -newkey rsa:2048 -nodes -subj /CN=ftp -days 2 -keyout {name}.key -out {name}.crt"),
+        );
+    }
+    let parts = ["own.key", "own.crt"].map(|name| std::fs::read_to_string(keys.path().join(name)).unwrap());
+    let pem = keys.write("own.pem", &parts.concat());
+    let server = FtpServer::start(folder.path(), &[pem.to_str().unwrap()]);
+    let trusting = |name: &str| settings(Some(keys.path().join(name)));
+    put(&server.target("ftps", ""), "secret", &trusting("own.crt"), b"content").unwrap();
+    assert_eq!(std::fs::read(folder.path().join("list.xml")).unwrap(), b"content");
+    let error = put(&server.target("ftps", ""), "secret", &trusting("other.crt"), b"x").unwrap_err();
+    assert!(error.contains("cannot start TLS") && error.contains("certificate"), "{error}");
+    let error = put(&server.target("ftps", ""), "secret", &trusting("own.key"), b"x").unwrap_err();
+    assert!(error.contains("own.key: no certificates in it"), "{error}");
+}
+
+#[test]
 fn over_tls_with_a_certificate_that_is_checked() {
     let (keys, folder) = (Folder::new("ftps-keys"), Folder::new("ftps"));
     let (authority, certificate) = make_certificates(keys.path());

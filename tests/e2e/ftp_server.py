@@ -1,4 +1,4 @@
-"""A real FTP server for the tests: ftp_server.py FOLDER [PEM] [--no-replace]
+"""A real FTP server for the tests: ftp_server.py FOLDER [PEM] [--no-replace | --no-rename]
 
 One user, joe with the password secret. With a PEM file, TLS is required. It prints its port, then every command.
 """
@@ -15,15 +15,12 @@ certificate = next((option for option in options if option.endswith(".pem")), No
 
 class Handler(TLS_FTPHandler if certificate else FTPHandler):
     def process_command(self, cmd, *args, **kwargs):
-        print(cmd, *args, "(TLS)" if certificate and self.socket_is_secure() else "", flush=True)
+        print(cmd, *args, flush=True)
         super().process_command(cmd, *args, **kwargs)
 
-    def socket_is_secure(self):
-        return getattr(self, "_ssl_accepted", False) or getattr(self, "_ssl_established", False)
-
     def ftp_RNTO(self, path):
-        if "--no-replace" in options and os.path.exists(path):
-            self.respond("550 File exists.")
+        if "--no-rename" in options or "--no-replace" in options and os.path.exists(path):
+            self.respond("550 Not done.")
         else:
             super().ftp_RNTO(path)
 

@@ -26,70 +26,84 @@ struct Line {
     error: Option<io::Error>,
 }
 
+/// How far it is with the master.
+struct Talk {
+    announcer: Announcer,
+    /// For bursts that cannot even begin.
+    pace: Pace,
+    line: Option<Line>,
+    /// Bursts without an answer.
+    tries: usize,
+}
+
 impl Attendant<'_> {
     pub(super) async fn attend_iceball(&mut self) -> End {
-        let mut announcer = Announcer::new(self.now_ms(), self.plan.iceball_version);
-        let mut pace = Pace::new(self.now_ms(), BURST_EVERY_MS);
-        let mut line: Option<Line> = None;
-        let mut tries = 0;
+        let mut talk = Talk {
+            announcer: Announcer::new(self.now_ms(), self.plan.iceball_version),
+            pace: Pace::new(self.now_ms(), BURST_EVERY_MS),
+            line: None,
+            tries: 0,
+        };
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         let mut stop = self.stop.clone();
         loop {
-            let due = self.at(announcer.due_ms());
-            tokio::select! {
-                () = stopped(&mut stop) => return End::Stopped,
-                () = sleep_until(due) => {}
-                received = receive(&mut line, &mut buffer) => {
-                    let (line, bytes) = received;
-                    if let Some(end) = self.heard(&mut announcer, line, bytes).await {
-                        return end;
-                    }
-                    continue;
-                }
-            }
-            match announcer.step(self.now_ms()) {
-                None => {}
-                Some(Step::Prepare) => {
-                    let prepared = tokio::select! {
-                        () = stopped(&mut stop) => return End::Stopped,
-                        prepared = self.prepare(line.take(), tries) => prepared,
-                    };
-                    match prepared {
-                        Ok(prepared) => {
-                            line = Some(prepared);
-                            announcer.ready(self.now_ms());
-                        }
-                        Err(standing) => {
-                            self.tell(standing);
-                            if self.plan.once {
-                                return End::Failed;
-                            }
-                            pace.failed(self.now_ms());
-                            announcer.put_off(pace.due_ms());
-                        }
+            let going_on = async {
+                let due = self.at(talk.announcer.due_ms());
+                tokio::select! {
+                    () = sleep_until(due) => self.step(&mut talk).await,
+                    (line, bytes) = receive(&mut talk.line, &mut buffer) => {
+                        self.heard(&mut talk.announcer, line, bytes).await
                     }
                 }
-                Some(Step::Announce) => {
-                    if let Some(line) = &mut line {
-                        let sent = line.socket.send(&announcer.announcement(&line.offer)).await;
-                        line.error = sent.err().or(line.error.take());
-                    }
-                }
-                Some(Step::Judge { answered: true }) if self.plan.once => return End::Accepted,
-                Some(Step::Judge { answered: true }) => {
-                    pace.accepted(self.now_ms());
-                    tries = 0;
-                }
-                Some(Step::Judge { answered: false }) => {
-                    tries += 1;
-                    let error = line.take().and_then(|line| line.error);
-                    self.tell(Standing::Away(error.map_or("no answer".into(), |error| error.to_string())));
-                    if self.plan.once {
-                        return End::Failed;
-                    }
-                }
+            };
+            let end = tokio::select! {
+                () = stopped(&mut stop) => Some(End::Stopped),
+                end = going_on => end,
+            };
+            if let Some(end) = end {
+                return end;
             }
         }
+    }
+
+    /// What is due; an end when there is nothing more to do.
+    async fn step(&mut self, talk: &mut Talk) -> Option<End> {
+        match talk.announcer.step(self.now_ms())? {
+            Step::Prepare => match self.prepare(talk.line.take(), talk.tries).await {
+                Ok(line) => {
+                    talk.line = Some(line);
+                    talk.announcer.ready(self.now_ms());
+                    None
+                }
+                Err(standing) => {
+                    talk.pace.failed(self.now_ms());
+                    talk.announcer.put_off(talk.pace.due_ms());
+                    self.failed(standing)
+                }
+            },
+            Step::Announce => {
+                if let Some(line) = &mut talk.line {
+                    let sent = line.socket.send(&talk.announcer.announcement(&line.offer)).await;
+                    line.error = sent.err().or(line.error.take());
+                }
+                None
+            }
+            Step::Judge { answered: true } => {
+                talk.pace.accepted(self.now_ms());
+                talk.tries = 0;
+                self.plan.once.then_some(End::Accepted)
+            }
+            Step::Judge { answered: false } => {
+                talk.tries += 1;
+                let error = talk.line.take().and_then(|line| line.error);
+                self.failed(Standing::Away(error.map_or("no answer".into(), |error| error.to_string())))
+            }
+        }
+    }
+
+    fn failed(&mut self, standing: Standing) -> Option<End> {
+        self.tell(standing);
+        self.plan.once.then_some(End::Failed)
     }
 
     /// Asks the game, and finds the master; one that answered stays where it was.

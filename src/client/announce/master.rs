@@ -22,10 +22,16 @@ pub struct Master {
     pub(super) port: u16,
 }
 
-/// The door through which a server is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
+    /// Announced to by datagrams, with a handshake.
     Iceball,
+    /// Announced to by a request that is answered.
+    Answers(Door),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Door {
     NetPanzer,
     Bloodmasters,
     Api,
@@ -40,9 +46,9 @@ impl Master {
         }
         let (kind, port, only) = match url.scheme.as_str() {
             iceball::NAME => (Kind::Iceball, iceball::CARD.master_port, Some(iceball::NAME)),
-            netpanzer::NAME => (Kind::NetPanzer, netpanzer::CARD.master_port, None),
-            "bloodmasters+http" => (Kind::Bloodmasters, None, Some(bloodmasters::NAME)),
-            "http" => (Kind::Api, None, None),
+            netpanzer::NAME => (Kind::Answers(Door::NetPanzer), netpanzer::CARD.master_port, None),
+            "bloodmasters+http" => (Kind::Answers(Door::Bloodmasters), None, Some(bloodmasters::NAME)),
+            "http" => (Kind::Answers(Door::Api), None, None),
             _ => {
                 let known = "iceball://host, netpanzer://host, bloodmasters+http://host/ or http://host (a Rallypoint)";
                 return Err(format!("`{text}`: a server cannot be announced there; masters are {known}"));
@@ -98,9 +104,12 @@ mod tests {
         let parsed = |text: &str, game: &str| Master::parse(text, game).map(|master| (master.kind, master.port));
         assert_eq!(parsed("iceball://play.example", "iceball"), Ok((Kind::Iceball, 27790)));
         assert_eq!(parsed("iceball://play.example:1", "iceball"), Ok((Kind::Iceball, 1)));
-        assert_eq!(parsed("netpanzer://127.0.0.1", "hyperbol"), Ok((Kind::NetPanzer, 28900)));
-        assert_eq!(parsed("bloodmasters+http://h/list.php", "bloodmasters"), Ok((Kind::Bloodmasters, 80)));
-        assert_eq!(parsed("http://h:8080", "anything"), Ok((Kind::Api, 8080)));
+        assert_eq!(parsed("netpanzer://127.0.0.1", "hyperbol"), Ok((Kind::Answers(Door::NetPanzer), 28900)));
+        assert_eq!(
+            parsed("bloodmasters+http://h/list.php", "bloodmasters"),
+            Ok((Kind::Answers(Door::Bloodmasters), 80))
+        );
+        assert_eq!(parsed("http://h:8080", "anything"), Ok((Kind::Answers(Door::Api), 8080)));
         for (text, game, says) in [
             ("iceball://h", "netpanzer", "takes iceball servers only"),
             ("bloodmasters+http://h", "iceball", "takes bloodmasters servers only"),

@@ -35,6 +35,8 @@ pub struct Announcer {
     last_ms: u64,
     sent: u8,
     answered: bool,
+    /// Since the last announcement.
+    answered_last: bool,
     /// Refusals that may still come for announcements made before falling back: they say nothing new.
     late_refusals: u8,
 }
@@ -76,6 +78,7 @@ impl Announcer {
             last_ms: now_ms,
             sent: 0,
             answered: false,
+            answered_last: false,
             late_refusals: 0,
         }
     }
@@ -84,6 +87,7 @@ impl Announcer {
     pub fn due_ms(&self) -> u64 {
         match self.sent {
             0 => self.burst_ms,
+            BURST.. if self.answered_last => self.last_ms,
             BURST.. => self.last_ms + PATIENCE_MS,
             _ => self.last_ms + PACKET_EVERY_MS,
         }
@@ -105,6 +109,7 @@ impl Announcer {
         }
         self.sent += 1;
         self.last_ms = now_ms;
+        self.answered_last = false;
         Some(Step::Announce)
     }
 
@@ -141,7 +146,7 @@ impl Announcer {
     pub fn hear<'a>(&mut self, now_ms: u64, bytes: &'a [u8]) -> Heard<'a> {
         match FromMaster::parse(bytes) {
             Ok(FromMaster::Accepted { cookie }) => {
-                self.answered = true;
+                (self.answered, self.answered_last) = (true, true);
                 Heard::Accepted { cookie }
             }
             Ok(FromMaster::BadVersion { heartbeat_version, version }) => {
@@ -262,6 +267,15 @@ mod tests {
         }
         assert_eq!(steps(&mut announcer, 10_000).last().unwrap().1, Step::Judge { answered: true });
         assert_eq!(steps(&mut announcer, 50_000).last().unwrap().1, Step::Judge { answered: false }, "in this burst");
+    }
+
+    #[test]
+    fn a_burst_is_over_when_its_last_announcement_is_answered() {
+        let mut announcer = announcer(0);
+        assert_eq!(sent_at(&steps(&mut announcer, 4_000)).len(), 5);
+        announcer.hear(4_050, b"MSOKcookie");
+        assert_eq!(announcer.step(4_050), Some(Step::Judge { answered: true }));
+        assert_eq!(announcer.due_ms(), 40_000);
     }
 
     #[test]
