@@ -73,7 +73,7 @@ every master; otherwise given up by all, or called malformed (BADF) by one; 2 us
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = plan(arguments).map_err(|error| Failure::new(Exit::Usage, error))?;
     if plan.masters.iter().any(Master::is_iceball) && plan.source.is_none() && plan.offer.facts.name.is_empty() {
-        eprintln!("no --name: the server will be listed without one");
+        let _ = writeln!(std::io::stderr(), "no --name: the server will be listed without one");
     }
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;

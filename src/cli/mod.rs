@@ -4,6 +4,7 @@ mod announce;
 mod config;
 mod serve;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -57,7 +58,8 @@ pub fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("rallypoint: {}", failure.message);
+            // Nobody may be listening; the exit code says it all the same.
+            let _ = writeln!(std::io::stderr(), "rallypoint: {}", failure.message);
             ExitCode::from(failure.exit as u8)
         }
     }

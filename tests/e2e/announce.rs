@@ -387,6 +387,17 @@ fn what_the_game_says_is_announced_and_a_silent_game_is_not() {
 }
 
 #[test]
+fn it_goes_on_when_nobody_reads_its_messages() {
+    let (address, requests) = answering(|_| br"\final\".to_vec());
+    let mut command = command();
+    command.args(["announce", "any-game", "--port", "9", "--once", "--master", &format!("netpanzer://{address}")]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    assert_eq!(until("the end", || child.try_wait().unwrap()).code(), Some(0));
+    assert_eq!(requests.lock().unwrap().len(), 1);
+}
+
+#[test]
 fn mistakes_are_explained() {
     let fails = |arguments: &[&str], says: &str| {
         let output = command().arg("announce").args(arguments).output().unwrap();

@@ -163,7 +163,9 @@ async fn receive<'a>(line: &'a mut Option<Line>, buffer: &'a mut [u8]) -> (&'a L
     loop {
         match line.socket.recv_from(buffer).await {
             // What came between binding and connecting may be from anybody.
-            Ok((size, from)) if from == line.master => return (line, buffer.get(..size).unwrap_or_default()),
+            Ok((size, from)) if (from.ip(), from.port()) == (line.master.ip(), line.master.port()) => {
+                return (line, buffer.get(..size).unwrap_or_default());
+            }
             Ok(_) => {}
             Err(error) => {
                 line.error = Some(error);
