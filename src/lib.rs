@@ -5,6 +5,7 @@
 //! same, through [`net::tcp`].
 //!
 //! [`model`] holds the words that all rooms share; [`bytes`], [`text`] and [`cookie`] are what protocols are made of.
+//! [`client`] is the other side of the protocols, [`export`] where lists go.
 //! [`config`] is the operator's word, [`cli`] the commands, [`app`] puts the rooms together.
 
 pub mod app;

@@ -1,5 +1,6 @@
 //! The commands. Data goes to stdout, messages to stderr; the exit code says how it went.
 
+mod announce;
 mod config;
 mod export;
 mod list;
@@ -8,6 +9,7 @@ mod serve;
 mod shown;
 mod simulate;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -45,6 +47,8 @@ enum Command {
     Export(export::Arguments),
     /// Run pretend game servers, to try launchers and masters with
     Simulate(simulate::Arguments),
+    /// Announce a game server to masters, for as long as this runs
+    Announce(announce::Arguments),
 }
 
 /// An error and the exit code that goes with it.
@@ -90,11 +94,13 @@ pub fn run() -> ExitCode {
         Command::Query(arguments) => query::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Announce(arguments) => announce::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("rallypoint: {}", failure.message);
+            // Nobody may be listening; the exit code says it all the same.
+            let _ = writeln!(std::io::stderr(), "rallypoint: {}", failure.message);
             ExitCode::from(failure.exit as u8)
         }
     }

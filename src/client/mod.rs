@@ -4,6 +4,8 @@
 //! [`place`] reads typed addresses, [`list`] fetches a master's list, [`query`] asks many servers at once, [`simulate`]
 //! pretends to be servers and [`heartbeat`] announces them.
 
+pub mod announce;
+pub mod ask_one;
 pub mod heartbeat;
 pub mod http;
 pub mod list;
@@ -11,6 +13,7 @@ pub mod place;
 pub mod query;
 pub mod rallypoint;
 pub mod simulate;
+pub mod url;
 
 use crate::model::{Address, Facts, Game};
 use crate::protocols::{Listed, hyperbol};

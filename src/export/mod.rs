@@ -5,6 +5,7 @@
 
 pub mod csv;
 pub mod file;
+pub mod ftp;
 pub mod json;
 pub mod table;
 pub mod xml;

@@ -3,6 +3,7 @@
 //! A rule takes bytes and a time and returns effects. Nothing here knows a socket, a runtime or a clock, so every
 //! rule is tested with byte arrays and made-up times.
 
+pub mod announce;
 pub mod bloodmasters;
 pub mod hyperbol;
 pub mod iceball;

@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod announce;
 mod api;
 mod bad_input;
 mod bloodmasters;
 mod commands;
+mod ftp;
 mod house;
 mod http;
 mod hyperbol;

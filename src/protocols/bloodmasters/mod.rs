@@ -1,6 +1,7 @@
 //! Bloodmasters: game servers announce themselves to a page of a web server, which gives launchers the list and game
 //! servers the ban list; a launcher asks each server about itself over UDP.
 
+pub mod announce;
 pub mod answer;
 pub mod fetch;
 pub mod list;

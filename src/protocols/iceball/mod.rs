@@ -1,6 +1,7 @@
 //! Iceball: game servers announce themselves over UDP, prove their address with a cookie, and are listed over HTTP
 //! on the same port number.
 
+pub mod announce;
 pub mod answer;
 pub mod fetch;
 pub mod list;
