@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::value::{Item, Problem};
-use super::{Config, iceball_word};
+use super::{Config, hyperbol_word, iceball_word};
 use crate::protocols::netpanzer::wire::TOKEN_BYTES_MAX;
 
 pub struct Key {
@@ -66,6 +66,17 @@ pub const KEYS: &[Key] = &[
         example: "",
         set: |config, item| {
             config.web.stylesheet = file(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "web.token",
+        doc: "Whoever sends it (`Authorization: Bearer …`) may announce other addresses than their own through the API;\n\
+              empty: nobody may.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            config.web.token = item.text()?.to_string();
             Ok(())
         },
     },
@@ -191,6 +202,39 @@ pub const KEYS: &[Key] = &[
             let text = item.text()?;
             let address = || item.parsed("an address like \"203.0.113.5:28900\"");
             config.netpanzer.settings.public = if text.is_empty() { None } else { Some(address()?) };
+            Ok(())
+        },
+    },
+    Key {
+        path: "hyperbol.listen",
+        doc: "TCP for game clients.",
+        default: "[\"0.0.0.0:20203\"]",
+        example: "",
+        set: |config, item| {
+            config.hyperbol.listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "hyperbol.servers",
+        doc: "Servers that need not announce themselves: asked within seconds, listed while they answer. The flavor makes\n\
+              one official: 0 unofficial, 1 IMF home, 2 Republic home, 3 Syndicate home, 4 Arena, 5 Team Arena,\n\
+              6 Bounty Arena, 7 Training Arena.",
+        default: "[]",
+        example: "[[hyperbol.servers]]\naddress = \"203.0.113.5:20200\"\nflavor = 4",
+        set: |config, item| {
+            config.hyperbol.servers =
+                item.list("a list of tables: write [[hyperbol.servers]]", |table| hyperbol_word(&table))?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "bloodmasters.list",
+        doc: "/bloodmasterslist.php on every HTTP listener, for game servers and launchers.",
+        default: "true",
+        example: "",
+        set: |config, item| {
+            config.bloodmasters.list = item.boolean()?;
             Ok(())
         },
     },

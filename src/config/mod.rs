@@ -8,14 +8,15 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use toml::de::{DeTable, DeValue};
 use tracing::Level;
 
 use crate::model::{Address, Game, OperatorWord, Word};
-use crate::protocols::{iceball, netpanzer};
+use crate::protocols::{hyperbol, iceball, netpanzer};
 use crate::registry::Settings;
 use keys::{KEYS, Key};
 use value::Item;
@@ -26,6 +27,8 @@ pub struct Config {
     pub web: Web,
     pub iceball: Iceball,
     pub netpanzer: Netpanzer,
+    pub hyperbol: Hyperbol,
+    pub bloodmasters: Bloodmasters,
     pub probe: Probe,
     pub guard: Guard,
 }
@@ -37,6 +40,8 @@ pub struct Web {
     /// None: the built-in one.
     pub template: Option<PathBuf>,
     pub stylesheet: Option<PathBuf>,
+    /// The operator's token for the API; empty: none.
+    pub token: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +58,17 @@ pub struct Netpanzer {
     pub settings: netpanzer::serve::Settings,
     /// Other masters, as typed: names are looked up when they are needed.
     pub neighbours: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hyperbol {
+    pub listen: Vec<SocketAddr>,
+    pub servers: Vec<OperatorWord>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bloodmasters {
+    pub list: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +93,13 @@ impl Default for Config {
     fn default() -> Config {
         let mut config = Config {
             log: Level::INFO,
-            web: Web { listen: Vec::new(), title: String::new(), template: None, stylesheet: None },
+            web: Web {
+                listen: Vec::new(),
+                title: String::new(),
+                template: None,
+                stylesheet: None,
+                token: String::new(),
+            },
             iceball: Iceball {
                 listen: Vec::new(),
                 client_listen: Vec::new(),
@@ -85,6 +107,8 @@ impl Default for Config {
                 servers: Vec::new(),
             },
             netpanzer: Netpanzer { listen: Vec::new(), settings: Default::default(), neighbours: Vec::new() },
+            hyperbol: Hyperbol { listen: Vec::new(), servers: Vec::new() },
+            bloodmasters: Bloodmasters { list: false },
             probe: Probe { every: Duration::ZERO, misses: 0, per_second_max: 0 },
             guard: Guard {
                 servers_max: 0,
@@ -192,10 +216,16 @@ impl Config {
                 ("iceball.listen", &config.iceball.listen),
                 ("iceball.client_listen", &config.iceball.client_listen),
                 ("netpanzer.listen", &config.netpanzer.listen),
+                ("hyperbol.listen", &config.hyperbol.listen),
             ]
         });
         let changed = old.into_iter().zip(new).filter(|(old, new)| old != new);
         changed.map(|((path, _), _)| path).collect()
+    }
+
+    /// The operator's words on servers, of all games.
+    pub fn words(&self) -> Arc<[OperatorWord]> {
+        self.iceball.servers.iter().chain(&self.hyperbol.servers).cloned().collect()
     }
 
     /// What the registry has to know.
@@ -206,6 +236,16 @@ impl Config {
             ask_every_ms: self.probe.every.as_millis() as u64,
             misses_max: self.probe.misses,
         }
+    }
+}
+
+impl Guard {
+    pub fn ipv4_bans(&self) -> Vec<Ipv4Net> {
+        let ipv4 = |ban: &IpNet| match ban {
+            IpNet::V4(net) => Some(*net),
+            IpNet::V6(_) => None,
+        };
+        self.bans.iter().filter_map(ipv4).collect()
     }
 }
 
@@ -248,6 +288,15 @@ fn iceball_word(table: &Item<'_>) -> Result<OperatorWord, value::Problem> {
     let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
     let word = Word { official, priority: priority as i32, flavor: 0 };
     Ok(OperatorWord { address, game: Game::Known(iceball::NAME), word, asked: false })
+}
+
+/// The operator's word on a Hyperbol server: it need not announce itself, and only here can it be made official.
+fn hyperbol_word(table: &Item<'_>) -> Result<OperatorWord, value::Problem> {
+    table.only(&["address", "flavor"])?;
+    let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20200\""))?;
+    let flavor = table.optional("flavor", |item| item.integer(0, 255))?.unwrap_or(0) as u8;
+    let word = Word { official: flavor != 0, priority: 0, flavor };
+    Ok(OperatorWord { address, game: Game::Known(hyperbol::NAME), word, asked: true })
 }
 
 #[cfg(test)]

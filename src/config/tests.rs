@@ -78,6 +78,11 @@ fn wrong_types_and_impossible_values() {
         ("[netpanzer]\npassword = 'a\\b'", "without a backslash"),
         ("[netpanzer]\npublic = \"x\"", "must be an address like"),
         ("[probe]\nevery = \"1h\"", "from \"1s\" to \"15m\""),
+        (
+            "[[hyperbol.servers]]\naddress = \"1.2.3.4:5\"\nflavor = 256",
+            ":3: hyperbol.servers: flavor must be a whole number",
+        ),
+        ("[bloodmasters]\nlist = 1", ":2: bloodmasters.list: must be true or false"),
         ("log = \"loud\"", ":1: log: must be \"error\""),
         ("log = ", ":1: "),
         ("log = \"info\"\nlog = \"warn\"", ":2: "),

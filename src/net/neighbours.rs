@@ -122,8 +122,6 @@ fn add(hub: &Hub, master: Address) {
     if hub.view().of_game(MASTER).count() >= MASTERS_MAX {
         return;
     }
-    let key = |key: &str, value: String| (key.as_bytes().into(), value.into_bytes().into());
-    let keys = vec![key("gamename", MASTER.into()), key("port", master.port().to_string())];
     let announce = Announce {
         address: master,
         game: Game::Known(MASTER),
@@ -132,7 +130,7 @@ fn add(hub: &Hub, master: Address) {
         life_ms: LIFE_MS,
         asked: false,
         rtt_us: None,
-        keys: Some(Arc::new(HeartbeatKeys(keys))),
+        keys: Some(Arc::new(HeartbeatKeys::of(MASTER, master))),
         facts: Facts::default(),
     };
     hub.apply_one(&Change::Announce(announce), now);

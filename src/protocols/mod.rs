@@ -85,9 +85,17 @@ pub enum Effect<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    Cookie,
-    BadVersion,
-    BadFormat,
+    /// A cookie, for a server that announced this port.
+    Cookie {
+        port: u16,
+    },
+    BadVersion {
+        heartbeat_version: u16,
+        version: u32,
+    },
+    BadFormat {
+        length: u16,
+    },
 }
 
 /// Why a datagram got silence.
@@ -150,6 +158,9 @@ pub trait StreamRules: Send + Sync {
 /// One conversation. It is told what happens, writes to `out`, and says what it wants next.
 pub trait Session: Send {
     fn on(&mut self, event: Event<'_>, view: &View, out: &mut Vec<Bytes>) -> Next;
+
+    /// How many lists it has given so far.
+    fn lists(&self) -> u64;
 }
 
 #[derive(Debug)]

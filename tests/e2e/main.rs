@@ -4,11 +4,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod announce;
+mod api;
 mod bad_input;
+mod bloodmasters;
 mod commands;
 mod ftp;
 mod house;
 mod http;
+mod hyperbol;
 mod iceball;
 mod netpanzer;
 mod real_programs;

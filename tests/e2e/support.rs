@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 /// Nothing in these tests takes longer than this unless it is broken.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-pub const LISTENERS: [&str; 4] = ["web.listen", "iceball.listen", "iceball.client_listen", "netpanzer.listen"];
+pub const LISTENERS: [&str; 5] =
+    ["web.listen", "iceball.listen", "iceball.client_listen", "netpanzer.listen", "hyperbol.listen"];
 
 /// Waits until `look` finds what it looks for.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -142,9 +143,13 @@ impl Server {
         self.json("/master.json")["servers"].as_array().unwrap().clone()
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Resident memory in KiB.
     pub fn memory_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }

@@ -4,6 +4,7 @@
 pub mod announce;
 pub mod list;
 pub mod query;
+pub mod serve;
 pub mod wire;
 
 use super::Card;

@@ -2,6 +2,7 @@
 //! The master alone says which servers are official.
 
 pub mod query;
+pub mod serve;
 pub mod wire;
 
 use std::net::Ipv4Addr;
