@@ -348,6 +348,32 @@ fn a_rallypoints_api_gets_json_and_its_reason_is_shown() {
 }
 
 #[test]
+fn hyperbol_and_bloodmasters_at_a_real_rallypoint_by_every_door() {
+    let server = Server::start(&["probe.every=15m"]);
+    let web = server.address("web.listen");
+    let listed = |game: &str| server.json(&format!("/api/v1/servers?game={game}"))["servers"].clone();
+    let (hyperbol, _) = crate::hyperbol::game();
+    let doors = [format!("http://{web}"), format!("netpanzer://{}", server.address("netpanzer.listen"))];
+    for door in &doors {
+        let game = format!("hyperbol://127.0.0.1:{hyperbol}");
+        let (code, said) = once(&["hyperbol", "--master", door, "--from-query", &game]);
+        assert_eq!((code, said), (0, format!("listed at {door}\n")));
+        until("the list", || (listed("hyperbol")[0]["port"] == hyperbol).then_some(()));
+    }
+    let bloodmasters = crate::bloodmasters::game();
+    let door = format!("bloodmasters+http://{web}/bloodmasterslist.php");
+    let (code, said) = once(&["bloodmasters", "--port", &bloodmasters.to_string(), "--master", &door]);
+    assert_eq!((code, said), (0, format!("listed at {door}\n")));
+    until("the list", || (listed("bloodmasters")[0]["port"] == bloodmasters).then_some(()));
+
+    // A game that does not answer is refused by the same door, in its own words.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let (code, said) = once(&["hyperbol", "--port", &silent, "--master", &doors[0]]);
+    assert_eq!(code, 1);
+    assert!(said.contains(&format!("{}: refused: no answer from 127.0.0.1:{silent}", doors[0])), "{said}");
+}
+
+#[test]
 fn odd_answers_of_netpanzer_masters() {
     for (answer, says) in [
         (&br"\error\wrong password for master update\final\"[..], "refused: wrong password for master update"),
