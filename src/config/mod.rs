@@ -157,6 +157,9 @@ impl Config {
                 errors.push(format!("--set {assignment}: {reason}"));
             }
         }
+        if errors.is_empty() {
+            config.check_listeners(&mut errors);
+        }
         if errors.is_empty() { Ok(config) } else { Err(Errors(errors)) }
     }
 
@@ -210,17 +213,32 @@ impl Config {
 
     /// The keys whose values differ between two configurations and cannot change while the program runs.
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
-        let [old, new] = [self, new].map(|config| {
-            [
-                ("web.listen", &config.web.listen),
-                ("iceball.listen", &config.iceball.listen),
-                ("iceball.client_listen", &config.iceball.client_listen),
-                ("netpanzer.listen", &config.netpanzer.listen),
-                ("hyperbol.listen", &config.hyperbol.listen),
-            ]
-        });
-        let changed = old.into_iter().zip(new).filter(|(old, new)| old != new);
+        let changed = self.listeners().into_iter().zip(new.listeners()).filter(|(old, new)| old != new);
         changed.map(|((path, _), _)| path).collect()
+    }
+
+    fn listeners(&self) -> [(&'static str, &Vec<SocketAddr>); 5] {
+        [
+            ("web.listen", &self.web.listen),
+            ("iceball.listen", &self.iceball.listen),
+            ("iceball.client_listen", &self.iceball.client_listen),
+            ("netpanzer.listen", &self.netpanzer.listen),
+            ("hyperbol.listen", &self.hyperbol.listen),
+        ]
+    }
+
+    /// An address that is named twice could be bound only once.
+    fn check_listeners(&self, errors: &mut Vec<String>) {
+        let mut seen: Vec<(&str, SocketAddr)> = Vec::new();
+        for (path, addresses) in self.listeners() {
+            for &address in addresses.iter().filter(|address| address.port() != 0) {
+                match seen.iter().find(|(_, known)| *known == address) {
+                    Some((other, _)) if *other == path => errors.push(format!("{path}: {address} stands there twice")),
+                    Some((other, _)) => errors.push(format!("{path}: {address} is taken by {other} already")),
+                    None => seen.push((path, address)),
+                }
+            }
+        }
     }
 
     /// The operator's words on servers, of all games.
