@@ -6,6 +6,8 @@
 mod api;
 mod bad_input;
 mod bloodmasters;
+mod browser;
+mod chromium;
 mod commands;
 mod house;
 mod http;
