@@ -29,8 +29,8 @@ use crate::net::neighbours::{self, Network};
 use crate::net::session::{self, Desk, SharedStreamRules};
 use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
-use crate::protocols::{DatagramRules, StreamRules, hyperbol, iceball, netpanzer};
-use crate::web::{self, HttpLimits, Pages, Site};
+use crate::protocols::{DatagramRules, StreamRules, card, hyperbol, iceball, netpanzer};
+use crate::web::{self, Home, HttpLimits, Pages, Site};
 
 /// A cookie key seals for this long, and opens for as long again; longer than any cookie is good for.
 const KEY_EVERY: Duration = Duration::from_secs(60);
@@ -123,7 +123,7 @@ impl App {
         }
         for (key, listener) in bound.http {
             let listener = listening(key, listener)?;
-            self.serve_http(listener);
+            self.serve_http(listener, home(key));
         }
         for (key, listener) in bound.netpanzer {
             let listener = listening(key, listener)?;
@@ -220,8 +220,8 @@ impl App {
         }
     }
 
-    fn serve_http(&mut self, listener: TcpListener) {
-        let router = web::router(self.site.clone());
+    fn serve_http(&mut self, listener: TcpListener, home: Home) {
+        let router = web::router(self.site.clone(), home);
         let limits = self.limits.clone();
         let stop = self.stop_tasks.subscribe();
         let stop_connections = stop.clone();
@@ -289,6 +289,11 @@ fn connections_max(config: &Config) -> usize {
         );
     }
     wanted.min(possible)
+}
+
+/// The game whose section of the configuration a listener is in.
+fn home(key: &str) -> Home {
+    Home(key.split('.').next().and_then(card).map(|card| card.name))
 }
 
 fn listening(key: &str, listener: std::net::TcpListener) -> anyhow::Result<TcpListener> {

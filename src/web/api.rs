@@ -1,7 +1,7 @@
 //! The JSON API. Its OpenAPI document is made from these handlers.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, Request, State};
@@ -27,8 +27,6 @@ use crate::registry::view::{Renderer, View};
 const LIST_FRESH: Fresh = Fresh::Seconds(2);
 /// An announcement is a few dozen bytes.
 const BODY_BYTES_MAX: usize = 4096;
-/// Different lists that are rendered once per change; one more pushes out the oldest.
-const LISTS_MAX: usize = 32;
 /// Longer names are no games.
 const GAME_BYTES_MAX: usize = 64;
 
@@ -106,25 +104,6 @@ impl Renderer for ListRenderer {
     }
 }
 
-/// The lists that were asked for lately. A renderer that stays the same is rendered once per change, and ahead of time.
-#[derive(Default)]
-pub struct Lists(Mutex<Vec<(Filter, Arc<dyn Renderer>)>>);
-
-impl Lists {
-    fn renderer(&self, filter: Filter) -> Arc<dyn Renderer> {
-        let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, renderer)) = lists.iter().find(|(known, _)| *known == filter) {
-            return renderer.clone();
-        }
-        if lists.len() >= LISTS_MAX {
-            lists.remove(0);
-        }
-        let renderer: Arc<dyn Renderer> = Arc::new(ListRenderer { filter: filter.clone() });
-        lists.push((filter, renderer.clone()));
-        renderer
-    }
-}
-
 /// Listed servers, filtered, sorted, page by page
 #[utoipa::path(get, path = "/api/v1/servers", tag = "servers", params(Filter), responses(
     (status = 200, description = "The servers", body = ServerList),
@@ -134,7 +113,7 @@ async fn list(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers:
     match Filter::parse(query.as_deref().unwrap_or_default(), true) {
         Ok(filter) => {
             site.metrics.listed("api", 1);
-            let renderer = site.lists.renderer(filter);
+            let renderer = site.lists.renderer(filter, |filter| Arc::new(ListRenderer { filter }));
             reply::rendered(&site.render(&renderer), JSON, &headers, LIST_FRESH)
         }
         Err(error) => bad_request(&error),

@@ -3,19 +3,23 @@
 mod api;
 mod bloodmasters;
 mod check;
+mod doctor;
 mod events;
 mod filter;
 mod http;
 mod json;
+mod lists;
+mod manual;
 mod page;
 mod reply;
+mod template;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use axum::extract::{Request, State};
+use axum::extract::{Extension, RawQuery, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -33,12 +37,17 @@ use crate::protocols::bloodmasters::serve::ServerLines;
 use crate::protocols::iceball::{self, list::MasterJson};
 use crate::registry::view::{Rendered, Renderer};
 use events::Events;
+use filter::Filter;
 pub use http::{HttpLimits, serve_connection};
-pub use page::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE, PageError};
+use lists::Lists;
+use page::{Ask, Index, IndexRenderer};
+pub use page::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE};
 use reply::Fresh;
+pub use template::PageError;
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -52,14 +61,19 @@ pub struct Site {
     guard: Arc<Guard>,
     metrics: Arc<Metrics>,
     pages: ArcSwap<Pages>,
-    lists: api::Lists,
+    lists: Lists<Filter>,
     events: Events,
     openapi: Rendered,
 }
 
 /// What follows from the configuration: renderers and files. Replaced as a whole.
 pub struct Pages {
-    index: Arc<dyn Renderer>,
+    index: Arc<Index>,
+    /// The index page as it was asked for lately.
+    indexes: Lists<Ask>,
+    doctor: doctor::Page,
+    manual: manual::Page,
+    script: Rendered,
     master_json: Arc<dyn Renderer>,
     stylesheet: Arc<Rendered>,
     /// Whether Bloodmasters' list is served at all.
@@ -75,7 +89,11 @@ impl Pages {
     /// Reads the operator's files; an error names the file and what is wrong with it.
     pub fn load(config: &Config) -> Result<Pages, PageError> {
         Ok(Pages {
-            index: Arc::new(page::Index::load(&config.web)?),
+            index: Arc::new(Index::load(&config.web)?),
+            indexes: Lists::default(),
+            doctor: doctor::Page::new(&config.web.title)?,
+            manual: manual::Page::new(&config.web.title, &api::routes().1)?,
+            script: Rendered::new(page::SCRIPT),
             master_json: Arc::new(MasterJson { settings: config.iceball.settings }),
             stylesheet: Arc::new(Rendered::new(page::stylesheet(&config.web)?)),
             bloodmasters: config.bloodmasters.list,
@@ -97,7 +115,7 @@ impl Site {
             guard,
             metrics,
             pages: ArcSwap::from_pointee(pages),
-            lists: api::Lists::default(),
+            lists: Lists::default(),
             events: Events::new(run),
             openapi: Rendered::new(document.to_pretty_json().unwrap_or_default()),
         })
@@ -129,11 +147,19 @@ impl Site {
     }
 }
 
-pub fn router(site: Arc<Site>) -> Router {
+/// The game that a listener belongs to: its page shows this one where the address names none.
+#[derive(Clone, Copy, Debug)]
+pub struct Home(pub Option<&'static str>);
+
+pub fn router(site: Arc<Site>, home: Home) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/index.html", get(index))
         .route("/style.css", get(stylesheet))
+        .route("/page.js", get(script))
+        .route("/doctor", get(doctor::page))
+        .route("/api", get(manual::page))
+        .route("/api/v1", get(manual::page))
         .route("/master.json", get(master_json))
         .route("/bloodmasterslist.php", get(bloodmasters::list))
         .route("/healthz", get(|| async { "ok\n" }))
@@ -144,15 +170,33 @@ pub fn router(site: Arc<Site>) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(axum::middleware::from_fn(api::allow_everyone))
+        .layer(Extension(home))
         .with_state(site)
 }
 
-async fn index(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    let mut response = reply::rendered(&site.list(|pages| &pages.index), HTML, &headers, Fresh::Ask);
+async fn index(
+    State(site): State<Arc<Site>>,
+    Extension(Home(home)): Extension<Home>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let pages = site.pages.load();
+    let ask = Ask::parse(query.as_deref().unwrap_or_default(), home);
+    let renderer = pages.indexes.renderer(ask, |ask| Arc::new(IndexRenderer { index: pages.index.clone(), ask }));
+    page_of(&site.render(&renderer), &headers)
+}
+
+/// A page for people: only what is ours may run, be shown or be asked by it.
+fn page_of(page: &Rendered, headers: &HeaderMap) -> Response {
+    let mut response = reply::rendered(page, HTML, headers, Fresh::Ask);
     let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                   form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
     reply::set(&mut response, header::CONTENT_SECURITY_POLICY, policy);
     response
+}
+
+async fn script(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    reply::rendered(&site.pages.load().script, JAVASCRIPT, &headers, Fresh::Ask)
 }
 
 async fn stylesheet(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {

@@ -1,69 +1,128 @@
-//! The page, from a template that the operator can replace. Everything in it is escaped by the template engine:
-//! nothing from the network is ever markup.
+//! The page: one list of servers, filtered and sorted as the address says, from a template that the operator can
+//! replace. What it shows without JavaScript, `assets/page.js` keeps true with it.
 
-use std::fmt;
-use std::path::Path;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Value, context};
 use serde::Serialize;
-use tracing::warn;
 
+use super::filter::{Filter, Wrong};
 use super::json::rfc3339;
+use super::template::{PageError, Template, read};
 use crate::config;
-use crate::model::Server;
-use crate::protocols::{CARDS, card};
+use crate::model::{Address, Player, Server};
+use crate::protocols::{CARDS, Card, card};
 use crate::registry::view::{Renderer, View};
 
 pub const BUILT_IN_TEMPLATE: &str = include_str!("../../assets/index.html");
 pub const BUILT_IN_STYLESHEET: &str = include_str!("../../assets/style.css");
+pub const SCRIPT: &str = include_str!("../../assets/page.js");
 
-const NAME: &str = "index.html";
+/// Rows on a page when the reader names no limit: what a phone draws at once. There is a link to the next page.
+const ROWS: u16 = 100;
+/// Games without a card that can be chosen on the page. Anybody can announce a new name.
+const OTHER_GAMES_MAX: usize = 20;
+/// Mistakes in an address that are told.
+const WRONG_MAX: usize = 5;
 
-/// What is wrong with one of the operator's files.
-#[derive(Debug)]
-pub struct PageError(String);
-
-impl fmt::Display for PageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for PageError {}
-
-fn read(path: &Path, key: &str) -> Result<String, PageError> {
-    std::fs::read_to_string(path).map_err(|error| PageError(format!("{key}: {}: {error}", path.display())))
-}
+/// The columns: what each is sorted by, and its title.
+const COLUMNS: [(&str, &str); 9] = [
+    ("name", "Server"),
+    ("players", "Players"),
+    ("map", "Map"),
+    ("mode", "Mode"),
+    ("version", "Version"),
+    ("game", "Game"),
+    ("rtt", "Round trip"),
+    ("proven", "Proven"),
+    ("first_seen", "First seen"),
+];
 
 pub fn stylesheet(web: &config::Web) -> Result<String, PageError> {
     let path = web.stylesheet.as_deref();
     path.map_or(Ok(BUILT_IN_STYLESHEET.to_string()), |path| read(path, "web.stylesheet"))
 }
 
-/// The index page.
-pub struct Index {
-    environment: Environment<'static>,
-    title: String,
+/// What a reader asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    filter: Filter,
+    /// The game that is shown where the address names none.
+    home: Option<&'static str>,
+    /// What was wrong with the address, and is left out of the filter.
+    wrong: Vec<Wrong>,
 }
 
-#[derive(Serialize)]
-struct Row<'a> {
-    game: &'a str,
-    game_title: &'a str,
-    name: &'a str,
-    address: String,
-    link: Option<String>,
-    mode: &'a str,
-    map: &'a str,
-    version: &'a str,
-    players_current: Option<u16>,
-    players_max: Option<u16>,
-    official: bool,
-    verified_by: &'static str,
-    proven_at: String,
-    first_seen: String,
+impl Ask {
+    /// Reads a query string; what is wrong in it is left out and told.
+    pub fn parse(query: &str, home: Option<&'static str>) -> Ask {
+        let mut pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
+        let names_a_game = pairs.iter().any(|(name, _)| name == "game");
+        let mut wrong: Vec<Wrong> = Vec::new();
+        let mut filter = loop {
+            let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(&pairs).finish();
+            match Filter::parse(&query, false) {
+                Ok(filter) => break filter,
+                Err(error) => {
+                    let before = pairs.len();
+                    pairs.retain(|(name, _)| error.parameter.as_deref() != Some(name));
+                    wrong.push(error);
+                    if pairs.len() == before {
+                        break Filter::default();
+                    }
+                }
+            }
+        };
+        wrong.truncate(WRONG_MAX);
+        if !names_a_game {
+            filter.game = home.map(String::from);
+        }
+        filter.limit.get_or_insert(ROWS);
+        Ask { filter, home, wrong }
+    }
+
+    /// The address of the page with other parameters.
+    fn link(&self, change: impl FnOnce(&mut Filter)) -> String {
+        let mut filter = Filter { after: None, ..self.filter.clone() };
+        change(&mut filter);
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        if filter.game.as_deref() != self.home {
+            query.append_pair("game", filter.game.as_deref().unwrap_or_default());
+        }
+        for (name, value) in [
+            ("q", &filter.q),
+            ("map", &filter.map),
+            ("mode", &filter.mode),
+            ("version", &filter.version),
+            ("verified_by", &filter.verified_by),
+            ("sort", &filter.sort),
+            ("after", &filter.after),
+        ] {
+            if let Some(value) = value {
+                query.append_pair(name, value);
+            }
+        }
+        for (name, flag) in [
+            ("not_empty", filter.not_empty),
+            ("not_full", filter.not_full),
+            ("no_password", filter.no_password),
+            ("official", filter.official),
+        ] {
+            if flag {
+                query.append_pair(name, "1");
+            }
+        }
+        if let Some(limit) = filter.limit.filter(|limit| *limit != ROWS) {
+            query.append_pair("limit", &limit.to_string());
+        }
+        format!("/?{}", query.finish()).trim_end_matches('?').to_string()
+    }
+}
+
+/// The index page's template.
+pub struct Index {
+    template: Template,
+    title: String,
 }
 
 impl Index {
@@ -77,117 +136,353 @@ impl Index {
             let line = error.line().map(|line| format!(":{line}")).unwrap_or_default();
             PageError(format!("web.template: {place}{line}: {error}"))
         };
-        let mut environment = Environment::new();
-        environment.set_auto_escape_callback(|_| AutoEscape::Html);
-        environment.set_formatter(|out, _, value| write_escaped(out, value));
-        environment.add_template_owned(NAME, source).map_err(tell)?;
-        let index = Index { environment, title: web.title.clone() };
-        index.try_render(&View::new(0, 0, Vec::new())).map_err(tell)?;
+        let template = Template::new("index.html", source).map_err(tell)?;
+        let index = Index { template, title: web.title.clone() };
+        index
+            .template
+            .try_render(&index.variables(&Ask::parse("", None), &View::new(0, 0, Vec::new())))
+            .map_err(tell)?;
         Ok(index)
     }
 
-    fn try_render(&self, view: &View) -> Result<String, minijinja::Error> {
-        let mut servers: Vec<&Arc<Server>> = view.games().collect();
-        let most_first = |server: &&Arc<Server>| {
-            let players = server.players_current.unwrap_or(0);
-            std::cmp::Reverse((server.word.priority, players, server.word.official))
-        };
-        servers.sort_by_key(most_first);
-        let players: u64 = servers.iter().map(|server| u64::from(server.players_current.unwrap_or(0))).sum();
-        let games: Vec<_> = CARDS.iter().map(|card| card.title).collect();
-        let rows: Vec<_> = servers.into_iter().map(|server| row(server)).collect();
-        let template = self.environment.get_template(NAME)?;
-        template.render(context! {
-            title => &self.title,
-            games => games,
-            serial => view.serial,
-            published_at => rfc3339(view.published_at_ms),
-            players => players,
-            servers => Value::from(Serde(&rows)),
-        })
+    fn variables<'a>(&'a self, ask: &'a Ask, view: &'a View) -> Variables<'a> {
+        let filter = &ask.filter;
+        let all = filter.apply(view);
+        let (page, next) = filter.page(&all);
+        let bare = Filter { game: filter.game.clone(), sort: filter.sort.clone(), ..Filter::default() };
+        let is_filtered = Filter { limit: None, after: None, ..filter.clone() } != bare;
+        Variables {
+            title: &self.title,
+            serial: view.serial,
+            published_at: rfc3339(view.published_at_ms),
+            total: all.len(),
+            players: all.iter().map(|server| u64::from(server.players_current.unwrap_or(0))).sum(),
+            servers: page.iter().map(|server| Row::new(server)).collect(),
+            blank: Row::default(),
+            games: games(view, filter.game.as_deref()),
+            home: ask.home.unwrap_or_default(),
+            filter: Choice::new(filter),
+            columns: COLUMNS.map(|(key, title)| Column::new(ask, key, title)),
+            wrong: &ask.wrong,
+            clear: is_filtered.then(|| ask.link(|filter| *filter = bare)),
+            next: next.map(|next| ask.link(|filter| filter.after = Some(next))),
+            first: filter.after.is_some().then(|| ask.link(|_| ())),
+        }
     }
 }
 
-/// As the engine does, but for the slash, which needs no escape and makes links unreadable.
-fn write_escaped(out: &mut minijinja::Output<'_>, value: &Value) -> Result<(), minijinja::Error> {
-    let text = value.to_string();
-    if value.is_safe() {
-        return out.write_str(&text).map_err(minijinja::Error::from);
-    }
-    for part in text.split_inclusive(['&', '<', '>', '"', '\'']) {
-        let special = part.chars().next_back();
-        let escaped = match special {
-            Some('&') => "&amp;",
-            Some('<') => "&lt;",
-            Some('>') => "&gt;",
-            Some('"') => "&quot;",
-            Some('\'') => "&#39;",
-            _ => {
-                out.write_str(part)?;
-                continue;
-            }
-        };
-        out.write_str(part.get(..part.len() - 1).unwrap_or_default())?;
-        out.write_str(escaped)?;
-    }
-    Ok(())
+/// The index page for one who asked.
+pub struct IndexRenderer {
+    pub index: Arc<Index>,
+    pub ask: Ask,
 }
 
-impl Renderer for Index {
+impl Renderer for IndexRenderer {
     fn render(&self, view: &View) -> Vec<u8> {
-        let page = self.try_render(view).unwrap_or_else(|error| {
-            warn!(%error, "the page template failed");
-            "The page cannot be shown: its template failed. The log says why.\n".into()
-        });
-        page.into_bytes()
+        self.index.template.render(&self.index.variables(&self.ask, view)).into_bytes()
     }
 }
 
-fn row(server: &Server) -> Row<'_> {
-    let card = card(server.game.name());
-    Row {
-        game: server.game.name(),
-        game_title: card.map_or(server.game.name(), |card| card.title),
-        name: server.texts.name(),
-        address: server.address.to_string(),
-        link: card.map(|card| (card.join_link)(server.address)),
-        mode: server.texts.mode(),
-        map: server.texts.map(),
-        version: server.texts.version(),
-        players_current: server.players_current,
-        players_max: server.players_max,
-        official: server.word.official,
-        verified_by: server.verified_by.name(),
-        proven_at: rfc3339(server.proven_at_ms),
-        first_seen: rfc3339(server.first_seen_ms),
+/// What the template is given. `assets/index.html` says what each is for.
+#[derive(Serialize)]
+struct Variables<'a> {
+    title: &'a str,
+    serial: u64,
+    published_at: String,
+    total: usize,
+    players: u64,
+    servers: Vec<Row<'a>>,
+    blank: Row<'a>,
+    games: Vec<Choosable<'a>>,
+    home: &'static str,
+    filter: Choice<'a>,
+    columns: [Column; COLUMNS.len()],
+    wrong: &'a [Wrong],
+    clear: Option<String>,
+    next: Option<String>,
+    first: Option<String>,
+}
+
+/// The parameters as they are; what is not set is empty or false.
+#[derive(Serialize)]
+struct Choice<'a> {
+    game: &'a str,
+    q: &'a str,
+    map: &'a str,
+    mode: &'a str,
+    version: &'a str,
+    not_empty: bool,
+    not_full: bool,
+    no_password: bool,
+    official: bool,
+    verified_by: &'a str,
+    sort: &'a str,
+}
+
+impl<'a> Choice<'a> {
+    fn new(filter: &'a Filter) -> Choice<'a> {
+        let text = |value: &'a Option<String>| value.as_deref().unwrap_or_default();
+        Choice {
+            game: text(&filter.game),
+            q: text(&filter.q),
+            map: text(&filter.map),
+            mode: text(&filter.mode),
+            version: text(&filter.version),
+            not_empty: filter.not_empty,
+            not_full: filter.not_full,
+            no_password: filter.no_password,
+            official: filter.official,
+            verified_by: text(&filter.verified_by),
+            sort: text(&filter.sort),
+        }
     }
+}
+
+#[derive(Serialize)]
+struct Column {
+    key: &'static str,
+    title: &'static str,
+    /// Sorts by this column, or turns the order where it is sorted by it already.
+    link: String,
+    /// `ascending` or `descending` where it is sorted by it.
+    sorted: Option<&'static str>,
+}
+
+impl Column {
+    fn new(ask: &Ask, key: &'static str, title: &'static str) -> Column {
+        let named = |sort: String| Filter { sort: Some(sort), ..Filter::default() }.sort();
+        let (ours, current) = (named(key.into()), ask.filter.sort());
+        let is_current = ours.key == current.key;
+        let turned = if is_current && ours == current { "-" } else { "" };
+        let direction = if current.descending { "descending" } else { "ascending" };
+        Column {
+            key,
+            title,
+            link: ask.link(|filter| filter.sort = Some(format!("{turned}{key}"))),
+            sorted: is_current.then_some(direction),
+        }
+    }
+}
+
+/// A game that can be chosen.
+#[derive(Serialize)]
+struct Choosable<'a> {
+    name: &'a str,
+    title: &'a str,
+    /// The link that joins a server, with `{address}` for its address; none where no program is known.
+    join: Option<String>,
+}
+
+impl<'a> Choosable<'a> {
+    fn known(card: &'static Card) -> Choosable<'a> {
+        Choosable { name: card.name, title: card.title, join: Some(join_pattern(card)) }
+    }
+}
+
+/// The join link with a place for the address, so that the script need not know the games' links.
+fn join_pattern(card: &Card) -> String {
+    let somewhere = Address::new([192, 0, 2, 1].into(), 1);
+    somewhere.map_or_else(String::new, |any| (card.join_link)(any).replace(&any.to_string(), "{address}"))
+}
+
+/// All games with a card, the others that have most servers, and the one that was asked for.
+fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
+    let mut others: BTreeMap<&str, usize> = BTreeMap::new();
+    for server in view.games().filter(|server| card(server.game.name()).is_none()) {
+        *others.entry(server.game.name()).or_default() += 1;
+    }
+    let mut others: Vec<_> = others.into_iter().collect();
+    others.sort_by_key(|(_, servers)| std::cmp::Reverse(*servers));
+    others.truncate(OTHER_GAMES_MAX);
+    if let Some(asked) = asked
+        && card(asked).is_none()
+        && others.iter().all(|(name, _)| *name != asked)
+    {
+        others.push((asked, 0));
+    }
+    let others = others.into_iter().map(|(name, _)| Choosable { name, title: name, join: None });
+    CARDS.iter().map(Choosable::known).chain(others).collect()
+}
+
+/// A server as the template shows it.
+#[derive(Default, Serialize)]
+struct Row<'a> {
+    game: &'a str,
+    game_title: &'a str,
+    name: &'a str,
+    address: String,
+    link: Option<String>,
+    mode: &'a str,
+    map: &'a str,
+    version: &'a str,
+    players_current: Option<u16>,
+    players_max: Option<u16>,
+    password: bool,
+    official: bool,
+    verified_by: &'static str,
+    proven_at: String,
+    first_seen: String,
+    last_seen: String,
+    rtt: Option<String>,
+    player_columns: Vec<&'static str>,
+    player_rows: Vec<Vec<String>>,
+    rules: &'a [(Box<str>, Box<str>)],
+    /// Where the API has it, and where the doctor tells of it.
+    api: String,
+    doctor: String,
+}
+
+impl<'a> Row<'a> {
+    fn new(server: &'a Server) -> Row<'a> {
+        let game = server.game.name();
+        let card = card(game);
+        let address = server.address.to_string();
+        let details = server.details.as_deref();
+        let (player_columns, player_rows) = player_table(details.map(|d| d.players.as_slice()).unwrap_or_default());
+        Row {
+            game,
+            game_title: card.map_or(game, |card| card.title),
+            name: server.texts.name(),
+            link: card.map(|card| (card.join_link)(server.address)),
+            mode: server.texts.mode(),
+            map: server.texts.map(),
+            version: server.texts.version(),
+            players_current: server.players_current,
+            players_max: server.players_max,
+            password: server.password == Some(true),
+            official: server.word.official,
+            verified_by: server.verified_by.name(),
+            proven_at: rfc3339(server.proven_at_ms),
+            first_seen: rfc3339(server.first_seen_ms),
+            last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),
+            rtt: server.rtt_us.map(round_trip),
+            player_columns,
+            player_rows,
+            rules: details.map(|details| details.rules.as_slice()).unwrap_or_default(),
+            api: format!("/api/v1/servers/{}/{}", encoded(game), encoded(&address)),
+            doctor: format!("/doctor?game={}&address={}", encoded(game), encoded(&address)),
+            address,
+        }
+    }
+}
+
+/// Text as a part of a path or of a query. A query may also have a `+` for a space, a path may not.
+fn encoded(text: &str) -> String {
+    form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
+}
+
+fn round_trip(us: u32) -> String {
+    let ms = f64::from(us) / 1000.0;
+    if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
+}
+
+/// A column of the players' table: its title, and what a player has there.
+type PlayerColumn = (&'static str, fn(&Player) -> Option<String>);
+
+const PLAYER_COLUMNS: [PlayerColumn; 7] = [
+    ("Player", |player| Some(player.name.to_string())),
+    ("Team", |player| Some(if player.spectator == Some(true) { "spectator" } else { player.team.as_deref()? }.into())),
+    ("Score", |player| Some(player.score?.to_string())),
+    ("Points", |player| Some(player.points?.to_string())),
+    ("Kills", |player| Some(player.kills?.to_string())),
+    ("Deaths", |player| Some(player.deaths?.to_string())),
+    ("Ping", |player| Some(player.ping?.to_string())),
+];
+
+/// The players, with those columns that one of them has something in.
+fn player_table(players: &[Player]) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let has = |column: &&PlayerColumn| players.iter().any(|player| (column.1)(player).is_some());
+    let columns: Vec<&PlayerColumn> = PLAYER_COLUMNS.iter().filter(has).collect();
+    let cells = |player: &Player| columns.iter().map(|column| (column.1)(player).unwrap_or_default()).collect();
+    (columns.iter().map(|column| column.0).collect(), players.iter().map(cells).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::model::{Facts, Game, Proof};
+    use crate::model::{Details, Facts, Game, Proof};
+
+    fn server(port: u16, name: &str) -> Arc<Server> {
+        let player = |name: &str, team, ping| Player { name: name.into(), team, ping, ..Player::default() };
+        let details = Details {
+            players: vec![player("Ann", Some("red".into()), None), player("Bob", None, Some(50))],
+            rules: vec![("fraglimit".into(), "<20>".into())],
+        };
+        let facts = Facts {
+            name: name.to_string().into(),
+            players_current: Some(2),
+            players_max: Some(8),
+            password: Some(true),
+            details: Some(Arc::new(details)),
+            ..Facts::default()
+        };
+        let address = Address::new([203, 0, 113, 5].into(), port).unwrap();
+        Arc::new(Server::new(address, Game::Known("iceball"), Proof::Cookie, 1_760_000_000_000, &facts))
+    }
+
+    fn page(query: &str, home: Option<&'static str>, view: &View) -> String {
+        let index = Arc::new(Index::load(&Config::default().web).unwrap());
+        String::from_utf8(IndexRenderer { index, ask: Ask::parse(query, home) }.render(view)).unwrap()
+    }
 
     fn view(name: &str) -> View {
-        let facts = Facts { name: name.to_string().into(), ..Facts::default() };
-        let server = Server::new(
-            "203.0.113.5:20737".parse().unwrap(),
-            Game::Known("iceball"),
-            Proof::Cookie,
-            1_760_000_000_000,
-            &facts,
-        );
-        View::new(1, 1_760_000_000_000, vec![Arc::new(server)])
+        View::new(1, 1_760_000_000_000, vec![server(20737, name)])
     }
 
     #[test]
     fn names_stay_text() {
-        let index = Index::load(&Config::default().web).unwrap();
-        let page = String::from_utf8(index.render(&view("<script>alert('x')</script>\" onload=\""))).unwrap();
+        let page = page("", None, &view("<script>alert('x')</script>\" onload=\""));
         assert!(!page.contains("<script>alert") && page.contains("&lt;script&gt;"), "{page}");
         assert!(page.contains("href=\"iceball://203.0.113.5:20737\""), "{page}");
         assert!(page.contains("2025-10-09T08:53:20Z"), "{page}");
+        assert!(page.contains("&lt;20&gt;") && page.contains("Ann"), "{page}");
+    }
+
+    #[test]
+    fn the_address_decides_what_is_shown() {
+        let view = View::new(1, 0, (1..=150).map(|port| server(port, "one of many")).collect());
+        let rows = |page: &str| page.matches("data-address=\"203").count();
+        let first = page("sort=address", None, &view);
+        assert_eq!(rows(&first), 100);
+        assert!(first.contains("<strong id=\"total\">150</strong>"), "the totals are of all pages: {first}");
+        let next = first.split("rel=\"next\" href=\"/?").nth(1).unwrap().split('"').next().unwrap();
+        assert_eq!(rows(&page(&next.replace("&amp;", "&"), None, &view)), 50);
+        assert_eq!(rows(&page("no_password=1", None, &view)), 0);
+        assert_eq!(rows(&page("", Some("iceball"), &view)), 100);
+        assert_eq!(rows(&page("", Some("netpanzer"), &view)), 0);
+        assert_eq!(rows(&page("game=", Some("netpanzer"), &view)), 100);
+        let noted = page("sort=nonsense&limit=-1&q=many", None, &view);
+        assert_eq!(rows(&noted), 100, "what is wrong is left out");
+        assert!(noted.contains("<code>sort</code>") && noted.contains("<code>limit</code>"), "{noted}");
+    }
+
+    #[test]
+    fn links_keep_what_was_asked() {
+        let ask = Ask::parse("game=netpanzer&q=a%26b&not_full=1&after=203.0.113.5:1&limit=7", Some("iceball"));
+        let sorted = ask.link(|filter| filter.sort = Some("-name".into()));
+        assert_eq!(sorted, "/?game=netpanzer&q=a%26b&sort=-name&not_full=1&limit=7");
+        assert_eq!(Ask::parse("", Some("iceball")).link(|_| ()), "/");
+        assert_eq!(Ask::parse("game=", Some("iceball")).link(|_| ()), "/?game=");
+        let column = |query: &str, key| {
+            let column = Column::new(&Ask::parse(query, None), key, "");
+            (column.link, column.sorted)
+        };
+        assert_eq!(column("", "players"), ("/?sort=players".into(), None));
+        assert_eq!(column("sort=players", "players"), ("/?sort=-players".into(), Some("descending")));
+        assert_eq!(column("sort=-players", "players"), ("/?sort=players".into(), Some("ascending")));
+        assert_eq!(column("sort=name", "name"), ("/?sort=-name".into(), Some("ascending")));
+    }
+
+    #[test]
+    fn players_have_only_the_columns_that_their_game_tells() {
+        let (columns, rows) = player_table(&server(1, "x").details.as_ref().unwrap().players);
+        assert_eq!(columns, ["Player", "Team", "Ping"]);
+        assert_eq!(rows, [["Ann", "red", ""], ["Bob", "", "50"]]);
+        assert_eq!(player_table(&[]), (vec![], vec![]));
+        for card in CARDS {
+            assert!(join_pattern(card).contains("{address}"));
+        }
     }
 
     #[test]
@@ -204,7 +499,9 @@ mod tests {
         std::fs::write(&path, "{{ servers | nosuchfilter }}").unwrap();
         assert!(Index::load(&web).is_err());
         std::fs::write(&path, "{{ title }}: {{ servers | length }}").unwrap();
-        assert_eq!(Index::load(&web).unwrap().render(&view("x")), b"Rallypoint: 1");
+        let index = Arc::new(Index::load(&web).unwrap());
+        let ask = Ask::parse("", None);
+        assert_eq!(IndexRenderer { index, ask }.render(&view("x")), b"Rallypoint: 1");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -391,3 +391,40 @@ fn figures_for_prometheus() {
         assert!(metrics.text().contains(line), "{line} is not in\n{}", metrics.text());
     }
 }
+
+/// The commands of a section of the README, without the shell's line breaks.
+fn readme_commands(section: &str) -> Vec<String> {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let section = readme.split(&format!("\n## {section}\n")).nth(1).unwrap().split("\n## ").next().unwrap();
+    let blocks = section.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
+    blocks.flat_map(|block| block.replace("\\\n", " ").lines().map(String::from).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn every_example_in_the_readme_works() {
+    let server = Server::start(&["web.token=the-token"]);
+    Game::new(server.address("iceball.listen")).announce(&announcement(b"example", 20737, 3));
+    until("it", || server.listed().pop());
+    let commands = readme_commands("The API");
+    assert!(commands.len() >= 8, "{commands:?}");
+    for command in commands {
+        assert!(command.starts_with("curl ") && command.contains("http://localhost:8080/"), "{command}");
+        let here = command.replace("http://localhost:8080", &format!("http://{}", server.address("web.listen")));
+        // A stream has no end: its first event is enough.
+        let here = if here.contains("/events") {
+            format!("{here} -s | head -n 5")
+        } else {
+            format!("{here} -sS --fail-with-body")
+        };
+        let output = std::process::Command::new("sh").args(["-c", &here]).output().unwrap();
+        let answer = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{command}: {answer} {}", String::from_utf8_lossy(&output.stderr));
+        let expected = match &command {
+            it if it.contains("/events") => "event: snapshot",
+            it if it.contains("-d ") => "\"listed\":true",
+            it if it.contains("openapi") => "\"openapi\"",
+            _ => "example",
+        };
+        assert!(answer.contains(expected), "{command}: {answer}");
+    }
+}

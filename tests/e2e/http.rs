@@ -83,6 +83,10 @@ fn every_path_on_every_listener() {
             ("/", "text/html; charset=utf-8"),
             ("/index.html", "text/html; charset=utf-8"),
             ("/style.css", "text/css; charset=utf-8"),
+            ("/page.js", "text/javascript; charset=utf-8"),
+            ("/doctor", "text/html; charset=utf-8"),
+            ("/api", "text/html; charset=utf-8"),
+            ("/api/v1", "text/html; charset=utf-8"),
             ("/master.json", "application/json"),
             ("/healthz", "text/plain; charset=utf-8"),
             ("/readyz", "application/json"),
@@ -105,7 +109,7 @@ fn every_path_on_every_listener() {
 fn conditions_and_gzip() {
     let server = Server::start(&[]);
     let address = server.address("web.listen");
-    for path in ["/", "/style.css", "/master.json"] {
+    for path in ["/", "/?sort=name", "/style.css", "/page.js", "/doctor", "/api", "/master.json"] {
         let first = get(address, path, "");
         let etag = first.header("Etag").unwrap();
         let second = get(address, path, &format!("If-None-Match: {etag}\r\n"));
@@ -156,6 +160,8 @@ fn the_operators_template_stylesheet_and_title() {
 #[test]
 fn the_page_forbids_what_it_does_not_need() {
     let server = Server::start(&[]);
-    let policy = server.get("/").header("Content-Security-Policy").unwrap().to_string();
-    assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    for path in ["/", "/doctor", "/doctor?address=x", "/api"] {
+        let policy = server.get(path).header("Content-Security-Policy").unwrap().to_string();
+        assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    }
 }

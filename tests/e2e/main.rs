@@ -7,6 +7,8 @@ mod announce;
 mod api;
 mod bad_input;
 mod bloodmasters;
+mod browser;
+mod chromium;
 mod commands;
 mod ftp;
 mod house;

@@ -75,17 +75,17 @@ fn netpanzers_server_and_bot_and_qstat() {
         "--master_server=127.0.0.1",
         "--debug",
     ]));
-    until("the game on the page", || server.get("/").text().contains("netPanzer").then_some(()));
+    until("the game on the page", || server.get("/").text().contains("data-game=\"netpanzer\"").then_some(()));
     let master = ["-netpm,netpanzer", "127.0.0.1", "-R"];
     let seen = until("qstat to show it", || Some(quakestat(&master)).filter(|text| text.contains("127.0.0.1:3030")));
     assert!(seen.contains("gamename=netpanzer") && seen.contains("0/8"), "{seen}");
 
     let bot = Program::start(netpanzer(&homes[1]).args(["--bot=127.0.0.1", "--master_server=none"]));
-    until("the bot to count as a player", || server.get("/").text().contains("1 of 8 players").then_some(()));
+    until("the bot to count as a player", || server.get("/").text().contains(">1/8<").then_some(()));
     assert!(quakestat(&master).contains("1/8"));
     drop(bot);
     drop(game);
-    until("the game to be gone", || (!server.get("/").text().contains("netPanzer")).then_some(()));
+    until("the game to be gone", || (!server.get("/").text().contains("data-game=\"netpanzer\"")).then_some(()));
     let gone = quakestat(&master);
     assert!(!gone.contains("127.0.0.1:3030"), "{gone}");
 }

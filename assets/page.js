@@ -1,0 +1,589 @@
+// Keeps the page true while it is open. The server has rendered all that is here already; this listens to
+// /api/v1/events and changes only what changed: the reader's place, focus, selection and opened rows stay.
+// Filters, search and sorting act at once and are kept in the address. Text is only ever set as text.
+"use strict";
+
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const table = byId("servers");
+  const form = byId("filters");
+  const template = byId("server-template");
+  if (!table || !form || !template || !window.EventSource) return;
+
+  /** Rows that are drawn at first, and how many more when the reader comes near the end. */
+  const ROWS = 100;
+  const TEXTS = ["q", "map", "mode", "version", "verified_by", "sort"];
+  const FLAGS = ["not_empty", "not_full", "no_password", "official"];
+  const PROOFS = ["query", "cookie", "connection", "config"];
+  /** A stream that was refused is tried again after this long; a broken one the browser tries again by itself. */
+  const AGAIN_MS = 5000;
+  /** Changes are told to a screen reader at most this often, but at once when the reader acted. */
+  const SAY_MS = 30_000;
+  /** "3 min ago" is brought up to date this often. */
+  const AGES_MS = 15_000;
+
+  // ---- What is known: every server, prepared for searching and sorting.
+
+  const servers = new Map();
+  const games = new Map();
+  for (const option of form.elements.game?.options ?? []) {
+    games.set(option.value, { title: option.textContent, join: option.dataset.join });
+  }
+
+  const keyOf = (server) => {
+    const { address, port } = server;
+    return address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`;
+  };
+
+  function prepared(server) {
+    const key = keyOf(server);
+    const lower = (text) => (text ?? "").toLowerCase();
+    const texts = { name: lower(server.name), map: lower(server.map), mode: lower(server.mode), version: lower(server.version) };
+    return {
+      ...server,
+      key,
+      texts,
+      searched: [...Object.values(texts), key].join("\n"),
+      playing: server.players_current ?? 0,
+      place: place(server.address, server.port),
+    };
+  }
+
+  /** An address as text that sorts as addresses do: IPv4 first, by number, then by port. */
+  function place(address, port) {
+    const hex = (number, digits) => number.toString(16).padStart(digits, "0");
+    if (!address.includes(":")) {
+      return `4${address.split(".").map((part) => hex(Number(part), 2)).join("")}${hex(port, 4)}`;
+    }
+    const [head, tail] = address.split("::").map((part) => part.split(":").filter(Boolean));
+    const zeros = tail ? Array(8 - head.length - tail.length).fill("0") : [];
+    return `6${[...head, ...zeros, ...(tail ?? [])].map((part) => part.padStart(4, "0")).join("")}${hex(port, 4)}`;
+  }
+
+  // ---- What the reader wants: the same parameters as the API's, in the address and in the form.
+
+  /** What each name sorts by, and whether more comes first. */
+  const ORDERS = {
+    priority: [(server) => (server.priority ?? 0) * 65536 + server.playing, true],
+    name: [(server) => server.texts.name, false],
+    players: [(server) => server.playing, true],
+    map: [(server) => server.texts.map, false],
+    mode: [(server) => server.texts.mode, false],
+    version: [(server) => server.texts.version, false],
+    game: [(server) => server.game.toLowerCase(), false],
+    address: [() => 0, false],
+    rtt: [(server) => server.rtt_ms ?? Infinity, false],
+    proven: [(server) => server.proven_at, true],
+    first_seen: [(server) => server.first_seen, false],
+  };
+  const FIELDS = { players_current: "players", rtt_ms: "rtt", proven_at: "proven" };
+
+  function order(sort) {
+    const turned = sort.startsWith("-");
+    const name = turned ? sort.slice(1) : sort;
+    const key = FIELDS[name] ?? (name || "priority");
+    if (!Object.hasOwn(ORDERS, key)) return null;
+    const [value, descending] = ORDERS[key];
+    return { key, value, descending: descending !== turned };
+  }
+
+  const home = form.dataset.home || "";
+  let wanted = parse(location.search);
+
+  function parse(search) {
+    const query = new URLSearchParams(search);
+    const wanted = { game: query.has("game") ? query.get("game") : home };
+    for (const name of TEXTS) wanted[name] = query.get(name) ?? "";
+    for (const name of FLAGS) wanted[name] = ["", "1", "true", "yes", "on"].includes(query.get(name));
+    if (!PROOFS.includes(wanted.verified_by)) wanted.verified_by = "";
+    if (!order(wanted.sort)) wanted.sort = "";
+    return wanted;
+  }
+
+  function link(wanted) {
+    const query = new URLSearchParams();
+    if (wanted.game !== home) query.set("game", wanted.game);
+    for (const name of TEXTS) if (wanted[name]) query.set(name, wanted[name]);
+    for (const name of FLAGS) if (wanted[name]) query.set(name, "1");
+    const text = query.toString();
+    return text ? `/?${text}` : "/";
+  }
+
+  const isFiltered = () => FLAGS.some((name) => wanted[name]) || TEXTS.some((name) => name !== "sort" && wanted[name]);
+
+  /** The servers that pass, in order. */
+  function chosen() {
+    const q = wanted.q.toLowerCase();
+    const exact = ["map", "mode", "version"].filter((name) => wanted[name]).map((name) => [name, wanted[name].toLowerCase()]);
+    const passes = (server) =>
+      (!wanted.game || server.game === wanted.game) &&
+      (!wanted.not_empty || server.playing > 0) &&
+      (!wanted.not_full || server.players_max === undefined || server.playing < server.players_max) &&
+      (!wanted.no_password || server.password !== true) &&
+      (!wanted.official || server.official) &&
+      (!wanted.verified_by || server.verified_by === wanted.verified_by) &&
+      exact.every(([name, text]) => server.texts[name] === text) &&
+      (!q || server.searched.includes(q));
+    const { value, descending } = order(wanted.sort);
+    const sign = descending ? -1 : 1;
+    const compare = (a, b) => {
+      const [x, y] = [value(a), value(b)];
+      if (x !== y) return x < y ? -sign : sign;
+      return a.place < b.place ? -1 : 1;
+    };
+    return [...servers.values()].filter(passes).sort(compare);
+  }
+
+  // ---- Rows. One body of the table is one server: its line, and what opens below it.
+
+  const rows = new Map();
+  const opened = new Set();
+  const moreTemplate = template.content.querySelector(".more");
+  moreTemplate?.remove();
+
+  const setText = (node, text) => node.textContent !== text && (node.textContent = text);
+  const setLink = (node, href) => {
+    if (href === undefined) node.removeAttribute("href");
+    else if (node.getAttribute("href") !== href) node.setAttribute("href", href);
+  };
+  const setTime = (node, time, text) => {
+    if (node.dateTime !== time) node.dateTime = node.title = time;
+    setText(node, text);
+  };
+  const whole = (time) => new Date(time).toLocaleString();
+  const joinLink = (server) => games.get(server.game)?.join?.replace("{address}", server.key);
+  const inPath = (server) => `${encodeURIComponent(server.game)}/${encodeURIComponent(server.key)}`;
+  const inQuery = (server) => `game=${encodeURIComponent(server.game)}&address=${encodeURIComponent(server.key)}`;
+
+  /** How each field of the template is filled. */
+  const FILL = {
+    label: (node, server) => setText(node, server.name || server.key),
+    name: (node, server) => {
+      setText(node, server.name || server.key);
+      setLink(node, joinLink(server));
+    },
+    official: (node, server) => (node.hidden = !server.official),
+    password: (node, server) => (node.hidden = server.password !== true),
+    bar: (node, server) => {
+      node.hidden = server.players_max === undefined;
+      node.max = server.players_max || 1;
+      node.value = server.playing;
+    },
+    players: (node, { players_current, players_max }) =>
+      setText(node, (players_current ?? "?") + (players_max === undefined ? "" : `/${players_max}`)),
+    map: (node, server) => setText(node, server.map ?? ""),
+    mode: (node, server) => setText(node, server.mode ?? ""),
+    version: (node, server) => setText(node, server.version ?? ""),
+    game: (node, server) => setText(node, games.get(server.game)?.title ?? server.game),
+    rtt: (node, { rtt_ms }) => setText(node, rtt_ms === undefined ? "" : `${rtt_ms.toFixed(rtt_ms < 10 ? 1 : 0)} ms`),
+    verified_by: (node, server) => setText(node, server.verified_by),
+    proven_at: (node, server) => setTime(node, server.proven_at, ago(server.proven_at)),
+    first_seen: (node, server) => setTime(node, server.first_seen, ago(server.first_seen)),
+    first_seen_whole: (node, server) => setTime(node, server.first_seen, whole(server.first_seen)),
+    last_seen_whole: (node, server) => setTime(node, server.last_seen, whole(server.last_seen)),
+    proven_at_whole: (node, server) => setTime(node, server.proven_at, whole(server.proven_at)),
+    address: (node, server) => setText(node, server.key),
+    join: (node, server) => {
+      setLink(node, joinLink(server));
+      node.hidden = !joinLink(server);
+    },
+    player_table: (node, server) => fillSheet(node, playerTable(server.players ?? [])),
+    rule_table: (node, server) => fillSheet(node, { rows: Object.entries(server.rules ?? {}), named: true }),
+    api: (node, server) => setLink(node, `/api/v1/servers/${inPath(server)}`),
+    doctor: (node, server) => setLink(node, `/doctor?${inQuery(server)}`),
+  };
+
+  function fill(row, server) {
+    row.server = server;
+    for (const node of row.fields) FILL[node.dataset.field]?.(node, server);
+  }
+
+  function ago(time) {
+    const seconds = Math.max(0, (Date.now() - Date.parse(time)) / 1000);
+    if (seconds < 60) return "just now";
+    if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+    if (seconds < 172_800) return `${Math.floor(seconds / 3600)} h ago`;
+    return `${Math.floor(seconds / 86_400)} days ago`;
+  }
+
+  /** The players, with those columns that one of them has something in. */
+  function playerTable(players) {
+    const columns = {
+      Player: (player) => player.name,
+      Team: (player) => (player.spectator ? "spectator" : player.team),
+      Score: (player) => player.score,
+      Points: (player) => player.points,
+      Kills: (player) => player.kills,
+      Deaths: (player) => player.deaths,
+      Ping: (player) => player.ping,
+    };
+    const used = Object.entries(columns).filter(([, value]) => players.some((player) => value(player) !== undefined));
+    return { head: used.map(([title]) => title), rows: players.map((player) => used.map(([, value]) => value(player) ?? "")) };
+  }
+
+  /** Fills a small table, and only when it says something else than before. */
+  function fillSheet(sheet, { head, rows, named }) {
+    sheet.hidden = rows.length === 0;
+    const said = JSON.stringify([head, rows]);
+    if (sheet.said === said) return;
+    sheet.said = said;
+    const cell = (tag, text, scope) => {
+      const node = document.createElement(tag);
+      node.textContent = String(text);
+      if (scope) node.scope = scope;
+      return node;
+    };
+    const line = (cells) => {
+      const node = document.createElement("tr");
+      node.append(...cells);
+      return node;
+    };
+    if (head && sheet.tHead) sheet.tHead.replaceChildren(line(head.map((title) => cell("th", title, "col"))));
+    const cells = (row) => row.map((text, at) => (named && at === 0 ? cell("th", text, "row") : cell("td", text)));
+    sheet.tBodies[0]?.replaceChildren(...rows.map((row) => line(cells(row))));
+  }
+
+  function adopt(node) {
+    if (node.querySelector("details")?.open) opened.add(node.dataset.address);
+    else node.querySelector(".more")?.remove();
+    const row = { node, fields: [...node.querySelectorAll("[data-field]")] };
+    node.row = row;
+    return row;
+  }
+
+  function rowOf(server) {
+    let row = rows.get(server.key);
+    if (!row) {
+      row = adopt(template.content.firstElementChild.cloneNode(true));
+      row.node.dataset.address = server.key;
+      rows.set(server.key, row);
+      row.isNew = true;
+    }
+    if (row.server !== server) {
+      row.node.dataset.game = server.game;
+      fill(row, server);
+    }
+    const details = row.node.querySelector("details");
+    if (row.isNew && details && opened.has(server.key)) open(row, (details.open = true));
+    return row;
+  }
+
+  /** Adds or removes what is below a row's line. */
+  function open(row, isOpen) {
+    const present = row.node.querySelector(".more");
+    const key = row.node.dataset.address;
+    if (isOpen) opened.add(key);
+    else opened.delete(key);
+    if (isOpen === !!present || !moreTemplate) return;
+    if (present) {
+      present.remove();
+      row.fields = row.fields.filter((field) => row.node.contains(field));
+    } else {
+      const more = moreTemplate.cloneNode(true);
+      row.node.append(more);
+      row.fields.push(...more.querySelectorAll("[data-field]"));
+      if (row.server) fill(row, row.server);
+    }
+  }
+
+  // ---- Drawing: at most once a frame, and only what differs.
+
+  let room = ROWS;
+  let isScheduled = false;
+  let isFirst = true;
+
+  function schedule() {
+    if (isScheduled) return;
+    isScheduled = true;
+    // A page in the background draws no frames; it is drawn when it is looked at.
+    requestAnimationFrame(() => {
+      isScheduled = false;
+      draw();
+    });
+  }
+
+  /** Whether the reader is holding text of the table: nothing moves under a selection. */
+  function isHeld() {
+    const selection = document.getSelection();
+    return !!selection && !selection.isCollapsed && table.contains(selection.anchorNode);
+  }
+
+  function draw(acted = false) {
+    if (!isLoaded) return;
+    if (!acted && isHeld()) return showState();
+    const all = chosen();
+    const drawn = all.slice(0, room).map(rowOf);
+    arrange(drawn);
+    const players = all.reduce((sum, server) => sum + server.playing, 0);
+    showTotals(all.length, players, acted);
+    table.hidden = all.length === 0;
+    const show = (id, isShown) => byId(id) && (byId(id).hidden = !isShown);
+    show("empty", all.length === 0 && !isFiltered());
+    show("no-match", all.length === 0 && isFiltered());
+    show("show-more", all.length > room);
+    showState();
+    isFirst = false;
+  }
+
+  /** Puts the rows in order. Only those move that have to, so that the page stays where it is. */
+  function arrange(drawn) {
+    const present = [...table.tBodies];
+    const keep = new Set(drawn.map((row) => row.node));
+    const focused = document.activeElement;
+    const losing = bodyOf(focused);
+    const neighbour = losing && !keep.has(losing) ? nextKept(losing, keep) : null;
+    for (const node of present) {
+      if (!keep.has(node)) {
+        rows.delete(node.dataset.address);
+        node.remove();
+      }
+    }
+    const places = new Map(present.map((node, at) => [node, at]));
+    const still = longestRise(drawn.map((row) => places.get(row.node) ?? -1));
+    let next = null;
+    for (let at = drawn.length - 1; at >= 0; at -= 1) {
+      const { node } = drawn[at];
+      if (!still.has(at)) {
+        node.classList.toggle("new", drawn[at].isNew && !isFirst);
+        move(node, next);
+      }
+      drawn[at].isNew = false;
+      next = node;
+    }
+    if (neighbour) neighbour.focus({ preventScroll: true });
+    else if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
+  }
+
+  /** The server's part of the table that a node is in. */
+  const bodyOf = (node) => (table.contains(node) ? node.closest("tbody[data-address]") : null);
+
+  /** Where the focus goes when its row does: to the next row that stays. */
+  function nextKept(body, keep) {
+    let node = body;
+    while (node && !keep.has(node)) node = node.nextElementSibling;
+    return node?.querySelector("summary") ?? form.elements.q;
+  }
+
+  function move(node, before) {
+    // Moved in one piece where the browser can, a node keeps its focus.
+    if (node.isConnected && table.moveBefore) table.moveBefore(node, before);
+    else table.insertBefore(node, before);
+  }
+
+  /** The places in a list of numbers that make its longest rising part; -1 is in none. */
+  function longestRise(numbers) {
+    const ends = []; // the place of the smallest last number of a rise of each length
+    const before = new Array(numbers.length);
+    numbers.forEach((number, at) => {
+      if (number < 0) return;
+      let [low, high] = [0, ends.length];
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (numbers[ends[middle]] < number) low = middle + 1;
+        else high = middle;
+      }
+      before[at] = low > 0 ? ends[low - 1] : undefined;
+      ends[low] = at;
+    });
+    const rise = new Set();
+    for (let at = ends.at(-1); at !== undefined; at = before[at]) rise.add(at);
+    return rise;
+  }
+
+  let saidAt = 0;
+  function showTotals(total, players, acted) {
+    const words = [total === 1 ? "server" : "servers", players === 1 ? "player" : "players"];
+    const set = (id, text) => byId(id) && setText(byId(id), text);
+    set("total", String(total));
+    set("total-word", words[0]);
+    set("players", String(players));
+    set("players-word", words[1]);
+    if (acted || Date.now() - saidAt > SAY_MS) {
+      set("said", `${total} ${words[0]}, ${players} ${words[1]}`);
+      saidAt = Date.now();
+    }
+  }
+
+  // ---- The stream.
+
+  let stream = null;
+  let isLoaded = false;
+  let isLive = false;
+  let again = 0;
+
+  function connect() {
+    clearTimeout(again);
+    stream?.close();
+    const game = wanted.game;
+    stream = new EventSource(game ? `/api/v1/events?game=${encodeURIComponent(game)}` : "/api/v1/events");
+    stream.streamed = game;
+    stream.onopen = () => setLive(true);
+    stream.onerror = () => {
+      setLive(false);
+      if (stream.readyState === EventSource.CLOSED) again = setTimeout(connect, AGAIN_MS * (1 + Math.random()));
+    };
+    stream.addEventListener("snapshot", ({ data }) => {
+      servers.clear();
+      for (const server of JSON.parse(data).servers) put(server);
+      if (!isLoaded) takeOver();
+      schedule();
+    });
+    stream.addEventListener("delta", ({ data }) => {
+      const { removed = [], added = [], changed = [] } = JSON.parse(data);
+      for (const server of removed) servers.delete(keyOf(server));
+      for (const server of [...added, ...changed]) put(server);
+      schedule();
+    });
+    stream.addEventListener("reset", () => setLive(false));
+  }
+
+  /** From here on the script shows the list; until then, links and the form load the page as they always do. */
+  function takeOver() {
+    isLoaded = true;
+    document.documentElement.classList.add("scripted");
+    byId("pages")?.remove();
+    history.replaceState(null, "", link(wanted)); // without the page of the list
+  }
+
+  function put(server) {
+    const known = prepared(server);
+    servers.set(known.key, known);
+  }
+
+  function setLive(live) {
+    isLive = live;
+    showState();
+  }
+
+  function showState() {
+    const node = byId("live");
+    if (!node) return;
+    node.hidden = false;
+    const state = !isLive ? "waiting" : isHeld() ? "held" : "live";
+    if (node.dataset.state === state) return;
+    node.dataset.state = state;
+    setText(node, { live: "Live", held: "Held while text is selected", waiting: "Reconnecting…" }[state]);
+  }
+
+  // ---- What the reader does.
+
+  function want(change, isStep) {
+    wanted = { ...wanted, ...change };
+    history[isStep ? "pushState" : "replaceState"](null, "", link(wanted));
+    apply();
+  }
+
+  function apply() {
+    room = ROWS;
+    fillForm();
+    byId("wrong")?.remove();
+    if (stream && stream.streamed !== wanted.game) connect();
+    draw(true);
+  }
+
+  /** The form and the links say what is wanted. */
+  function fillForm() {
+    for (const field of form.elements) {
+      if (field.type === "checkbox") field.checked = FLAGS.includes(field.name) ? wanted[field.name] : !!wanted[field.name];
+      else if (field.name in wanted && field.value !== wanted[field.name]) {
+        const isUnknown = field.options && ![...field.options].some((option) => option.value === wanted[field.name]);
+        if (isUnknown) field.add(new Option(wanted[field.name], wanted[field.name]));
+        field.value = wanted[field.name];
+      }
+    }
+    table.classList.toggle("one-game", !!wanted.game);
+    const sorted = order(wanted.sort);
+    for (const head of table.tHead?.querySelectorAll("[data-sort]") ?? []) {
+      const key = head.dataset.sort;
+      const isSorted = sorted.key === key;
+      if (isSorted) head.ariaSort = sorted.descending ? "descending" : "ascending";
+      else head.removeAttribute("aria-sort");
+      const turned = isSorted && sorted.descending === order(key).descending;
+      const anchor = head.querySelector("a");
+      if (anchor) setLink(anchor, link({ ...wanted, sort: turned ? `-${key}` : key }));
+    }
+    const clear = byId("clear");
+    if (clear) {
+      clear.hidden = !isFiltered();
+      setLink(clear, link({ ...parse(""), game: wanted.game, sort: wanted.sort }));
+    }
+  }
+
+  form.addEventListener("input", ({ target }) => {
+    const { name } = target;
+    if (!isLoaded || !(name in wanted)) return;
+    const value = FLAGS.includes(name) ? target.checked : target.type !== "checkbox" || target.checked ? target.value : "";
+    want({ [name]: value }, name === "game");
+  });
+  form.addEventListener("submit", (event) => isLoaded && event.preventDefault());
+
+  document.addEventListener("click", (event) => {
+    if (!isLoaded) return;
+    const { target } = event;
+    const isPlain = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
+    const anchor = target.closest("#servers thead a, #clear");
+    if (anchor && isPlain) {
+      event.preventDefault();
+      if (anchor.id === "clear") form.elements.q?.focus();
+      want(parse(new URL(anchor.href).search), true);
+      return;
+    }
+    if (target.closest("[data-do=copy]")) return copy(target.closest("[data-do=copy]"));
+    // A click anywhere in a line opens it, unless it is on something else or ends a selection.
+    const line = target.closest("tr.line");
+    if (line && isPlain && !target.closest("a, button, summary") && document.getSelection().isCollapsed) {
+      line.querySelector("summary")?.click();
+    }
+  });
+
+  table.addEventListener(
+    "toggle",
+    ({ target }) => {
+      const row = bodyOf(target)?.row;
+      if (row) open(row, target.open);
+    },
+    true, // it does not rise by itself
+  );
+
+  function copy(button) {
+    const code = bodyOf(button).querySelector("[data-field=address]");
+    const done = (is) => {
+      setText(button, is ? "Copied" : "Press Ctrl+C");
+      setTimeout(() => setText(button, "Copy address"), 2000);
+    };
+    const selectIt = () => {
+      document.getSelection().selectAllChildren(code);
+      done(document.execCommand("copy"));
+    };
+    // The newer way exists only on pages that came encrypted.
+    if (navigator.clipboard) navigator.clipboard.writeText(code.textContent).then(() => done(true), selectIt);
+    else selectIt();
+  }
+
+  const showMore = () => {
+    room += 2 * ROWS;
+    draw(true);
+  };
+  byId("show-more")?.addEventListener("click", showMore);
+  if (byId("show-more") && window.IntersectionObserver) {
+    const nearEnd = (entries) => entries.some((entry) => entry.isIntersecting) && showMore();
+    new IntersectionObserver(nearEnd, { rootMargin: "600px" }).observe(byId("show-more"));
+  }
+
+  document.addEventListener("selectionchange", () => !isHeld() && byId("live")?.dataset.state === "held" && schedule());
+  window.addEventListener("popstate", () => {
+    wanted = parse(location.search);
+    apply();
+  });
+  setInterval(() => {
+    if (document.hidden || !isLoaded || isHeld()) return;
+    for (const { fields, server } of rows.values()) {
+      const ages = fields.filter((node) => ["proven_at", "first_seen"].includes(node.dataset.field));
+      for (const node of ages) FILL[node.dataset.field](node, server);
+    }
+  }, AGES_MS);
+
+  for (const node of table.tBodies) rows.set(node.dataset.address, adopt(node));
+  fillForm();
+  connect();
+})();

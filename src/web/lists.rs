@@ -1,0 +1,59 @@
+//! Renderers that were asked for lately. One that stays the same is rendered once per change, and ahead of time.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::registry::view::Renderer;
+
+/// Different lists that are kept; one more pushes out the one that was asked for longest ago.
+const LISTS_MAX: usize = 32;
+
+pub struct Lists<K>(Mutex<Vec<(K, Arc<dyn Renderer>)>>);
+
+impl<K> Default for Lists<K> {
+    fn default() -> Lists<K> {
+        Lists(Mutex::default())
+    }
+}
+
+impl<K: Clone + PartialEq> Lists<K> {
+    /// The renderer of what was asked for, made when it is not known.
+    pub fn renderer(&self, key: K, make: impl FnOnce(K) -> Arc<dyn Renderer>) -> Arc<dyn Renderer> {
+        let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = match lists.iter().position(|(known, _)| *known == key) {
+            Some(at) => lists.remove(at),
+            None => (key.clone(), make(key)),
+        };
+        if lists.len() >= LISTS_MAX {
+            lists.remove(0);
+        }
+        let renderer = list.1.clone();
+        lists.push(list);
+        renderer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::view::View;
+
+    struct Nothing;
+
+    impl Renderer for Nothing {
+        fn render(&self, _: &View) -> Vec<u8> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_stays_and_the_number_is_bounded() {
+        let lists = Lists::default();
+        let ask = |key: usize| lists.renderer(key, |_| Arc::new(Nothing));
+        let often = ask(0);
+        for key in 1..LISTS_MAX * 2 {
+            ask(key);
+            assert!(Arc::ptr_eq(&often, &ask(0)), "{key}");
+        }
+        assert_eq!(lists.0.lock().unwrap().len(), LISTS_MAX);
+    }
+}

@@ -1,0 +1,122 @@
+//! Templates, and how they write text. Everything is escaped by the engine: nothing from the network is ever markup.
+
+use std::fmt;
+use std::path::Path;
+
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, Value};
+use serde::Serialize;
+use tracing::warn;
+
+/// What is wrong with one of the operator's files.
+#[derive(Debug)]
+pub struct PageError(pub String);
+
+impl fmt::Display for PageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PageError {}
+
+pub fn read(path: &Path, key: &str) -> Result<String, PageError> {
+    std::fs::read_to_string(path).map_err(|error| PageError(format!("{key}: {}: {error}", path.display())))
+}
+
+/// What the pages beside the index stand in.
+const FRAME: (&str, &str) = ("frame.html", include_str!("../../assets/frame.html"));
+
+/// One page's template, compiled.
+pub struct Template {
+    environment: Environment<'static>,
+    name: &'static str,
+}
+
+impl Template {
+    pub fn new(name: &'static str, source: String) -> Result<Template, minijinja::Error> {
+        let mut environment = Environment::new();
+        environment.set_auto_escape_callback(|_| AutoEscape::Html);
+        environment.set_formatter(|out, _, value| write_escaped(out, value));
+        environment.add_filter("marked", marked);
+        environment.add_template(FRAME.0, FRAME.1)?;
+        environment.add_template_owned(name, source)?;
+        Ok(Template { environment, name })
+    }
+
+    pub fn try_render(&self, variables: &impl Serialize) -> Result<String, minijinja::Error> {
+        self.environment.get_template(self.name)?.render(Value::from(Serde(variables)))
+    }
+
+    /// A template that was tried once can still fail on what it is given; that is for the log, not for the visitor.
+    pub fn render(&self, variables: &impl Serialize) -> String {
+        self.try_render(variables).unwrap_or_else(|error| {
+            warn!(%error, "the template of {} failed", self.name);
+            "The page cannot be shown: its template failed. The log says why.\n".into()
+        })
+    }
+}
+
+/// As the engine does, but for the slash, which needs no escape and makes links unreadable.
+fn write_escaped(out: &mut minijinja::Output<'_>, value: &Value) -> Result<(), minijinja::Error> {
+    let text = value.to_string();
+    if value.is_safe() {
+        return out.write_str(&text).map_err(minijinja::Error::from);
+    }
+    for part in text.split_inclusive(SPECIAL) {
+        out.write_str(part.trim_end_matches(SPECIAL))?;
+        out.write_str(part.chars().next_back().map_or("", escaped))?;
+    }
+    Ok(())
+}
+
+const SPECIAL: [char; 5] = ['&', '<', '>', '"', '\''];
+
+/// What is written for a special character; nothing for another.
+fn escaped(special: char) -> &'static str {
+    match special {
+        '&' => "&amp;",
+        '<' => "&lt;",
+        '>' => "&gt;",
+        '"' => "&quot;",
+        '\'' => "&#39;",
+        _ => "",
+    }
+}
+
+/// Text of our own in which `code` is marked by backticks, as in the comments that the API is described by.
+fn marked(text: &str) -> Value {
+    let mut html = String::with_capacity(text.len());
+    for (number, part) in text.split('`').enumerate() {
+        let escaped = part.chars().map(|c| match escaped(c) {
+            "" => c.to_string(),
+            escaped => escaped.to_string(),
+        });
+        match number % 2 {
+            0 => html.extend(escaped),
+            _ => html.push_str(&format!("<code>{}</code>", escaped.collect::<String>())),
+        }
+    }
+    Value::from_safe_string(html)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(source: &str, text: &str) -> String {
+        let template = Template::new("test.html", source.into()).unwrap();
+        template.render(&std::collections::HashMap::from([("text", text)]))
+    }
+
+    #[test]
+    fn text_stays_text() {
+        assert_eq!(
+            rendered("{{ text }}", "<a href=\"/x\">&'</a>"),
+            "&lt;a href=&quot;/x&quot;&gt;&amp;&#39;&lt;/a&gt;"
+        );
+        assert_eq!(rendered("{{ text }}", "<<>>"), "&lt;&lt;&gt;&gt;");
+        assert_eq!(rendered("{{ text }}", ""), "");
+        assert_eq!(rendered("{{ text | marked }}", "a `<b>` & c"), "a <code>&lt;b&gt;</code> &amp; c");
+    }
+}

@@ -1,0 +1,460 @@
+//! The page in a real browser: without JavaScript, live, by keyboard, on a phone, and as axe-core sees it.
+
+use std::net::UdpSocket;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use fantoccini::key::Key;
+use serde_json::{Value, json};
+
+use crate::chromium::Browser;
+use crate::support::*;
+
+/// The names of the listed servers, in order.
+const NAMES: &str =
+    "[...document.querySelectorAll('#servers > tbody [data-field=name]')].map(node => node.textContent)";
+
+fn names(browser: &Browser) -> Value {
+    browser.value(NAMES)
+}
+
+fn until_names(browser: &Browser, expected: &[&str]) {
+    let expected = json!(expected).to_string();
+    browser.until(&expected, &format!("JSON.stringify({NAMES}) == JSON.stringify({expected})"));
+}
+
+/// The row of a server, by the name of it.
+fn row(name: &str) -> String {
+    format!(
+        "[...document.querySelectorAll('#servers > tbody')].find(row => row.querySelector('[data-field=name]').textContent == '{name}')"
+    )
+}
+
+fn three(server: &Server) -> Game {
+    let game = Game::new(server.address("iceball.listen"));
+    for (name, port, players) in [(&b"beta"[..], 1, 0), (b"Alpha", 2, 64), (b"gamma", 3, 5)] {
+        game.announce(&announcement(name, port, players));
+    }
+    until("all three", || (server.listed().len() == 3).then_some(()));
+    game
+}
+
+/// A pretend netPanzer game with players and rules. What it says can change.
+struct Tank {
+    port: u16,
+    status: Arc<Mutex<String>>,
+}
+
+impl Tank {
+    fn new(name: &str, players: &[(&str, i32)]) -> Tank {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let tank = Tank { port, status: Arc::default() };
+        tank.say(name, players);
+        let status = tank.status.clone();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 500];
+            // Ends with the test's process; it only ever answers.
+            while let Ok((size, from)) = socket.recv_from(&mut buffer) {
+                let token = buffer[..size].strip_prefix(br"\echo\").and_then(|token| token.strip_suffix(b"\\"));
+                let answer = token.map_or_else(|| status.lock().unwrap().clone().into_bytes(), <[u8]>::to_vec);
+                socket.send_to(&answer, from).unwrap();
+            }
+        });
+        tank
+    }
+
+    fn say(&self, name: &str, players: &[(&str, i32)]) {
+        let mut status = format!(
+            r"gamename\netpanzer\hostname\{name}\gameversion\0.8.7\mapname\Two clans\password\y\numplayers\{}\maxplayers\8\gamestyle\Objective\units_per_player\40\time_limit\60",
+            players.len()
+        );
+        for (at, (name, kills)) in players.iter().enumerate() {
+            status.push_str(&format!(r"\player_{at}\{name}\kills_{at}\{kills}\deaths_{at}\{at}\score_{at}\{kills}"));
+        }
+        *self.status.lock().unwrap() = status + r"\final\";
+    }
+
+    fn heartbeat(&self, server: &Server) {
+        let heartbeat = format!(r"\heartbeat\gamename\netpanzer\port\{}\protocol\1122\final\", self.port);
+        assert_eq!(exchange(server.address("netpanzer.listen"), heartbeat.as_bytes()), br"\final\");
+    }
+
+    fn quit(&self, server: &Server) {
+        let quit = format!(r"\quit\port\{}\final\", self.port);
+        assert_eq!(exchange(server.address("netpanzer.listen"), quit.as_bytes()), br"\final\");
+    }
+}
+
+#[test]
+fn without_javascript_everything_is_there() {
+    let server = Server::start(&[]);
+    three(&server);
+    let browser = Browser::without_script("plain");
+    browser.goto(&server, "/");
+    assert_eq!(browser.texts("#servers tbody .name"), ["Alpha", "gamma", "beta"]);
+    assert_eq!(browser.texts(".totals"), ["3 servers 69 players"]);
+    assert!(!browser.is_displayed("#live") && !browser.is_displayed("tbody .more"));
+    browser.click("tbody summary");
+    assert!(browser.is_displayed("tbody .more"));
+    assert!(!browser.is_displayed("[data-do=copy]"), "what needs the script is not shown");
+    assert_eq!(browser.texts(".more code")[0], "127.0.0.1:2");
+    browser.click("thead [data-sort=name] a");
+    browser.until_texts("#servers tbody .name", &["Alpha", "beta", "gamma"]);
+    assert_eq!(browser.address(), "/?sort=name");
+    browser.click("[name=not_full]");
+    browser.type_into("[name=q]", "a");
+    browser.click("#filters button");
+    browser.until_texts("#servers tbody .name", &["beta", "gamma"]);
+    let address = browser.address();
+    assert!(["q=a", "not_full=1", "sort=name"].iter().all(|part| address.contains(part)), "{address}");
+    browser.click("#clear");
+    browser.until_texts("#servers tbody .name", &["Alpha", "beta", "gamma"]);
+    assert_eq!(browser.address(), "/?sort=name");
+    browser.goto(&server, "/?sort=sideways&not_empty=1");
+    assert_eq!(browser.texts("#servers tbody .name"), ["Alpha", "gamma"]);
+    assert!(browser.texts("#wrong")[0].starts_with("Left out: sort must be one of"));
+    browser.goto(&server, "/?q=nobody");
+    assert_eq!(browser.texts(".empty"), ["", "No server is like that right now."]);
+
+    browser.click("footer a");
+    browser.until_texts("h1", &["Why is my server not listed?"]);
+    browser.type_into("[name=game]", "iceball");
+    browser.type_into("[name=address]", "example.org");
+    browser.click("form button");
+    browser.until_texts("#wrong", &["address: `example.org` is not an address like 203.0.113.5:20737."]);
+    browser.goto(&server, "/doctor?game=iceball&address=127.0.0.1:2");
+    assert!(browser.texts("h2")[0].starts_with("listed"));
+    assert!(browser.texts(".seen").concat().contains("It brought the cookie back"));
+    browser.click("nav a:last-child");
+    browser.until_texts("h1", &["API"]);
+    assert_eq!(browser.address(), "/api");
+}
+
+#[test]
+fn changes_arrive_by_themselves() {
+    let server = Server::start(&["probe.every=1s"]);
+    let game = three(&server);
+    let browser = Browser::new("live");
+    browser.goto_live(&server, "/");
+    until_names(&browser, &["Alpha", "gamma", "beta"]);
+    browser.run("window.same = true");
+
+    game.announce(&announcement(b"delta", 4, 9));
+    until_names(&browser, &["Alpha", "delta", "gamma", "beta"]);
+    browser.until("the totals", "document.querySelector('.totals').innerText == '4 servers 78 players'");
+    game.announce(&announcement(b"beta", 1, 60));
+    until_names(&browser, &["Alpha", "beta", "delta", "gamma"]);
+    browser.until("its bar", &format!("{}.querySelector('meter').value == 60", row("beta")));
+
+    let tank = Tank::new("Tank", &[("Ann", 3), ("Bob", 1)]);
+    tank.heartbeat(&server);
+    until_names(&browser, &["Alpha", "beta", "delta", "gamma", "Tank"]);
+    browser.run(&format!("{}.querySelector('summary').click()", row("Tank")));
+    let more = format!("{}.querySelector('.more')?.innerText", row("Tank"));
+    browser.until("the players", &format!("{more}?.includes('Ann')"));
+    let text = browser.value(&more).to_string();
+    assert!(
+        ["Kills", "units_per_player", "40", "Copy address", "Join"].iter().all(|part| text.contains(part)),
+        "{text}"
+    );
+    tank.say("Tank", &[("Ann", 3), ("Cid", 0)]);
+    browser.until("the new player", &format!("{more}.includes('Cid') && !{more}.includes('Bob')"));
+    let proof = format!("{}.querySelector('[data-field=rtt]').textContent", row("Tank"));
+    assert!(browser.value(&proof).as_str().unwrap().ends_with(" ms"));
+    tank.quit(&server);
+    until_names(&browser, &["Alpha", "beta", "delta", "gamma"]);
+    assert_eq!(browser.value("window.same"), true, "without loading the page again");
+}
+
+#[test]
+fn search_sort_and_filters_act_at_once_and_are_in_the_address() {
+    let server = Server::start(&[]);
+    let game = three(&server);
+    let browser = Browser::new("filters");
+    browser.goto_live(&server, "/?sort=name");
+    until_names(&browser, &["Alpha", "beta", "gamma"]);
+    browser.type_into("[name=q]", "am");
+    until_names(&browser, &["gamma"]);
+    assert_eq!(browser.address(), "/?q=am&sort=name");
+    browser.type_into("[name=q]", &format!("{}{}", char::from(Key::Backspace), char::from(Key::Backspace)));
+    browser.click("[name=not_full]");
+    until_names(&browser, &["beta", "gamma"]);
+    assert_eq!(browser.address(), "/?sort=name&not_full=1");
+    game.announce(&announcement(b"beta", 1, 64));
+    until_names(&browser, &["gamma"]);
+    browser.click("thead [data-sort=name] a");
+    assert_eq!(browser.address(), "/?sort=-name&not_full=1");
+    assert_eq!(browser.value("document.querySelector('[data-sort=name]').ariaSort"), "descending");
+
+    browser.reload();
+    browser.until_live();
+    until_names(&browser, &["gamma"]);
+    assert_eq!(browser.value("document.querySelector('[name=not_full]').checked"), true);
+    browser.click("#clear");
+    until_names(&browser, &["gamma", "beta", "Alpha"]);
+    assert_eq!(browser.address(), "/?sort=-name");
+    browser.run("document.querySelector('[name=game]').value = 'netpanzer'; document.querySelector('[name=game]').dispatchEvent(new Event('input', {bubbles: true}))");
+    until_names(&browser, &[]);
+    assert_eq!(browser.address(), "/?game=netpanzer&sort=-name");
+    assert!(browser.is_displayed("#empty"));
+    browser.back();
+    until_names(&browser, &["gamma", "beta", "Alpha"]);
+    browser.back();
+    until_names(&browser, &["gamma"]);
+    browser.forward();
+    until_names(&browser, &["gamma", "beta", "Alpha"]);
+
+    // On the game's own port, the game is the default, and all games have to be asked for.
+    let own = Server::start(&[&format!("web.listen={}", "127.0.0.1:0")]);
+    three(&own);
+    for (path, shown) in [("/", "iceball"), ("/?game=", ""), ("/?game=netpanzer", "netpanzer")] {
+        let page = get(own.address("iceball.client_listen"), path, "");
+        let selected = page.text().split("selected>").count() - 1;
+        assert_eq!(selected, usize::from(!shown.is_empty()), "{path}");
+        assert_eq!(page.text().contains("one-game"), !shown.is_empty(), "{path}");
+    }
+}
+
+#[test]
+fn a_hostile_name_stays_text() {
+    let server = Server::start(&[]);
+    let game = Game::new(server.address("iceball.listen"));
+    let hostile = "<img src=x onerror=alert(1)>";
+    game.announce(&announcement(hostile.as_bytes(), 1, 0));
+    until("it", || server.listed().pop());
+    let browser = Browser::new("hostile");
+    browser.goto_live(&server, "/");
+    until_names(&browser, &[hostile]);
+    let live = "\"'><script>hurt()</script>";
+    game.announce(&announcement(live.as_bytes(), 2, 5));
+    browser.until("both", "document.querySelectorAll('#servers > tbody').length == 2");
+    assert_eq!(names(&browser), json!([live, hostile]));
+    browser.run("document.querySelectorAll('summary').forEach(node => node.click())");
+    browser.until("both to open", "document.querySelectorAll('.more').length == 2");
+    assert_eq!(browser.value("document.querySelectorAll('#servers img, #servers script').length"), 0);
+    browser.goto(&server, "/doctor?game=%3Cb%3E&address=%3Ci%3E");
+    assert_eq!(browser.value("document.querySelectorAll('main b, main i').length"), 0);
+}
+
+#[test]
+fn nothing_scrolls_sideways_on_a_phone() {
+    let server = Server::start(&[]);
+    let game = Game::new(server.address("iceball.listen"));
+    game.announce(&announcement(b"aNameWithoutAnySpaceInItAtAll!", 1, 3));
+    let tank = Tank::new(&"long".repeat(50), &[(&"player".repeat(20), 1)]);
+    tank.heartbeat(&server);
+    until("both", || (server.json("/api/v1/servers")["total"] == 2).then_some(()));
+    let browser = Browser::new("phone");
+    for width in [320, 390] {
+        browser.look(width, 800, "light");
+        for path in ["/", "/doctor", "/doctor?game=iceball&address=127.0.0.1:1", "/api"] {
+            browser.goto(&server, path);
+            if path == "/" {
+                browser.until_live();
+                browser.run("document.querySelectorAll('summary').forEach(node => node.click())");
+                browser.until("both to open", "document.querySelectorAll('.more').length == 2");
+            }
+            let sideways = "document.documentElement.scrollWidth > document.documentElement.clientWidth ? \
+                            [...document.querySelectorAll('body *')].filter(node => node.getBoundingClientRect().right > \
+                            document.documentElement.clientWidth).map(node => node.outerHTML.slice(0, 200)) : null";
+            assert_eq!(browser.value(sideways), Value::Null, "{path} at {width}");
+        }
+    }
+}
+
+#[test]
+fn everything_can_be_done_by_keyboard() {
+    let server = Server::start(&[]);
+    three(&server);
+    let browser = Browser::new("keyboard");
+    browser.goto_live(&server, "/");
+    let (tab, enter, space) = (char::from(Key::Tab).to_string(), char::from(Key::Enter).to_string(), " ");
+    let focus_on = |selector: &str| {
+        for _ in 0..40 {
+            if browser.value(&format!("document.activeElement.matches({selector:?})")) == true {
+                return;
+            }
+            browser.press(&tab);
+        }
+        panic!("{selector} cannot be reached");
+    };
+    browser.press(&tab);
+    assert_eq!(browser.value("document.activeElement.className"), "skip", "the first is the way past all others");
+    focus_on("[name=q]");
+    browser.press("a");
+    focus_on("[name=not_full]");
+    browser.press(space);
+    until_names(&browser, &["gamma", "beta"]);
+    focus_on("[data-sort=name] a");
+    browser.press(&enter);
+    until_names(&browser, &["beta", "gamma"]);
+    assert_eq!(browser.address(), "/?q=a&sort=name&not_full=1");
+    assert_eq!(browser.value("document.activeElement.closest('th').dataset.sort"), "name", "the focus stays");
+    focus_on("summary");
+    browser.press(&enter);
+    browser.until("the row to open", "document.querySelector('tbody .more')");
+    focus_on("[data-do=copy]");
+    let outline = browser.value("getComputedStyle(document.activeElement).outlineStyle");
+    assert_eq!(outline, "solid", "the focus is seen");
+}
+
+#[test]
+fn a_delta_leaves_the_reader_in_peace() {
+    let server = Server::start(&["guard.max_servers_per_ip=1000"]);
+    let game = Game::new(server.address("iceball.listen"));
+    for port in 1..=80 {
+        game.announce(&announcement(format!("server {port:03}").as_bytes(), port, 0));
+    }
+    until("all", || (server.listed().len() == 80).then_some(()));
+    let browser = Browser::new("peace");
+    browser.goto_live(&server, "/?sort=-players");
+    browser.until("all rows", &format!("{NAMES}.length == 80"));
+    let reader = row("server 050");
+    browser.run(&format!("const summary = {reader}.querySelector('summary'); summary.click(); summary.focus()"));
+    browser.until("it to open", &format!("{reader}.querySelector('.more')"));
+    browser.run(&format!("{reader}.scrollIntoView({{block: 'center'}})"));
+    let top = || browser.value(&format!("Math.round({reader}.getBoundingClientRect().top)")).as_i64().unwrap();
+    let before = top();
+
+    // Rows come and go above, and the row itself says something new and goes elsewhere.
+    browser.run("document.querySelector('#servers > tbody').mark = true");
+    game.announce(&announcement(b"another", 0x200, 0));
+    game.announce(&announcement(b"000", 0x100, 0));
+    browser.until("them", &format!("{NAMES}.length == 82"));
+    let focus = format!(
+        "{reader}.querySelector('summary') == document.activeElement && {reader}.querySelector('details').open && !!{reader}.querySelector('.more')"
+    );
+    assert_eq!(browser.value(&focus), true);
+    game.announce(&announcement(b"server 050", 50, 7));
+    browser.until("its players", &format!("{reader}.querySelector('[data-field=players]').textContent == '7/64'"));
+    assert_eq!(browser.value(&focus), true, "opened and focused after it moved");
+    game.announce(&announcement(b"server 050", 50, 0));
+    browser.until("its players", &format!("{reader}.querySelector('[data-field=players]').textContent == '0/64'"));
+    browser.run(&format!("{reader}.scrollIntoView({{block: 'center'}})"));
+    for port in 0x300..0x30a {
+        game.announce(&announcement(b"more", port, 0));
+    }
+    browser.until("ten more", &format!("{NAMES}.length == 92"));
+    assert!((top() - before).abs() < 400, "from {before} to {}", top());
+    assert_eq!(browser.value("document.querySelectorAll('#servers > tbody').length"), 92);
+
+    // Nothing moves under a selection.
+    browser.run(&format!("getSelection().selectAllChildren({reader}.querySelector('[data-field=name]'))"));
+    game.announce(&announcement(b"while selected", 0x400, 0));
+    browser.until("the state to tell", "document.querySelector('#live').dataset.state == 'held'");
+    assert_eq!(browser.value("getSelection().toString()"), "server 050");
+    assert_eq!(browser.value(&format!("{NAMES}.length")), 92);
+    browser.run("getSelection().removeAllRanges()");
+    browser.until("it afterwards", &format!("{NAMES}.length == 93"));
+}
+
+#[test]
+fn the_page_comes_back_with_the_server() {
+    let server = Server::start(&[]);
+    three(&server);
+    let browser = Browser::new("restart");
+    browser.goto_live(&server, "/");
+    until_names(&browser, &["Alpha", "gamma", "beta"]);
+    let listen = format!("web.listen={}", server.address("web.listen"));
+    drop(server);
+    browser.until("the state", "document.querySelector('#live').dataset.state == 'waiting'");
+    assert_eq!(names(&browser), json!(["Alpha", "gamma", "beta"]), "what was known stays");
+    let server = Server::start(&[&listen]);
+    Game::new(server.address("iceball.listen")).announce(&announcement(b"after", 9, 1));
+    browser.until_live();
+    until_names(&browser, &["after"]);
+}
+
+#[test]
+fn five_thousand_servers() {
+    let server = Server::start(&["guard.max_servers_per_ip=10000"]);
+    let game = Game::new(server.address("iceball.listen"));
+    for port in 1..=5000u16 {
+        game.announce(&announcement(format!("server {port:04}").as_bytes(), port, port % 64));
+    }
+    until("all", || (server.listed().len() == 5000).then_some(()));
+    let browser = Browser::new("many");
+    browser.goto_live(&server, "/?sort=name");
+    browser.until("the totals", "document.querySelector('#total').textContent == '5000'");
+    let drawn = "document.querySelectorAll('#servers > tbody').length";
+    assert_eq!(browser.value(drawn), 100, "only what is near is drawn");
+    browser.run("scrollTo(0, document.body.scrollHeight)");
+    browser.until("more rows", &format!("{drawn} == 300"));
+    browser.type_into("[name=q]", "server 4711");
+    until_names(&browser, &["server 4711"]);
+    game.announce(&announcement(b"server 4711", 4711, 64));
+    browser.until("its change", "document.querySelector('[data-field=players]').textContent == '64/64'");
+}
+
+/// Servers to look at.
+fn showroom(server: &Server) -> Vec<Tank> {
+    for (host, name, port, players) in [
+        (2, "Mesa Veterans", 20737, 12),
+        (3, "Loopback Arena <24/7>", 20737, 58),
+        (4, "Grüne Wiese", 20737, 3),
+        (5, "build with friends", 20738, 0),
+        (6, "test, please ignore", 20740, 1),
+    ] {
+        Game::on(server.address("iceball.listen"), [127, 0, 0, host].into()).announce(&announcement(
+            name.as_bytes(),
+            port,
+            players,
+        ));
+    }
+    let tanks = vec![
+        Tank::new("Two Clans United", &[("Ann", 14), ("Bob", 9), ("Cid", 3), ("Dora", 0)]),
+        Tank::new("Panzer Training", &[]),
+    ];
+    tanks.iter().for_each(|tank| tank.heartbeat(server));
+    until("all", || (server.json("/api/v1/servers")["total"] == 7).then_some(()));
+    tanks
+}
+
+/// axe-core, as scripts/test installs it.
+fn axe() -> String {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../npm/node_modules/axe-core/axe.min.js");
+    std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}; scripts/test installs it", path.display()))
+}
+
+#[test]
+fn axe_finds_nothing() {
+    let folder = Folder::new("showroom");
+    let words = "[[iceball.servers]]\naddress = \"127.0.0.2:20737\"\nofficial = true\npriority = 10\n";
+    let config = folder.write("words.toml", words);
+    let server = Server::start_with(&["--config", config.to_str().unwrap()], &[]);
+    let _tanks = showroom(&server);
+    let browser = Browser::new("axe");
+    let axe = axe();
+    for (size, width, height) in [("desktop", 1280, 760), ("phone", 390, 844)] {
+        for scheme in ["light", "dark"] {
+            browser.look(width, height, scheme);
+            for path in ["/", "/doctor?game=iceball&address=127.0.0.2:20737", "/doctor?game=iceball&address=x", "/api"]
+            {
+                browser.goto(&server, path);
+                if path == "/" {
+                    browser.until_live();
+                    browser.until("all rows", &format!("{NAMES}.length == 7"));
+                    browser.run(&format!("{}.querySelector('summary').click()", row("Two Clans United")));
+                    browser.until("a row to open", "document.querySelector('.more')");
+                    keep_picture(&browser, &format!("page-{size}-{scheme}.png"));
+                }
+                browser.run(&axe);
+                let found = browser.run_until_called(
+                    "const done = arguments[arguments.length - 1]; axe.run().then(found => done(found.violations.map(violation => \
+                     violation.id + ': ' + violation.nodes.map(node => node.html + ' ' + node.failureSummary).join('; '))), error => done([String(error)]))",
+                );
+                assert_eq!(found, json!([]), "{path}, {size}, {scheme}");
+            }
+        }
+    }
+}
+
+/// Writes what the browser shows to the folder that RALLYPOINT_SCREENSHOTS names, if it does: for the README.
+fn keep_picture(browser: &Browser, name: &str) {
+    if let Some(folder) = std::env::var_os("RALLYPOINT_SCREENSHOTS") {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        std::fs::write(root.join(folder).join(name), browser.screenshot()).unwrap();
+    }
+}

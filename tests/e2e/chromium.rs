@@ -1,0 +1,205 @@
+//! A real browser for the tests: Debian's chromium and its driver, through fantoccini, with a new empty profile.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use axum::http::Method;
+use fantoccini::wd::WebDriverCompatibleCommand;
+use fantoccini::{Client, ClientBuilder, Locator};
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::support::*;
+
+/// One browser at a time: each takes as much as all other tests together.
+static TURN: Mutex<()> = Mutex::new(());
+
+pub struct Browser {
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+    driver: Child,
+    _profile: Folder,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Browser {
+    pub fn new(name: &str) -> Browser {
+        Browser::with_preferences(name, json!({}))
+    }
+
+    pub fn without_script(name: &str) -> Browser {
+        Browser::with_preferences(name, json!({"profile.managed_default_content_settings.javascript": 2}))
+    }
+
+    fn with_preferences(name: &str, preferences: Value) -> Browser {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let profile = Folder::new(&format!("chromium-{name}"));
+        let (driver, port) = start_driver();
+        let profile_argument = format!("--user-data-dir={}", profile.path().display());
+        let mut arguments: Vec<&str> = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run \
+             --disable-background-networking --disable-component-update --disable-sync --disable-dev-shm-usage \
+             --window-size=1280,900 --lang=en"
+            .split_whitespace()
+            .collect();
+        arguments.push(&profile_argument);
+        let capabilities = json!({"goog:chromeOptions": {"args": arguments, "prefs": preferences}});
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let client = runtime.block_on(async {
+            let connector = hyper_util::client::legacy::connect::HttpConnector::new();
+            let mut builder = ClientBuilder::new(connector);
+            builder.capabilities(capabilities.as_object().unwrap().clone());
+            builder.connect(&format!("http://127.0.0.1:{port}")).await.expect("chromium, from Debian's chromium")
+        });
+        Browser { runtime, client, driver, _profile: profile, _turn: turn }
+    }
+
+    fn wait<T, E: std::fmt::Debug>(&self, future: impl Future<Output = Result<T, E>>) -> T {
+        self.runtime.block_on(future).unwrap()
+    }
+
+    pub fn goto(&self, server: &Server, path: &str) {
+        self.wait(self.client.goto(&format!("http://{}{path}", server.address("web.listen"))));
+    }
+
+    /// Opens a page and waits until its script shows the list.
+    pub fn goto_live(&self, server: &Server, path: &str) {
+        self.goto(server, path);
+        self.until_live();
+    }
+
+    pub fn until_live(&self) {
+        self.until(
+            "the page to be live",
+            "document.querySelector('#live[data-state=live]') && document.documentElement.matches('.scripted')",
+        );
+    }
+
+    pub fn reload(&self) {
+        self.wait(self.client.refresh());
+    }
+
+    pub fn back(&self) {
+        self.wait(self.client.back());
+    }
+
+    pub fn forward(&self) {
+        self.wait(self.client.forward());
+    }
+
+    /// The path and query in the address bar.
+    pub fn address(&self) -> String {
+        let url = self.wait(self.client.current_url());
+        url.query().map_or(url.path().to_string(), |query| format!("{}?{query}", url.path()))
+    }
+
+    /// What an expression is in the page.
+    pub fn value(&self, expression: &str) -> Value {
+        self.wait(self.client.execute(&format!("return ({expression})"), Vec::new()))
+    }
+
+    pub fn run(&self, script: &str) -> Value {
+        self.wait(self.client.execute(script, Vec::new()))
+    }
+
+    /// A script that ends with calling its last argument.
+    pub fn run_until_called(&self, script: &str) -> Value {
+        self.wait(self.client.execute_async(script, Vec::new()))
+    }
+
+    /// Waits until an expression is true in the page.
+    pub fn until(&self, what: &str, expression: &str) {
+        until(what, || self.value(&format!("!!({expression})")).as_bool().filter(|is| *is));
+    }
+
+    pub fn click(&self, selector: &str) {
+        self.wait(self.wait(self.client.find(Locator::Css(selector))).click());
+    }
+
+    pub fn type_into(&self, selector: &str, text: &str) {
+        self.wait(self.wait(self.client.find(Locator::Css(selector))).send_keys(text));
+    }
+
+    /// Presses keys where the focus is.
+    pub fn press(&self, keys: &str) {
+        self.wait(self.wait(self.client.active_element()).send_keys(keys));
+    }
+
+    /// The visible texts of all that match, without the page's help. A page that goes away meanwhile has none.
+    pub fn texts(&self, selector: &str) -> Vec<String> {
+        let elements = self.wait(self.client.find_all(Locator::Css(selector)));
+        elements.iter().map_while(|element| self.runtime.block_on(element.text()).ok()).collect()
+    }
+
+    pub fn until_texts(&self, selector: &str, expected: &[&str]) {
+        until(&format!("{expected:?}"), || (self.texts(selector) == expected).then_some(()));
+    }
+
+    pub fn is_displayed(&self, selector: &str) -> bool {
+        self.wait(self.wait(self.client.find(Locator::Css(selector))).is_displayed())
+    }
+
+    pub fn screenshot(&self) -> Vec<u8> {
+        self.wait(self.client.screenshot())
+    }
+
+    /// As a phone or a desktop computer, light or dark.
+    pub fn look(&self, width: u32, height: u32, scheme: &str) {
+        let is_phone = width < 600;
+        self.tell("Emulation.setDeviceMetricsOverride", json!({"width": width, "height": height, "deviceScaleFactor": if is_phone { 2 } else { 1 }, "mobile": is_phone}));
+        self.tell(
+            "Emulation.setEmulatedMedia",
+            json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]}),
+        );
+    }
+
+    fn tell(&self, command: &str, parameters: Value) {
+        self.wait(self.client.issue_cmd(DevTools { command: command.into(), parameters }));
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.runtime.block_on(self.client.clone().close());
+        // Whatever the driver started and left is in its group.
+        let group = nix::unistd::Pid::from_raw(self.driver.id() as i32);
+        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+        let _ = self.driver.wait();
+    }
+}
+
+/// The driver on a port that the system chooses.
+fn start_driver() -> (Child, u16) {
+    let mut driver = Command::new("chromedriver")
+        .arg("--port=0")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("chromedriver, from Debian's chromium-driver");
+    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+    let started =
+        lines.find_map(|line| line.unwrap().split_once("successfully on port ").map(|(_, port)| port.to_string()));
+    // It goes on writing now and then: somebody has to read.
+    std::thread::spawn(move || lines.for_each(drop));
+    (driver, started.unwrap().trim_end_matches('.').parse().unwrap())
+}
+
+/// A command of the browser's own protocol.
+#[derive(Debug)]
+struct DevTools {
+    command: String,
+    parameters: Value,
+}
+
+impl WebDriverCompatibleCommand for DevTools {
+    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, url::ParseError> {
+        base.join(&format!("session/{}/goog/cdp/execute", session.unwrap()))
+    }
+
+    fn method_and_body(&self, _: &Url) -> (Method, Option<String>) {
+        (Method::POST, Some(json!({"cmd": self.command, "params": self.parameters}).to_string()))
+    }
+}
