@@ -16,6 +16,8 @@ pub mod config;
 pub mod cookie;
 pub mod export;
 pub mod hub;
+pub mod ledger;
+pub mod metrics;
 pub mod model;
 pub mod net;
 pub mod protocols;

@@ -55,6 +55,6 @@ pub async fn fetch(master: &Place) -> Result<Vec<Found>, Failure> {
         };
         Failure::new(exit, format!("{master}: {error}"))
     })?;
-    tell_faults(&master.to_string(), &listing.faults);
+    tell_faults(master, &listing);
     Ok(listing.servers)
 }

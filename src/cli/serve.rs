@@ -4,9 +4,10 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
-use tracing::{error, info};
+use tracing::{debug, error, info};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::reload;
 
@@ -54,6 +55,7 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
         Failure::new(exit, format!("{error:#}"))
     })?;
     info!("rallypoint {} is ready", env!("CARGO_PKG_VERSION"));
+    tell_systemd(NotifyState::Ready);
     loop {
         tokio::select! {
             () = app.keep() => {}
@@ -63,9 +65,17 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
         }
     }
     info!("stopping");
+    tell_systemd(NotifyState::Stopping);
     app.stop().await;
     info!("stopped");
     Ok(())
+}
+
+/// Does nothing where the program was not started by systemd.
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(false, &[state]) {
+        debug!(%error, "systemd was not told");
+    }
 }
 
 /// A configuration that is wrong in any way changes nothing.

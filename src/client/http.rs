@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -16,53 +15,44 @@ use tokio::time::timeout;
 use super::list::{ListError, PATIENCE, connect};
 use crate::text;
 
-/// The longest body that is read: a million servers fit.
-pub const BODY_BYTES_MAX: usize = 256 << 20;
+/// The longest body that is read: a hundred thousand servers fit.
+const BODY_BYTES_MAX: usize = 32 << 20;
 
 const AGENT: &str = concat!("rallypoint/", env!("CARGO_PKG_VERSION"));
 
-/// The body of a page, when its status is 200.
-pub async fn get(authority: &str, path: &str) -> Result<Bytes, ListError> {
-    let stream = connect(authority, None).await?;
-    exchange(stream, authority, path, PATIENCE).await
-}
-
-/// The same, from an address of this machine.
-pub async fn get_from(source: IpAddr, authority: &str, path: &str) -> Result<Bytes, ListError> {
-    let stream = connect(authority, Some(source)).await?;
-    exchange(stream, authority, path, PATIENCE).await
-}
-
-async fn exchange(stream: TcpStream, authority: &str, path: &str, patience: Duration) -> Result<Bytes, ListError> {
-    let bad = |error: &dyn std::fmt::Display| ListError::Bad(error.to_string());
-    let talk = async {
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| bad(&error))?;
-        let request = Request::get(path)
-            .header(HOST, authority)
-            .header(USER_AGENT, AGENT)
-            .header(ACCEPT, "*/*")
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| bad(&error))?;
-        let answer = async {
-            let response = sender.send_request(request).await.map_err(|error| bad(&error))?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await;
-            let body = body.map_err(|error| bad(&error))?.to_bytes();
-            if status == 200 {
-                return Ok(body);
-            }
-            // What a page says beside its status is for people, and short.
-            let says = body.split(|&byte| byte == b'\n').next().unwrap_or_default();
-            let says: String = text::clean(says).chars().take(200).collect();
-            Err(ListError::Bad(format!("it answered {status}: {says}").trim_end_matches(": ").to_string()))
-        };
-        tokio::pin!(answer);
-        tokio::select! {
-            answer = &mut answer => answer,
-            // The connection ends first when the other side closes it; the answer may be in by then.
-            _ = connection => answer.await,
-        }
-    };
+/// The body of a page, when its status is 200; `source` is the address of this machine to come from.
+pub async fn get(source: Option<IpAddr>, authority: &str, path: &str) -> Result<Bytes, ListError> {
+    let stream = connect(authority, source).await?;
     let too_long = || ListError::Connect(io::ErrorKind::TimedOut.into());
-    timeout(patience, talk).await.unwrap_or_else(|_| Err(too_long()))
+    timeout(PATIENCE, exchange(stream, authority, path)).await.unwrap_or_else(|_| Err(too_long()))
+}
+
+async fn exchange(stream: TcpStream, authority: &str, path: &str) -> Result<Bytes, ListError> {
+    let bad = |error: &dyn std::fmt::Display| ListError::Bad(error.to_string());
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| bad(&error))?;
+    let request = Request::get(path)
+        .header(HOST, authority)
+        .header(USER_AGENT, AGENT)
+        .header(ACCEPT, "*/*")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| bad(&error))?;
+    let answer = async {
+        let response = sender.send_request(request).await.map_err(|error| bad(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| bad(&error))?.to_bytes();
+        if status == 200 {
+            return Ok(body);
+        }
+        // What a page says beside its status is for people, and short.
+        let says = body.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let says: String = text::clean(says).chars().take(200).collect();
+        Err(ListError::Bad(format!("it answered {status}: {says}").trim_end_matches(": ").to_string()))
+    };
+    tokio::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        // The connection ends first when the other side closes it; the answer may be in by then.
+        _ = connection => answer.await,
+    }
 }

@@ -40,6 +40,8 @@ pub struct Web {
     /// None: the built-in one.
     pub template: Option<PathBuf>,
     pub stylesheet: Option<PathBuf>,
+    /// The operator's token for the API; empty: none.
+    pub token: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +93,13 @@ impl Default for Config {
     fn default() -> Config {
         let mut config = Config {
             log: Level::INFO,
-            web: Web { listen: Vec::new(), title: String::new(), template: None, stylesheet: None },
+            web: Web {
+                listen: Vec::new(),
+                title: String::new(),
+                template: None,
+                stylesheet: None,
+                token: String::new(),
+            },
             iceball: Iceball {
                 listen: Vec::new(),
                 client_listen: Vec::new(),

@@ -92,9 +92,17 @@ pub enum Effect<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    Cookie,
-    BadVersion,
-    BadFormat,
+    /// A cookie, for a server that announced this port.
+    Cookie {
+        port: u16,
+    },
+    BadVersion {
+        heartbeat_version: u16,
+        version: u32,
+    },
+    BadFormat {
+        length: u16,
+    },
 }
 
 /// Why a datagram got silence.
@@ -170,9 +178,14 @@ pub trait StreamFetch: Sync {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct List {
     pub servers: Vec<Listed>,
-    /// What is wrong with single entries; the others are none the worse for it.
+    /// What is wrong with single entries, for the first [`FAULTS_MAX`]; the others are none the worse for it.
     pub faults: Vec<Fault>,
+    /// How many entries are wrong.
+    pub left_out: usize,
 }
+
+/// A list may be nothing but nonsense, and long.
+pub const FAULTS_MAX: usize = 100;
 
 impl List {
     /// A list of entries, each of which may be wrong by itself.
@@ -181,7 +194,12 @@ impl List {
         for entry in entries {
             match entry {
                 Ok(listed) => list.servers.push(listed),
-                Err(error) => list.faults.push(fault(error)),
+                Err(error) => {
+                    list.left_out += 1;
+                    if list.faults.len() < FAULTS_MAX {
+                        list.faults.push(fault(error));
+                    }
+                }
             }
         }
         list
@@ -223,6 +241,9 @@ pub trait StreamRules: Send + Sync {
 /// One conversation. It is told what happens, writes to `out`, and says what it wants next.
 pub trait Session: Send {
     fn on(&mut self, event: Event<'_>, view: &View, out: &mut Vec<Bytes>) -> Next;
+
+    /// How many lists it has given so far.
+    fn lists(&self) -> u64;
 }
 
 #[derive(Debug)]
