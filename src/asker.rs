@@ -62,6 +62,8 @@ pub struct Asker<T> {
     key: [u8; 16],
     asked: u64,
     waiting: HashMap<Address, Asking<T>>,
+    /// How many of those have not been silent yet.
+    fresh: usize,
     /// To be sent as soon as the pace allows.
     outbox: VecDeque<(Address, u64)>,
     /// Sent, in the order in which they time out: all wait equally long.
@@ -83,6 +85,8 @@ struct Asking<T> {
     sent_us: ArrayVec<u64, { TRIES_MAX as usize }>,
     rtt_us: Option<u32>,
     fault: Option<Fault>,
+    /// No try of it has timed out.
+    fresh: bool,
 }
 
 impl<T> Asker<T> {
@@ -93,6 +97,7 @@ impl<T> Asker<T> {
             key: seed,
             asked: 0,
             waiting: HashMap::new(),
+            fresh: 0,
             outbox: VecDeque::new(),
             timeouts: VecDeque::new(),
             pace: Bucket::default(),
@@ -107,6 +112,11 @@ impl<T> Asker<T> {
     /// Servers that have been asked, or wait for their turn.
     pub fn in_flight(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Of those in flight, the ones of which no try has timed out: so much may still be on its way.
+    pub fn fresh(&self) -> usize {
+        self.fresh
     }
 
     /// The tag of a server that is being asked already.
@@ -125,7 +135,19 @@ impl<T> Asker<T> {
         let nonce = hasher.finish() as u32 & !u32::from(TRIES_MAX - 1);
         let serial = self.asked;
         let sent_us = ArrayVec::new();
-        let asking = Asking { serial, query, tag, nonce, step: 0, began_us: None, sent_us, rtt_us: None, fault: None };
+        let asking = Asking {
+            serial,
+            query,
+            tag,
+            nonce,
+            step: 0,
+            began_us: None,
+            sent_us,
+            rtt_us: None,
+            fault: None,
+            fresh: true,
+        };
+        self.fresh += 1;
         self.waiting.insert(address, asking);
         self.outbox.push_back((address, serial));
         Ok(())
@@ -197,7 +219,8 @@ impl<T> Asker<T> {
             return None;
         }
         let facts = heard.facts.map(Facts::into_owned);
-        let Asking { tag, .. } = self.waiting.remove(&address)?;
+        let Asking { tag, fresh, .. } = self.waiting.remove(&address)?;
+        self.fresh -= usize::from(fresh);
         Some(Finished { address, tag, result: Ok(Answer { rtt_us, facts, fault: None }) })
     }
 
@@ -211,6 +234,7 @@ impl<T> Asker<T> {
             let Some(asking) = self.waiting.get_mut(&address).filter(|asking| asking.serial == serial) else {
                 continue;
             };
+            self.fresh -= usize::from(std::mem::take(&mut asking.fresh));
             let in_time = asking.began_us.is_none_or(|began_us| now_us < began_us + self.settings.all_us);
             if in_time && asking.sent_us.len() < usize::from(self.settings.tries.clamp(1, TRIES_MAX)) {
                 self.outbox.push_back((address, serial));
@@ -310,7 +334,7 @@ mod tests {
         let answered = finished.result.unwrap();
         assert_eq!(answered.rtt_us, 25_000);
         assert_eq!(answered.facts.unwrap().name, "Veks California DM");
-        assert_eq!(asker.in_flight(), 0);
+        assert_eq!((asker.in_flight(), asker.fresh()), (0, 0));
         assert!(asker.heard(26_000, server(1).socket(), &answer).is_none(), "a second time");
     }
 
@@ -332,8 +356,10 @@ mod tests {
         let mut asker = asker(SETTINGS);
         asker.ask(server(1), &hyperbol::query::GameQuery, 1).unwrap();
         asker.ask(server(2), &hyperbol::query::GameQuery, 2).unwrap();
+        assert_eq!(asker.fresh(), 2);
         let mut finished = Vec::new();
         for second in 0..4u64 {
+            assert_eq!((asker.fresh(), asker.in_flight()), if second < 2 { (2, 2) } else { (0, 2) });
             let now_us = second * 1_000_000;
             finished.extend(std::iter::from_fn(|| asker.timed_out(now_us)));
             while asker.next_question(now_us).is_some() {}

@@ -49,7 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 pub async fn fetch(master: &Place) -> Result<Vec<Found>, Failure> {
     let failed = |error| Failure::new(exit_of(&error), format!("{master}: {error}"));
     let listing = list(master).await.map_err(failed)?;
-    tell_faults(&master.to_string(), &listing.faults);
+    tell_faults(master, &listing);
     Ok(listing.servers)
 }
 

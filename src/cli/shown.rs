@@ -6,8 +6,9 @@ use std::io::Write;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Exit, Failure};
+use crate::client::list::Listing;
 use crate::client::query::{Pace, ask_all};
-use crate::client::{Found, State};
+use crate::client::{Found, Place, State};
 use crate::export::{self, Format};
 use crate::protocols::query_of;
 
@@ -19,8 +20,8 @@ pub struct Asking {
     /// Questions a second at the most
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
-    /// Servers waited for at one time at the most
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Servers waited for at one time at the most, not counting those that were silent once
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     in_flight: u32,
 }
 
@@ -124,12 +125,12 @@ pub fn tell_failures(found: &[Found]) -> (usize, usize) {
 }
 
 /// Tells what is wrong with a list's single entries.
-pub fn tell_faults(of: &str, faults: &[impl std::fmt::Display]) {
-    for fault in faults.iter().take(FAULTS_TOLD) {
-        eprintln!("{of}: left out: {fault}");
-    }
-    if faults.len() > FAULTS_TOLD {
-        eprintln!("{of}: left out: {} more", faults.len() - FAULTS_TOLD);
+pub fn tell_faults(of: &Place, listing: &Listing) {
+    let told = listing.faults.iter().take(FAULTS_TOLD);
+    told.clone().for_each(|fault| eprintln!("{of}: left out: {fault}"));
+    let rest = listing.left_out - told.len();
+    if rest > 0 {
+        eprintln!("{of}: left out: {rest} more");
     }
 }
 

@@ -86,10 +86,10 @@ pub async fn netpanzer(master: &Place, game: &str, at: Address) -> Result<(), St
 /// Announces as a Bloodmasters server does. The answer is the ban list, which a pretend server has no use for.
 pub async fn bloodmasters(master: &Place, at: Address) -> Result<(), String> {
     let authority = master.authority(master.master_port()?);
-    let path = if master.path.len() > 1 { &master.path } else { "/bloodmasterslist.php" };
+    let path = master.path_or(bloodmasters::LIST_PATH);
     let joint = if path.contains('?') { '&' } else { '?' };
     let path = format!("{path}{joint}action=update&port={}", at.port());
-    http::get_from(at.ip(), &authority, &path).await.map(drop).map_err(|error| error.to_string())
+    http::get(Some(at.ip()), &authority, &path).await.map(drop).map_err(|error| error.to_string())
 }
 
 /// One burst of an Iceball server; every cookie from the master goes back. Ends at the next burst's time at the latest.

@@ -20,19 +20,9 @@ pub const BODY_BYTES_MAX: usize = 256 << 20;
 
 const AGENT: &str = concat!("rallypoint/", env!("CARGO_PKG_VERSION"));
 
-/// The body of a page, when its status is 200.
-pub async fn get(authority: &str, path: &str) -> Result<Bytes, ListError> {
-    let stream = connect(authority, None).await?;
-    page(stream, authority, path).await
-}
-
-/// The same, from an address of this machine.
-pub async fn get_from(source: IpAddr, authority: &str, path: &str) -> Result<Bytes, ListError> {
-    let stream = connect(authority, Some(source)).await?;
-    page(stream, authority, path).await
-}
-
-async fn page(stream: TcpStream, authority: &str, path: &str) -> Result<Bytes, ListError> {
+/// The body of a page, when its status is 200; `source` is the address of this machine to come from.
+pub async fn get(source: Option<IpAddr>, authority: &str, path: &str) -> Result<Bytes, ListError> {
+    let stream = connect(authority, source).await?;
     let talk = exchange(stream, authority, path, None, BODY_BYTES_MAX);
     let (status, body) = match timeout(PATIENCE, talk).await {
         Ok(answer) => answer.map_err(ListError::Bad)?,

@@ -18,15 +18,16 @@ use crate::protocols::{Card, Fault, Fetch, List, StreamFetch};
 /// For a connection to be made, and for one list to arrive.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest list over TCP: a million records of Hyperbol fit.
-const STREAM_BYTES_MAX: u64 = 64 << 20;
+/// The longest list over TCP: half a million records of Hyperbol fit.
+const STREAM_BYTES_MAX: u64 = 8 << 20;
 
 /// A list that was fetched.
 #[derive(Debug, Default)]
 pub struct Listing {
     pub servers: Vec<Found>,
-    /// What was wrong with single entries.
+    /// What was wrong with single entries, as far as it was kept, and how many were.
     pub faults: Vec<Fault>,
+    pub left_out: usize,
 }
 
 #[derive(Debug)]
@@ -68,8 +69,7 @@ pub async fn list(place: &Place) -> Result<Listing, ListError> {
         Kind::Page(card) | Kind::Game(card) => {
             let list = match &card.fetch {
                 Fetch::Http { path, read } => {
-                    let path = if place.path.len() > 1 { &place.path } else { *path };
-                    read(&http::get(&authority, path).await?).map_err(bad)?
+                    read(&http::get(None, &authority, place.path_or(path)).await?).map_err(bad)?
                 }
                 Fetch::Stream(fetch) => {
                     let stream = connect(&authority, None).await?;
@@ -88,7 +88,7 @@ fn found(card: &'static Card, list: List) -> Listing {
     let mut seen = HashSet::new();
     let once = list.servers.into_iter().filter(|listed| seen.insert(listed.address));
     let servers = once.map(|listed| Found::listed(Game::Known(card.name), listed)).collect();
-    Listing { servers, faults: list.faults }
+    Listing { servers, faults: list.faults, left_out: list.left_out }
 }
 
 fn bad(fault: Fault) -> ListError {
@@ -126,12 +126,13 @@ async fn converse(mut stream: TcpStream, fetch: &dyn StreamFetch) -> Result<List
     let mut asked = false;
     let (from, mut to) = stream.split();
     let mut from = from.take(STREAM_BYTES_MAX);
+    let broken = |error: io::Error| ListError::Bad(format!("the connection broke off: {error}"));
     loop {
         if !asked && let Some(request) = fetch.request(&heard).map_err(bad)? {
-            to.write_all(&request).await?;
+            to.write_all(&request).await.map_err(broken)?;
             asked = true;
         }
-        if fetch.is_whole(&heard) || from.read_buf(&mut heard).await? == 0 {
+        if fetch.is_whole(&heard) || from.read_buf(&mut heard).await.map_err(broken)? == 0 {
             break;
         }
     }

@@ -118,6 +118,11 @@ impl Place {
         Ok(self.port.unwrap_or(usual))
     }
 
+    /// The path that was given, or the usual one.
+    pub fn path_or<'a>(&'a self, usual: &'a str) -> &'a str {
+        if self.path.len() > 1 { &self.path } else { usual }
+    }
+
     /// The host and a port in the form that resolvers and the Host header take.
     pub fn authority(&self, port: u16) -> String {
         match self.host.parse::<Ipv6Addr>() {

@@ -18,14 +18,16 @@ use crate::protocols::query_of;
 pub struct Pace {
     /// Datagrams a second.
     pub per_second: u32,
-    /// Servers waited for at one time.
+    /// Servers waited for at one time, not counting those that were silent once: they would hold up the others. What
+    /// is in flight cannot overrun a slow network, or a slow machine, for long: its answers come slowly, and with them
+    /// the next questions.
     pub in_flight: usize,
 }
 
-/// Four tries 0.7 s apart, each of which is listened for until the end; the last of all steps within 3.9 s: a server that
+/// Four tries 0.9 s apart, each of which is listened for until the end; the last of all steps within 3.9 s: a server that
 /// stays silent is given up within 5 s.
 const TRIES: u8 = 4;
-const TRY_US: u64 = 700_000;
+const TRY_US: u64 = 900_000;
 const ALL_US: u64 = 3_900_000;
 /// Datagrams a second to one address, so that no list can turn us against a stranger. Loopback is nobody's network.
 const PER_IP_PER_SECOND: u32 = 2_000;
@@ -106,7 +108,7 @@ impl<F: FnMut()> Run<'_, F> {
 
     fn take_more(&mut self) {
         for _ in 0..self.queue.len() {
-            if self.asker.in_flight() >= self.in_flight {
+            if self.asker.fresh() >= self.in_flight {
                 return;
             }
             let Some(number) = self.queue.pop_front() else { return };

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::list::{ListError, Listing};
 use super::{Found, http};
 use crate::model::{Address, Details, Facts, Game, Player};
-use crate::protocols::{CARDS, Listed, fault, is_one_host};
+use crate::protocols::{CARDS, FAULTS_MAX, Listed, fault, is_one_host};
 use crate::text;
 
 const PATH: &str = "/api/v1/servers";
@@ -80,7 +80,7 @@ pub async fn list(authority: &str, path: &str) -> Result<Listing, ListError> {
     let mut seen = HashSet::new();
     let mut after = String::new();
     for _ in 0..PAGES_MAX {
-        let page = http::get(authority, &format!("{start}{joint}limit={PAGE}{after}")).await?;
+        let page = http::get(None, authority, &format!("{start}{joint}limit={PAGE}{after}")).await?;
         let Document { total, servers, next } = serde_json::from_slice(&page)
             .map_err(|error| ListError::Bad(format!("not a Rallypoint's list: {error}")))?;
         let rows = servers.len();
@@ -89,7 +89,12 @@ pub async fn list(authority: &str, path: &str) -> Result<Listing, ListError> {
             match read(row) {
                 Ok(found) if seen.insert(found.address) => listing.servers.push(found),
                 Ok(_) => {} // the list changed while it was read, and brings a server again
-                Err(error) => listing.faults.push(fault(error)),
+                Err(error) => {
+                    listing.left_out += 1;
+                    if listing.faults.len() < FAULTS_MAX {
+                        listing.faults.push(fault(error));
+                    }
+                }
             }
         }
         let last = listing.servers.last().map(|last| last.address.to_string());

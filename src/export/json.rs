@@ -38,10 +38,10 @@ struct Row<'a> {
     flavor: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rtt_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    players: Option<&'a [Player]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rules: Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    players: &'a [Player],
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    rules: Map<String, Value>,
 }
 
 pub fn write(servers: &[Found]) -> String {
@@ -54,14 +54,11 @@ pub fn write(servers: &[Found]) -> String {
 fn row(found: &Found) -> Row<'_> {
     let facts = &found.facts;
     let details = facts.details.as_deref();
-    let rules = details.map(|details| {
+    let mut rules = Map::new();
+    for (name, value) in details.map_or(&[][..], |details| &details.rules) {
         // Of a rule that is told twice the first counts.
-        let mut rules = Map::new();
-        for (name, value) in &details.rules {
-            rules.entry(name.to_string()).or_insert_with(|| Value::from(&**value));
-        }
-        rules
-    });
+        rules.entry(name.to_string()).or_insert_with(|| Value::from(&**value));
+    }
     Row {
         game: found.game.name(),
         address: found.address.ip().to_string(),
@@ -76,7 +73,7 @@ fn row(found: &Found) -> Row<'_> {
         official: found.official,
         flavor: found.flavor,
         rtt_ms: found.rtt_us.map(milliseconds),
-        players: details.map(|details| &details.players[..]),
+        players: details.map_or(&[][..], |details| &details.players),
         rules,
     }
 }

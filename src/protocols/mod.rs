@@ -179,9 +179,14 @@ pub trait StreamFetch: Sync {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct List {
     pub servers: Vec<Listed>,
-    /// What is wrong with single entries; the others are none the worse for it.
+    /// What is wrong with single entries, for the first [`FAULTS_MAX`]; the others are none the worse for it.
     pub faults: Vec<Fault>,
+    /// How many entries are wrong.
+    pub left_out: usize,
 }
+
+/// A list may be nothing but nonsense, and long.
+pub const FAULTS_MAX: usize = 100;
 
 impl List {
     /// A list of entries, each of which may be wrong by itself.
@@ -190,7 +195,12 @@ impl List {
         for entry in entries {
             match entry {
                 Ok(listed) => list.servers.push(listed),
-                Err(error) => list.faults.push(fault(error)),
+                Err(error) => {
+                    list.left_out += 1;
+                    if list.faults.len() < FAULTS_MAX {
+                        list.faults.push(fault(error));
+                    }
+                }
             }
         }
         list

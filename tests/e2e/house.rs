@@ -83,6 +83,17 @@ fn the_registry_knows_no_protocol_and_the_protocols_not_each_other() {
 }
 
 #[test]
+fn the_players_tool_knows_nothing_of_the_masters_rooms() {
+    for folder in ["src/client", "src/export"] {
+        for (path, source) in sources(folder) {
+            for room in ["hub", "registry", "web", "app", "config", "cli"] {
+                assert!(!source.contains(&format!("crate::{room}::")), "{} knows `{room}`", path.display());
+            }
+        }
+    }
+}
+
+#[test]
 fn every_file_says_what_it_is() {
     for (path, source) in sources("src") {
         let is_small = source.lines().count() < 10 || path.ends_with("tests.rs");

@@ -14,12 +14,15 @@ use wire::{Client, Details, Query, Reply};
 
 pub const NAME: &str = "bloodmasters";
 
+/// Where the list has always been on its web server.
+pub const LIST_PATH: &str = "/bloodmasterslist.php";
+
 pub const CARD: Card = Card {
     name: NAME,
     title: "Bloodmasters",
     master_port: None,
     game_port: 6969,
-    fetch: Fetch::Http { path: "/bloodmasterslist.php", read: fetch::read },
+    fetch: Fetch::Http { path: LIST_PATH, read: fetch::read },
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),
     pretend: answer::pretend,
