@@ -38,12 +38,12 @@
   function prepared(server) {
     const key = keyOf(server);
     const lower = (text) => (text ?? "").toLowerCase();
-    const texts = { name: lower(server.name), map: lower(server.map), mode: lower(server.mode), version: lower(server.version) };
+    const [name, map, mode, version] = [server.name, server.map, server.mode, server.version].map(lower);
     return {
       ...server,
       key,
-      texts,
-      searched: [...Object.values(texts), key].join("\n"),
+      texts: { name, map, mode, version },
+      searched: [name, map, mode, version, key].join("\n"),
       playing: server.players_current ?? 0,
       place: place(server.address, server.port),
     };
@@ -109,12 +109,12 @@
     return text ? `/?${text}` : "/";
   }
 
-  const isFiltered = () => FLAGS.some((name) => wanted[name]) || TEXTS.some((name) => name !== "sort" && wanted[name]);
+  const isFiltered = () => [...FLAGS, ...TEXTS].some((name) => name !== "sort" && wanted[name]);
 
   /** The servers that pass, in order. */
   function chosen() {
     const q = wanted.q.toLowerCase();
-    const exact = ["map", "mode", "version"].filter((name) => wanted[name]).map((name) => [name, wanted[name].toLowerCase()]);
+    const exact = ["map", "mode", "version"].filter((name) => wanted[name]);
     const passes = (server) =>
       (!wanted.game || server.game === wanted.game) &&
       (!wanted.not_empty || server.playing > 0) &&
@@ -122,7 +122,7 @@
       (!wanted.no_password || server.password !== true) &&
       (!wanted.official || server.official) &&
       (!wanted.verified_by || server.verified_by === wanted.verified_by) &&
-      exact.every(([name, text]) => server.texts[name] === text) &&
+      exact.every((name) => server.texts[name] === wanted[name].toLowerCase()) &&
       (!q || server.searched.includes(q));
     const { value, descending } = order(wanted.sort);
     const sign = descending ? -1 : 1;
@@ -218,7 +218,8 @@
       Ping: (player) => player.ping,
     };
     const used = Object.entries(columns).filter(([, value]) => players.some((player) => value(player) !== undefined));
-    return { head: used.map(([title]) => title), rows: players.map((player) => used.map(([, value]) => value(player) ?? "")) };
+    const cells = (player) => used.map(([, value]) => value(player) ?? "");
+    return { head: used.map(([title]) => title), rows: players.map(cells) };
   }
 
   /** Fills a small table, and only when it says something else than before. */
@@ -263,8 +264,10 @@
       row.node.dataset.game = server.game;
       fill(row, server);
     }
-    const details = row.node.querySelector("details");
-    if (row.isNew && details && opened.has(server.key)) open(row, (details.open = true));
+    if (row.isNew && opened.has(server.key)) {
+      row.node.querySelector("details").open = true;
+      open(row, true);
+    }
     return row;
   }
 
@@ -303,17 +306,21 @@
   }
 
   /** Whether the reader is holding text of the table: nothing moves under a selection. */
-  function isHeld() {
+  let isHeld = false;
+  // Asked for only when it changes: to look at a selection makes the browser lay out the page.
+  document.addEventListener("selectionchange", () => {
     const selection = document.getSelection();
-    return !!selection && !selection.isCollapsed && table.contains(selection.anchorNode);
-  }
+    const wasHeld = isHeld;
+    isHeld = !!selection && !selection.isCollapsed && table.contains(selection.anchorNode);
+    if (wasHeld && !isHeld) schedule();
+  });
 
   function draw(acted = false) {
     if (!isLoaded) return;
-    if (!acted && isHeld()) return showState();
+    if (!acted && isHeld) return showState();
     const all = chosen();
     const drawn = all.slice(0, room).map(rowOf);
-    arrange(drawn);
+    arrange(drawn, !acted && !isFirst);
     const players = all.reduce((sum, server) => sum + server.playing, 0);
     showTotals(all.length, players, acted);
     table.hidden = all.length === 0;
@@ -326,7 +333,7 @@
   }
 
   /** Puts the rows in order. Only those move that have to, so that the page stays where it is. */
-  function arrange(drawn) {
+  function arrange(drawn, isNews) {
     const present = [...table.tBodies];
     const keep = new Set(drawn.map((row) => row.node));
     const focused = document.activeElement;
@@ -344,7 +351,7 @@
     for (let at = drawn.length - 1; at >= 0; at -= 1) {
       const { node } = drawn[at];
       if (!still.has(at)) {
-        node.classList.toggle("new", drawn[at].isNew && !isFirst);
+        node.classList.toggle("new", isNews && drawn[at].isNew);
         move(node, next);
       }
       drawn[at].isNew = false;
@@ -459,7 +466,7 @@
     const node = byId("live");
     if (!node) return;
     node.hidden = false;
-    const state = !isLive ? "waiting" : isHeld() ? "held" : "live";
+    const state = !isLive ? "waiting" : isHeld ? "held" : "live";
     if (node.dataset.state === state) return;
     node.dataset.state = state;
     setText(node, { live: "Live", held: "Held while text is selected", waiting: "Reconnecting…" }[state]);
@@ -484,7 +491,7 @@
   /** The form and the links say what is wanted. */
   function fillForm() {
     for (const field of form.elements) {
-      if (field.type === "checkbox") field.checked = FLAGS.includes(field.name) ? wanted[field.name] : !!wanted[field.name];
+      if (field.type === "checkbox") field.checked = !!wanted[field.name];
       else if (field.name in wanted && field.value !== wanted[field.name]) {
         const isUnknown = field.options && ![...field.options].some((option) => option.value === wanted[field.name]);
         if (isUnknown) field.add(new Option(wanted[field.name], wanted[field.name]));
@@ -512,8 +519,8 @@
   form.addEventListener("input", ({ target }) => {
     const { name } = target;
     if (!isLoaded || !(name in wanted)) return;
-    const value = FLAGS.includes(name) ? target.checked : target.type !== "checkbox" || target.checked ? target.value : "";
-    want({ [name]: value }, name === "game");
+    const text = target.type === "checkbox" && !target.checked ? "" : target.value;
+    want({ [name]: FLAGS.includes(name) ? target.checked : text }, name === "game");
   });
   form.addEventListener("submit", (event) => isLoaded && event.preventDefault());
 
@@ -553,7 +560,9 @@
     };
     const selectIt = () => {
       document.getSelection().selectAllChildren(code);
-      done(document.execCommand("copy"));
+      const isCopied = document.execCommand("copy");
+      if (isCopied) document.getSelection().removeAllRanges();
+      done(isCopied);
     };
     // The newer way exists only on pages that came encrypted.
     if (navigator.clipboard) navigator.clipboard.writeText(code.textContent).then(() => done(true), selectIt);
@@ -570,13 +579,12 @@
     new IntersectionObserver(nearEnd, { rootMargin: "600px" }).observe(byId("show-more"));
   }
 
-  document.addEventListener("selectionchange", () => !isHeld() && byId("live")?.dataset.state === "held" && schedule());
   window.addEventListener("popstate", () => {
     wanted = parse(location.search);
     apply();
   });
   setInterval(() => {
-    if (document.hidden || !isLoaded || isHeld()) return;
+    if (document.hidden || !isLoaded || isHeld) return;
     for (const { fields, server } of rows.values()) {
       const ages = fields.filter((node) => ["proven_at", "first_seen"].includes(node.dataset.field));
       for (const node of ages) FILL[node.dataset.field](node, server);
