@@ -26,6 +26,7 @@ use crate::net::session::{self, SharedStreamRules};
 use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
 use crate::protocols::{DatagramRules, StreamRules, hyperbol, iceball, netpanzer};
+use crate::store::Store;
 use crate::web::{self, HttpLimits, Pages, Site};
 
 /// A cookie key seals for this long, and opens for as long again; longer than any cookie is good for.
@@ -49,6 +50,7 @@ pub struct App {
     stop_threads: Arc<AtomicBool>,
     stop_tasks: watch::Sender<bool>,
     limits: Arc<ArcSwap<HttpLimits>>,
+    store: Option<Store>,
 }
 
 impl App {
@@ -63,8 +65,9 @@ impl App {
         let (prober, prober_worker) = prober::Worker::new(hub.clone(), asking(&config), random()?)
             .context("cannot open a UDP socket to ask game servers")?;
         let door = Arc::new(Door { hub: hub.clone(), prober });
+        let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
         let mut app = App {
-            site: Site::new(door.clone(), pages),
+            site: Site::new(door.clone(), pages, store.as_ref().map(Store::reader)),
             door,
             hub,
             guard: Arc::new(guard),
@@ -78,16 +81,27 @@ impl App {
             stop_threads: Arc::default(),
             stop_tasks: watch::Sender::new(false),
             limits: Arc::new(ArcSwap::from_pointee(HttpLimits { idle: config.guard.idle })),
+            store,
             config,
         };
         app.warn_of_odd_settings();
         app.apply_words();
+        app.restore()?;
         app.threads.push(app.hub.start().context("cannot start a thread")?);
         let stop = app.stop_tasks.subscribe();
         app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
         app.tasks.spawn(neighbours::run(app.hub.clone(), app.network.subscribe(), stop));
         app.serve(bound)?;
         Ok(app)
+    }
+
+    /// Lists what was listed before, so that the first who asks sees it, and keeps it from here on.
+    fn restore(&mut self) -> anyhow::Result<()> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let bans = self.guard.bans();
+        store.restore(&self.hub, |ip| bans.contains(ip));
+        self.hub.publish(self.hub.clock.now());
+        store.start(&self.hub).context("cannot start a thread")
     }
 
     fn serve(&mut self, bound: Bound) -> anyhow::Result<()> {
@@ -158,6 +172,9 @@ impl App {
         });
         self.warn_of_odd_settings();
         self.apply_words();
+        if let Some(store) = &self.store {
+            store.set_history(self.config.history);
+        }
         Ok(())
     }
 
@@ -173,6 +190,10 @@ impl App {
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // a thread that panicked has already said so
+        }
+        if let Some(store) = self.store {
+            self.hub.publish(self.hub.clock.now()); // the last changes, and then they are written
+            store.stop();
         }
     }
 

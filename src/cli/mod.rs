@@ -1,5 +1,6 @@
 //! The commands. Data goes to stdout, messages to stderr; the exit code says how it went.
 
+mod backup;
 mod config;
 mod serve;
 
@@ -29,6 +30,8 @@ const AFTER_HELP: &str = "Start with `rallypoint serve`: it needs no file.\n\n\
 enum Command {
     /// Run the master server: on the defaults, or with your file
     Serve(serve::Arguments),
+    /// Copy the file with the list and its history, while the server runs
+    Backup(backup::Arguments),
     /// Print the commented default configuration, or check a file
     Config(config::Arguments),
 }
@@ -48,6 +51,7 @@ impl Failure {
 pub fn run() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Backup(arguments) => backup::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
     };
     match result {

@@ -18,12 +18,16 @@ use tracing::Level;
 use crate::model::{Address, Game, OperatorWord, Word};
 use crate::protocols::{hyperbol, iceball, netpanzer};
 use crate::registry::Settings;
+use crate::store::history;
 use keys::{KEYS, Key};
 use value::Item;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub log: Level,
+    /// None: nothing is kept on disk.
+    pub data_dir: Option<PathBuf>,
+    pub history: history::Settings,
     pub web: Web,
     pub iceball: Iceball,
     pub netpanzer: Netpanzer,
@@ -91,6 +95,8 @@ impl Default for Config {
     fn default() -> Config {
         let mut config = Config {
             log: Level::INFO,
+            data_dir: None,
+            history: history::Settings { every_s: 0, bytes_max: 0 },
             web: Web { listen: Vec::new(), title: String::new(), template: None, stylesheet: None },
             iceball: Iceball {
                 listen: Vec::new(),
@@ -202,6 +208,7 @@ impl Config {
 
     /// The keys whose values differ between two configurations and cannot change while the program runs.
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
+        let data_dir = self.data_dir != new.data_dir;
         let [old, new] = [self, new].map(|config| {
             [
                 ("web.listen", &config.web.listen),
@@ -212,7 +219,11 @@ impl Config {
             ]
         });
         let changed = old.into_iter().zip(new).filter(|(old, new)| old != new);
-        changed.map(|((path, _), _)| path).collect()
+        let mut changed: Vec<_> = changed.map(|((path, _), _)| path).collect();
+        if data_dir {
+            changed.push("data_dir");
+        }
+        changed
     }
 
     /// The operator's words on servers, of all games.

@@ -1,8 +1,10 @@
 //! HTTP: the page, the lists that the games' clients read, health. Only reads the published view.
 
 mod bloodmasters;
+mod history;
 mod http;
 mod page;
+pub mod plot;
 mod reply;
 
 use std::net::SocketAddr;
@@ -23,6 +25,7 @@ use crate::protocols::bloodmasters::list::emit_bans;
 use crate::protocols::bloodmasters::serve::ServerLines;
 use crate::protocols::iceball::list::MasterJson;
 use crate::registry::view::{Rendered, Renderer};
+use crate::store::history::Reader;
 pub use http::{HttpLimits, serve_connection};
 pub use page::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE, PageError};
 
@@ -36,6 +39,8 @@ pub struct Site {
     hub: Arc<Hub>,
     door: Arc<Door>,
     pages: ArcSwap<Pages>,
+    /// None where nothing is kept.
+    history: Option<history::Access>,
 }
 
 /// What follows from the configuration: renderers and files. Replaced as a whole.
@@ -64,8 +69,9 @@ impl Pages {
 }
 
 impl Site {
-    pub fn new(door: Arc<Door>, pages: Pages) -> Arc<Site> {
-        Arc::new(Site { hub: door.hub.clone(), door, pages: ArcSwap::from_pointee(pages) })
+    pub fn new(door: Arc<Door>, pages: Pages, history: Option<Reader>) -> Arc<Site> {
+        let history = history.map(history::Access::new);
+        Arc::new(Site { hub: door.hub.clone(), door, pages: ArcSwap::from_pointee(pages), history })
     }
 
     pub fn set_pages(&self, pages: Pages) {
@@ -85,6 +91,8 @@ pub fn router(site: Arc<Site>) -> Router {
         .route("/style.css", get(stylesheet))
         .route("/master.json", get(master_json))
         .route("/bloodmasterslist.php", get(bloodmasters::list))
+        .route("/api/v1/servers/{game}/{address}/history", get(history::server))
+        .route("/api/v1/history", get(history::game))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .fallback(not_found)

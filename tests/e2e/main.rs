@@ -12,4 +12,5 @@ mod hyperbol;
 mod iceball;
 mod netpanzer;
 mod real_programs;
+mod store;
 mod support;

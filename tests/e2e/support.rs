@@ -75,6 +75,8 @@ impl Server {
         for key in LISTENERS {
             command.args(["--set", &format!("{key}=127.0.0.1:0")]);
         }
+        // Nothing on disk, unless a test names a folder.
+        command.args(["--set", "data_dir="]);
         for assignment in set {
             command.args(["--set", assignment]);
         }

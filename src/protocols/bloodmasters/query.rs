@@ -45,7 +45,7 @@ fn facts<'a>(reply: &Reply<'a>) -> Facts<'a> {
         }
         players.extend(details.clients.iter().map(|client| Player {
             name: text::clean(client.name).into(),
-            team: wire::team_name(client.team),
+            team: wire::team_name(client.team).map(Into::into),
             spectator: Some(client.spectator),
             ping: Some(client.ping.into()),
             ..Player::default()
