@@ -99,7 +99,7 @@ impl Store {
             warn!("{}: {} servers could not be read and are left out", self.path.display(), restored.unreadable);
         }
         if restored.listed > 0 {
-            info!("{} servers are listed as before", restored.listed);
+            info!("listed as before: {} servers", restored.listed);
         }
         restored
     }

@@ -186,7 +186,7 @@ pub fn copy(path: &Path, to: &Path) -> Result<(), Fault> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.busy_timeout(BUSY)?;
     check(path, &connection)?;
-    // A path that is not UTF-8 is bound as bytes, which SQLite takes as a name all the same.
-    connection.execute("VACUUM INTO ?1", [to.to_string_lossy()])?;
+    let not_text = || Fault::Refused(format!("{} is no name that SQLite can take", to.display()));
+    connection.execute("VACUUM INTO ?1", [to.to_str().ok_or_else(not_text)?])?;
     Ok(())
 }

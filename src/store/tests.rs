@@ -233,6 +233,25 @@ fn a_life_prolonged_in_silence_is_not_lost() {
 }
 
 #[test]
+fn and_not_when_the_program_is_killed_either() {
+    let folder = Folder::new("killed");
+    let hub = hub();
+    let (mut writer, _) = writer(&folder, &hub);
+    hub.apply_one(&announce(1, 115_000, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    writer.turn(false);
+    hub.apply_one(&announce(1, 90_000, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    writer.turn(false);
+    drop(writer); // and no last write
+    let (after, _) = folder.restored();
+    after.publish(later(&after, 28_000));
+    assert_eq!(after.view().servers.len(), 1, "30 s are left, not 5");
+    after.publish(later(&after, 36_000));
+    assert!(after.view().servers.is_empty(), "and not much more");
+}
+
+#[test]
 fn one_process_at_a_time() {
     let folder = Folder::new("lock");
     let first = folder.open().unwrap();

@@ -116,25 +116,21 @@ impl Writer {
             self.connection = Some(sqlite::open(&self.path)?);
         }
         let Some(connection) = &mut self.connection else { return Ok(()) };
-        if self.behind || !self.pending.is_empty() || self.sweep.is_due(now) || stopping {
-            let transaction = sqlite::begin(connection)?;
-            if self.behind {
-                reconcile(&transaction, &self.hub.view())?;
-            }
-            for (address, server) in &self.pending {
-                match server {
-                    Some(server) => row::write(&transaction, server)?,
-                    None => row::delete(&transaction, *address)?,
-                }
-            }
-            if self.sweep.is_due(now) || stopping {
-                self.sweep.write(&transaction, &self.hub, now, stopping)?;
-            }
-            transaction.commit()?;
-            self.status.writes.fetch_add(1, Ordering::Relaxed);
-            self.behind = false;
-            self.pending.clear();
+        let transaction = sqlite::begin(connection)?;
+        if self.behind {
+            reconcile(&transaction, &self.hub.view())?;
         }
+        for (address, server) in &self.pending {
+            match server {
+                Some(server) => row::write(&transaction, server)?,
+                None => row::delete(&transaction, *address)?,
+            }
+        }
+        self.sweep.write(&transaction, &self.hub, now, stopping)?;
+        transaction.commit()?; // where nothing changed, nothing is written
+        self.status.writes.fetch_add(1, Ordering::Relaxed);
+        self.behind = false;
+        self.pending.clear();
         if !stopping {
             self.write_history(now)?;
         }

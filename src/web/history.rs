@@ -141,16 +141,23 @@ async fn answer(
         return error(StatusCode::NOT_FOUND, "this node keeps no history: its data_dir is empty");
     };
     let now_ms = site.hub.clock.now().unix_ms;
-    let Some(found) = access.read(move |reader| read(reader, now_ms)).await else {
-        return error(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment");
-    };
     let to_s = now_ms / 1_000;
-    let empty = || History { from_s: to_s.saturating_sub(range.seconds()), to_s, points: Vec::new() };
-    let Some(history) = found.or_else(|| listed.then(empty)) else {
-        return error(StatusCode::NOT_FOUND, "nothing is known of this one");
+    let empty = move || History { from_s: to_s.saturating_sub(range.seconds()), to_s, points: Vec::new() };
+    let render = move |reader: &Reader| {
+        let history = read(reader, now_ms)?.or_else(|| listed.then(empty));
+        Ok(history.map(|history| {
+            let body = serde_json::to_vec(&body(game, address, range, &history)).unwrap_or_default();
+            let rendered = Rendered::new(body);
+            rendered.gzip(); // here, where it takes nobody's time
+            rendered
+        }))
     };
-    let body = serde_json::to_vec(&body(game, address, range, &history)).unwrap_or_default();
-    let mut response = reply::rendered(&Rendered::new(body), JSON, headers);
+    let rendered = match access.read(render).await {
+        Some(Some(rendered)) => rendered,
+        Some(None) => return error(StatusCode::NOT_FOUND, "nothing is known of this one"),
+        None => return error(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment"),
+    };
+    let mut response = reply::rendered(&rendered, JSON, headers);
     reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
     response
 }

@@ -106,7 +106,7 @@ fn a_restart_lists_at_once_with_lives_and_first_seen_as_they_were() {
     let mut server = Server::start(&set);
     assert_eq!(server.listed(), before, "{}", server.log());
     assert_eq!(first_seen(&server), seen);
-    server.wait_for_log("1 servers are listed as before");
+    server.wait_for_log("listed as before: 1 servers");
     until("its life to end as if nothing had happened", || server.listed().is_empty().then_some(()));
     until("the file to know", || kept(&file(&folder)).is_empty().then_some(()));
     server.signal(Signal::SIGKILL);

@@ -82,6 +82,9 @@ impl Recorder {
             total.1 += 1;
         }
         for game in totals.keys() {
+            if games.len() >= GAMES_MAX {
+                games.retain(|known| totals.contains_key(known.as_str()));
+            }
             if games.len() < GAMES_MAX && !games.contains(*game) {
                 games.insert(game.to_string());
             }
@@ -118,7 +121,8 @@ impl Recorder {
         let hour = (hour_s as i64, (hour_s + HOUR_S) as i64);
         connection.execute("DELETE FROM samples WHERE at >= ?1 AND at < ?2", hour)?;
         self.done = 0;
-        forget(connection, now_s)?;
+        // By the hours that were counted: a clock that is wrong for a moment must not delete a year.
+        forget(connection, hour_s + HOUR_S)?;
         Ok(true)
     }
 }

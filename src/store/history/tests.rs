@@ -137,7 +137,7 @@ fn a_year_is_thinned_and_forgotten_in_time() {
     }
     let newest = |sql: &str| (now_s as i64 - book.rows(sql)) / DAY_S as i64;
     assert_eq!(newest("SELECT min(start) FROM history WHERE tier = 0"), 1);
-    assert_eq!(newest("SELECT min(start) FROM history WHERE tier = 1"), 30);
+    assert!((30..=31).contains(&newest("SELECT min(start) FROM history WHERE tier = 1")));
     assert!((365..=395).contains(&newest("SELECT min(start) FROM history WHERE tier = 2")));
     let lengths = Range::ALL.map(|range| book.server(1, range, now_s).len());
     assert_eq!(lengths, [5, 29, 121, 365 * 4 + 1]);
