@@ -114,6 +114,36 @@ fn a_restart_lists_at_once_with_lives_and_first_seen_as_they_were() {
     assert_eq!(Server::start(&set).listed().len(), 0);
 }
 
+/// `cargo test --release --test e2e -- --ignored --nocapture start_with_100_000` tells how long it takes.
+#[test]
+#[ignore = "a measurement"]
+fn a_start_with_100_000_servers_in_the_file() {
+    let folder = Folder::new("many");
+    let set = data_dir(&folder);
+    drop(Server::start(&[&set]));
+    let connection = Connection::open(file(&folder)).unwrap();
+    // Twenty for each of 5,000 addresses, proven a moment ago.
+    let now = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+    let insert = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 99999)
+         INSERT INTO servers SELECT unhex(format('0a%06x%04x', i / 20, 20000 + i % 20)), 'iceball', 'cookie', {now},
+         {now}, {now}, 120000, NULL, 'server number ' || i, 'ctf', 'mesa.vxl', '0.2.1-37', i % 32, 32, NULL, NULL, NULL
+         FROM n"
+    );
+    connection.execute(&insert, []).unwrap();
+    drop(connection);
+    let began = std::time::Instant::now();
+    let server = Server::start(&[&set]);
+    let ready = began.elapsed();
+    assert_eq!(server.json("/readyz")["servers"], 100_000);
+    let answered = began.elapsed();
+    assert_eq!(server.listed().len(), 100_000);
+    println!(
+        "ready after {ready:?}, /readyz counts all after {answered:?}, the list is here after {:?}",
+        began.elapsed()
+    );
+}
+
 #[test]
 fn a_folder_of_ones_own_and_nobody_elses() {
     let folder = Folder::new("own");

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
@@ -195,4 +196,66 @@ fn ranges_have_names_and_others_are_refused_by_name() {
         assert_eq!(range.name().parse(), Ok(range));
     }
     assert_eq!("2d".parse::<Range>().unwrap_err(), "must be 24h, 7d, 30d or 1y, not `2d`");
+}
+
+/// `cargo test --release --lib -- --ignored --nocapture ten_thousand` tells what history costs.
+#[test]
+#[ignore = "a measurement"]
+fn ten_thousand_servers_for_a_day_and_a_bit() {
+    let mut book = Book::new("many", 60, 4 << 30);
+    let mut players = [0u16; 10_000];
+    let mut random = 1u32;
+    let (mut counting, mut thinning, mut longest): (Duration, Duration, Duration) = Default::default();
+    let hours = 26;
+    for minute in 0..hours * 60 {
+        // Half of them are empty; in the others somebody comes or goes every few minutes.
+        for players in &mut players[5_000..] {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *players = match random >> 28 {
+                0 => players.saturating_sub(1),
+                1 => (*players + 1).min(32),
+                _ => *players,
+            };
+        }
+        let servers: Vec<_> = players.iter().enumerate().map(|(at, players)| (at as u16 + 1, Some(*players))).collect();
+        let (view, now_ms) = (view(&servers), (T + minute * 60) * 1_000);
+        let began = Instant::now();
+        let transaction = sqlite::begin(&mut book.connection).unwrap();
+        book.recorder.count(&transaction, &view, now_ms, book.settings).unwrap();
+        transaction.commit().unwrap();
+        counting += began.elapsed();
+        loop {
+            let began = Instant::now();
+            let transaction = sqlite::begin(&mut book.connection).unwrap();
+            book.recorder.thin(&transaction, now_ms, book.settings).unwrap();
+            transaction.commit().unwrap();
+            thinning += began.elapsed();
+            longest = began.elapsed().max(longest);
+            if !book.recorder.has_more() {
+                break;
+            }
+        }
+    }
+    let now_s = T + hours * 3_600 - 60;
+    println!(
+        "a count {:?}, an hour thinned {:?}, at most {longest:?} at a time",
+        counting / (hours as u32 * 60),
+        thinning / hours as u32
+    );
+    println!("{} bytes in the file after {hours} hours", book.used_bytes());
+    for tier in TIERS {
+        let sql = format!("SELECT sum(length(data)) FROM history WHERE tier = {}", tier.id);
+        println!("tier {}: {} bytes of data", tier.id, book.rows(&sql));
+    }
+    for range in Range::ALL {
+        let began = Instant::now();
+        let number = book.server(9_000, range, now_s).len();
+        println!("{}: {number} points in {:?}", range.name(), began.elapsed());
+    }
+    let began = Instant::now();
+    println!(
+        "the last day of all {} servers in {:?}",
+        book.reader().last_day(now_s * 1_000).unwrap().len(),
+        began.elapsed()
+    );
 }
