@@ -337,11 +337,16 @@ fn writer(folder: &Folder, hub: &Arc<Hub>) -> (Writer, Arc<Status>) {
 #[test]
 fn a_writer_that_was_left_behind_starts_from_a_fresh_view() {
     let folder = Folder::new("behind");
-    let hub = hub();
+    let hub = Arc::new(Hub::new(Settings { servers_per_ip_max: 100, ..SETTINGS }));
     let (mut writer, status) = writer(&folder, &hub);
+    hub.apply_one(&announce(60, 0, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
     writer.turn(false);
+    // One goes and one comes, and then more happens than is kept for a slow reader.
+    hub.apply_one(&Change::Quit { address: address(60), master: false }, hub.clock.now());
+    hub.apply_one(&announce(50, 0, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
     for round in 0..600u64 {
-        // More batches than are kept for a slow reader.
         hub.apply_one(&announce(1 + (round % 2) as u16, 5_000 - round, Proof::Cookie), hub.clock.now());
         hub.apply_one(&Change::Quit { address: address(1 + (round % 3) as u16), master: false }, hub.clock.now());
         hub.publish(hub.clock.now());
