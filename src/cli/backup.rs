@@ -38,11 +38,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let taken = || !arguments.force && to.exists();
     let exists = || usage(format!("{} exists already: name another file, or add --force", to.display()));
-    if taken() {
-        return Err(exists());
-    }
     if to.is_dir() {
         return Err(usage(format!("{} is a folder: name a file in it", to.display())));
+    }
+    if taken() {
+        return Err(exists());
     }
     // Under another name until it is whole: whoever finds the file finds all of it.
     let part = beside(to, ".part");

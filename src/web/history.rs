@@ -141,6 +141,7 @@ async fn answer(
         return error(StatusCode::NOT_FOUND, "this node keeps no history: its data_dir is empty");
     };
     let now_ms = site.hub.clock.now().unix_ms;
+    let whose = address.map_or(game.clone(), |address| format!("{game} {address}"));
     let to_s = now_ms / 1_000;
     let empty = move || History { from_s: to_s.saturating_sub(range.seconds()), to_s, points: Vec::new() };
     let render = move |reader: &Reader| {
@@ -154,7 +155,7 @@ async fn answer(
     };
     let rendered = match access.read(render).await {
         Some(Some(rendered)) => rendered,
-        Some(None) => return error(StatusCode::NOT_FOUND, "nothing is known of this one"),
+        Some(None) => return error(StatusCode::NOT_FOUND, &format!("nothing is known of {whose}")),
         None => return error(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment"),
     };
     let mut response = reply::rendered(&rendered, JSON, headers);
