@@ -14,7 +14,7 @@ const SERVERS_MAX: usize = 50_000;
 /// Games counted; anybody can make up a name.
 const GAMES_MAX: usize = 256;
 /// Series that go into the tiers in one go, so that nothing else has to wait for long.
-const SERIES_AT_ONCE: u32 = 1_000;
+const SERIES_AT_ONCE: u32 = 250;
 /// Free pages in the file before some are given back to the system, and how many at once.
 const FREE_PAGES_MAX: i64 = 4_096;
 const PAGES_AT_ONCE: i64 = 512;
