@@ -17,12 +17,14 @@ use crate::asker;
 use crate::config::Config;
 use crate::cookie::Keys;
 use crate::hub::Hub;
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
 use crate::model::Change;
 use crate::net::door::Door;
 use crate::net::guard::Guard;
 use crate::net::listen::{self, ListenError};
 use crate::net::neighbours::{self, Network};
-use crate::net::session::{self, SharedStreamRules};
+use crate::net::session::{self, Desk, SharedStreamRules};
 use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
 use crate::protocols::{DatagramRules, StreamRules, hyperbol, iceball, netpanzer};
@@ -39,6 +41,7 @@ pub struct App {
     hub: Arc<Hub>,
     guard: Arc<Guard>,
     door: Arc<Door>,
+    metrics: Arc<Metrics>,
     site: Arc<Site>,
     keys: Keys,
     iceball: SharedRules,
@@ -62,15 +65,26 @@ impl App {
         let guard = &config.guard;
         let guard = Guard::new(guard.connections_max, guard.connections_per_ip_max, &guard.bans);
         let keys = Keys::new(random()?);
-        let (prober, prober_worker) = prober::Worker::new(hub.clone(), asking(&config), random()?)
-            .context("cannot open a UDP socket to ask game servers")?;
-        let door = Arc::new(Door { hub: hub.clone(), prober });
+        let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(Metrics::new()));
+        let (prober, prober_worker) =
+            prober::Worker::new(hub.clone(), ledger.clone(), metrics.clone(), asking(&config), random()?)
+                .context("cannot open a UDP socket to ask game servers")?;
+        let door = Arc::new(Door { hub: hub.clone(), prober, ledger });
+        let guard = Arc::new(guard);
         let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
         let mut app = App {
-            site: Site::new(door.clone(), pages, store.as_ref().map(Store::reader)),
+            site: Site::new(
+                door.clone(),
+                guard.clone(),
+                metrics.clone(),
+                pages,
+                u32::from_ne_bytes(random()?),
+                store.as_ref(),
+            ),
             door,
+            metrics,
             hub,
-            guard: Arc::new(guard),
+            guard,
             iceball: Arc::new(ArcSwap::from_pointee(iceball_rules(&config, keys))),
             netpanzer: Arc::new(ArcSwap::from_pointee(netpanzer_rules(&config))),
             keys,
@@ -90,6 +104,7 @@ impl App {
         app.threads.push(app.hub.start().context("cannot start a thread")?);
         let stop = app.stop_tasks.subscribe();
         app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
+        app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
         app.tasks.spawn(neighbours::run(app.hub.clone(), app.network.subscribe(), stop));
         app.serve(bound)?;
         Ok(app)
@@ -111,6 +126,7 @@ impl App {
                 rules: self.iceball.clone(),
                 guard: self.guard.clone(),
                 hub: self.hub.clone(),
+                ledger: self.door.ledger.clone(),
                 stop: self.stop_threads.clone(),
             };
             self.threads.push(worker.start(socket).context("cannot start a thread")?);
@@ -121,12 +137,12 @@ impl App {
         }
         for (key, listener) in bound.netpanzer {
             let listener = listening(key, listener)?;
-            self.serve_stream(listener, self.netpanzer.clone());
+            self.serve_stream(listener, self.desk(netpanzer::NAME, self.netpanzer.clone()));
         }
         let hyperbol: SharedStreamRules = Arc::new(ArcSwap::from_pointee(Box::new(hyperbol::serve::Rules::new())));
         for (key, listener) in bound.hyperbol {
             let listener = listening(key, listener)?;
-            self.serve_stream(listener, hyperbol.clone());
+            self.serve_stream(listener, self.desk(hyperbol::NAME, hyperbol.clone()));
         }
         Ok(())
     }
@@ -225,11 +241,14 @@ impl App {
         self.tasks.spawn(tcp::accept(listener, self.guard.clone(), stop, serve));
     }
 
-    fn serve_stream(&mut self, listener: TcpListener, rules: SharedStreamRules) {
-        let (door, limits) = (self.door.clone(), self.limits.clone());
-        let serve = move |stream, peer, admission| {
-            session::serve(stream, peer, admission, rules.clone(), door.clone(), limits.load().idle)
-        };
+    fn desk(&self, game: &'static str, rules: SharedStreamRules) -> Arc<Desk> {
+        Arc::new(Desk { game, rules, door: self.door.clone(), metrics: self.metrics.clone() })
+    }
+
+    fn serve_stream(&mut self, listener: TcpListener, desk: Arc<Desk>) {
+        let limits = self.limits.clone();
+        let serve =
+            move |stream, peer, admission| session::serve(stream, peer, admission, desk.clone(), limits.load().idle);
         self.tasks.spawn(tcp::accept(listener, self.guard.clone(), self.stop_tasks.subscribe(), serve));
     }
 }

@@ -43,8 +43,10 @@ pub struct Finished<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub rtt_us: u32,
-    /// None when the server has proven itself, and then said nothing more.
+    /// None when the server has proven itself, and then said nothing more that was understood.
     pub facts: Option<Facts<'static>>,
+    /// What was wrong with what it said instead.
+    pub fault: Option<Fault>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,8 +166,9 @@ impl<T> Asker<T> {
         let heard = match asking.query.hear(asking.step, bytes) {
             Ok(heard) => heard,
             Err(wrong) => {
-                // The answer to an earlier step may come twice; that is no fault.
-                if asking.step == 0 {
+                // The answer to the step before may come twice; that is no fault.
+                let earlier = asking.step.checked_sub(1);
+                if earlier.is_none_or(|step| asking.query.hear(step, bytes).is_err()) {
                     asking.fault = Some(wrong);
                 }
                 return None;
@@ -185,6 +188,7 @@ impl<T> Asker<T> {
         let rtt_us = *asking.rtt_us.get_or_insert(now_us.saturating_sub(sent_us).min(u32::MAX.into()) as u32);
         if heard.facts.is_none() && asking.step < STEPS_MAX {
             asking.step += 1;
+            asking.fault = None;
             asking.sent_us.clear();
             self.asked += 1;
             asking.serial = self.asked;
@@ -194,7 +198,7 @@ impl<T> Asker<T> {
         }
         let facts = heard.facts.map(Facts::into_owned);
         let Asking { tag, .. } = self.waiting.remove(&address)?;
-        Some(Finished { address, tag, result: Ok(Answer { rtt_us, facts }) })
+        Some(Finished { address, tag, result: Ok(Answer { rtt_us, facts, fault: None }) })
     }
 
     /// A server that has been silent for all its tries; the others are asked once more. Call until None.
@@ -214,7 +218,7 @@ impl<T> Asker<T> {
             }
             let Asking { tag, rtt_us, fault, .. } = self.waiting.remove(&address)?;
             let result = match (rtt_us, fault) {
-                (Some(rtt_us), _) => Ok(Answer { rtt_us, facts: None }),
+                (Some(rtt_us), fault) => Ok(Answer { rtt_us, facts: None, fault }),
                 (None, Some(fault)) => Err(Failure::Bad(fault)),
                 (None, None) => Err(Failure::Silent),
             };
@@ -369,7 +373,7 @@ mod tests {
             finished = finished.or_else(|| asker.timed_out(now_us));
             asker.next_question(now_us);
         }
-        assert_eq!(finished.unwrap().result, Ok(Answer { rtt_us: 1_000, facts: None }));
+        assert_eq!(finished.unwrap().result, Ok(Answer { rtt_us: 1_000, facts: None, fault: None }));
     }
 
     #[test]

@@ -11,12 +11,14 @@ use tokio::sync::broadcast;
 
 use crate::model::{Address, Change, Now, Server};
 use crate::registry::view::{Batch, Publisher, View};
-use crate::registry::{Life, Outcome, Registry, Settings, Target};
+use crate::registry::{Life, Outcome, Record, Registry, Settings, Target};
 
 /// The shortest time between two views: what a burst of changes is gathered into.
 const PACE_MIN: Duration = Duration::from_millis(20);
 /// Publishing may take one part in this many of a core.
 const PACE_SHARE: u32 = 20;
+/// How long lists are rendered ahead of their readers; what is left is rendered by the first who asks.
+const WARM_TIME: Duration = Duration::from_millis(8);
 /// How often ended lives are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_millis(250);
 /// Lives ended in one go, before other threads get their turn at the registry.
@@ -103,12 +105,13 @@ impl Hub {
     /// Applies changes in order, under one lock; tells what became of each.
     pub fn apply<'a>(
         &self,
-        changes: impl IntoIterator<Item = &'a Change<'a>>,
+        changes: impl IntoIterator<Item = &'a Change<'a>> + Clone,
         now: Now,
         mut outcome: impl FnMut(&Change<'_>, Outcome),
     ) {
         let mut registry = self.registry();
         let was_dirty = registry.is_dirty();
+        registry.read_ahead(changes.clone());
         for change in changes {
             let became = registry.apply(change, now);
             outcome(change, became);
@@ -132,6 +135,11 @@ impl Hub {
     /// The server listed at an address this very moment, ahead of the next view.
     pub fn listed(&self, address: Address) -> Option<Arc<Server>> {
         self.registry().listed(address).cloned()
+    }
+
+    /// All that is known of an address.
+    pub fn record(&self, address: Address) -> Option<Record> {
+        self.registry().record(address, self.clock.now())
     }
 
     /// The servers whose turn it is to be asked, at most `most`.
@@ -161,9 +169,11 @@ impl Hub {
         let mut dirty = Vec::new();
         self.registry().drain(&mut dirty);
         if let Some((view, batch)) = publisher.publish(&mut dirty, now) {
-            view.warm(&self.view.load());
-            self.view.store(Arc::new(view));
+            let view = Arc::new(view);
+            let earlier = self.view.swap(view.clone());
             let _ = self.batches.send(Arc::new(batch)); // fails when nobody listens
+            let started = Instant::now();
+            view.warm(&earlier, || started.elapsed() < WARM_TIME);
         }
     }
 

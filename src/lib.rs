@@ -5,15 +5,20 @@
 //! same, through [`net::tcp`].
 //!
 //! [`model`] holds the words that all rooms share; [`bytes`], [`text`] and [`cookie`] are what protocols are made of.
+//! [`client`] is the other side of the protocols, [`export`] where lists go.
 //! [`config`] is the operator's word, [`cli`] the commands, [`app`] puts the rooms together.
 
 pub mod app;
 pub mod asker;
 pub mod bytes;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod cookie;
+pub mod export;
 pub mod hub;
+pub mod ledger;
+pub mod metrics;
 pub mod model;
 pub mod net;
 pub mod protocols;

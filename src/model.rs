@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::str::FromStr;
@@ -20,7 +21,7 @@ pub struct Now {
 }
 
 /// Where a game server is: its identity in the registry. Never port 0, never an IPv4 address written as IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     ip: IpAddr,
     port: NonZeroU16,
@@ -50,6 +51,19 @@ impl Address {
 
     pub fn socket(&self) -> SocketAddr {
         SocketAddr::new(self.ip, self.port())
+    }
+}
+
+/// In one piece, not field by field: the registry hashes an address twice for every handshake.
+impl Hash for Address {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self.ip {
+            IpAddr::V4(ip) => state.write_u64(u64::from(ip.to_bits()) << 16 | u64::from(self.port())),
+            IpAddr::V6(ip) => {
+                state.write_u128(ip.to_bits());
+                state.write_u16(self.port());
+            }
+        }
     }
 }
 
@@ -138,6 +152,12 @@ pub struct Facts<'a> {
 }
 
 impl Facts<'_> {
+    /// What the server says of one of its rules.
+    pub fn rule(&self, name: &str) -> Option<&str> {
+        let rules = self.details.as_deref().map_or(&[][..], |details| &details.rules);
+        rules.iter().find(|(found, _)| **found == *name).map(|(_, value)| &**value)
+    }
+
     /// The same facts, kept beyond the message that said them.
     pub fn into_owned(self) -> Facts<'static> {
         Facts {
@@ -162,8 +182,9 @@ pub struct Details {
 }
 
 /// One who plays. Absent means that the game does not tell.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 pub struct Player {
+    #[schema(value_type = String)]
     pub name: Box<str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub team: Option<Cow<'static, str>>,

@@ -1,12 +1,20 @@
 //! The commands. Data goes to stdout, messages to stderr; the exit code says how it went.
 
+mod announce;
 mod backup;
 mod config;
+mod export;
+mod list;
+mod query;
 mod serve;
+mod shown;
+mod simulate;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// 1: nothing answered, or a check failed. 2: usage or configuration. 3: could not listen or connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +42,16 @@ enum Command {
     Backup(backup::Arguments),
     /// Print the commented default configuration, or check a file
     Config(config::Arguments),
+    /// Show the servers that a master knows
+    List(list::Arguments),
+    /// Ask game servers about themselves
+    Query(query::Arguments),
+    /// Write a master's list, with every server asked, to XML and JSON files
+    Export(export::Arguments),
+    /// Run pretend game servers, to try launchers and masters with
+    Simulate(simulate::Arguments),
+    /// Announce a game server to masters, for as long as this runs
+    Announce(announce::Arguments),
 }
 
 /// An error and the exit code that goes with it.
@@ -48,16 +66,45 @@ impl Failure {
     }
 }
 
+/// Runs a command that waits on sockets; one thread is enough for all but the master server.
+fn run_async(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
+    let result = runtime.block_on(command);
+    // A name that is still being looked up would hold up the end.
+    runtime.shutdown_background();
+    result
+}
+
+/// Ends on Ctrl-C or SIGTERM, from now on.
+fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
+    let cannot = |error: std::io::Error| Failure::new(Exit::Failed, error);
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
 pub fn run() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Backup(arguments) => backup::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
+        Command::List(arguments) => list::run(&arguments),
+        Command::Query(arguments) => query::run(&arguments),
+        Command::Export(arguments) => export::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Announce(arguments) => announce::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("rallypoint: {}", failure.message);
+            // Nobody may be listening; the exit code says it all the same.
+            let _ = writeln!(std::io::stderr(), "rallypoint: {}", failure.message);
             ExitCode::from(failure.exit as u8)
         }
     }

@@ -4,9 +4,10 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
-use tracing::{error, info};
+use tracing::{debug, error, info};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::reload;
 
@@ -35,7 +36,7 @@ type LogLevel = reload::Handle<LevelFilter, tracing_subscriber::Registry>;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = arguments.load()?;
-    let level = start_log(&config);
+    let level = start_log(config.log.into());
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
@@ -54,6 +55,7 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
         Failure::new(exit, format!("{error:#}"))
     })?;
     info!("rallypoint {} is ready", env!("CARGO_PKG_VERSION"));
+    tell_systemd(NotifyState::Ready);
     loop {
         tokio::select! {
             () = app.keep() => {}
@@ -63,9 +65,17 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
         }
     }
     info!("stopping");
+    tell_systemd(NotifyState::Stopping);
     app.stop().await;
     info!("stopped");
     Ok(())
+}
+
+/// Does nothing where the program was not started by systemd.
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(false, &[state]) {
+        debug!(%error, "systemd was not told");
+    }
 }
 
 /// A configuration that is wrong in any way changes nothing.
@@ -85,8 +95,8 @@ fn reload_config(app: &mut App, arguments: &Arguments, level: &LogLevel) {
     }
 }
 
-fn start_log(config: &Config) -> LogLevel {
-    let (filter, handle) = reload::Layer::new(LevelFilter::from(config.log));
+pub fn start_log(level: LevelFilter) -> LogLevel {
+    let (filter, handle) = reload::Layer::new(level);
     let is_terminal = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal).with_target(false);
     // A second start in one process (as in tests) keeps the first one's log.
@@ -95,7 +105,7 @@ fn start_log(config: &Config) -> LogLevel {
 }
 
 /// Each connection takes a descriptor, and the usual limit of 1024 is below our own.
-fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {

@@ -81,6 +81,17 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        path: "web.token",
+        doc: "Whoever sends it (`Authorization: Bearer …`) may announce other addresses than their own through the API;\n\
+              empty: nobody may.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            config.web.token = item.text()?.to_string();
+            Ok(())
+        },
+    },
+    Key {
         path: "iceball.listen",
         doc: "UDP for game servers and HTTP for game clients, on the same port number.",
         default: "[\"0.0.0.0:27790\"]",

@@ -44,6 +44,8 @@ pub struct Web {
     /// None: the built-in one.
     pub template: Option<PathBuf>,
     pub stylesheet: Option<PathBuf>,
+    /// The operator's token for the API; empty: none.
+    pub token: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -97,7 +99,13 @@ impl Default for Config {
             log: Level::INFO,
             data_dir: None,
             history: history::Settings { every_s: 0, bytes_max: 0 },
-            web: Web { listen: Vec::new(), title: String::new(), template: None, stylesheet: None },
+            web: Web {
+                listen: Vec::new(),
+                title: String::new(),
+                template: None,
+                stylesheet: None,
+                token: String::new(),
+            },
             iceball: Iceball {
                 listen: Vec::new(),
                 client_listen: Vec::new(),

@@ -8,13 +8,15 @@ use tracing::debug;
 use super::prober::Prober;
 use crate::asker::Failure;
 use crate::hub::Hub;
-use crate::model::{Announce, Change, Facts, Proof};
+use crate::ledger::{self, Ledger, Note, What};
+use crate::model::{Address, Announce, Change, Facts, Proof};
 use crate::protocols::{Heartbeat, Verdict, query_of};
 use crate::registry::{Outcome, Refusal};
 
 pub struct Door {
     pub hub: Arc<Hub>,
     pub prober: Prober,
+    pub ledger: Arc<Ledger>,
 }
 
 impl Door {
@@ -22,6 +24,7 @@ impl Door {
     /// has not.
     pub async fn announce(&self, heartbeat: Heartbeat) -> Verdict {
         let address = heartbeat.address;
+        self.note(address, What::Heartbeat);
         let verdict = match query_of(&heartbeat.game).filter(|_| heartbeat.verify) {
             None => self.apply(heartbeat, Proof::Connection, None, Facts::default()),
             Some(_) if self.renew(&heartbeat) => Verdict::Listed,
@@ -38,6 +41,17 @@ impl Door {
             debug!(%address, reason, "heartbeat refused");
         }
         verdict
+    }
+
+    /// A server says that it is gone.
+    pub fn quit(&self, address: Address, master: bool) {
+        self.hub.apply_one(&Change::Quit { address, master }, self.hub.clock.now());
+        self.note(address, What::Quit);
+    }
+
+    fn note(&self, address: Address, what: What) {
+        let at_ms = self.hub.clock.now().unix_ms;
+        self.ledger.note(address.ip(), Note::new(at_ms, ledger::Door::Heartbeat, address.port(), 0, what));
     }
 
     fn renew(&self, heartbeat: &Heartbeat) -> bool {
@@ -64,8 +78,12 @@ impl Door {
             keys: Some(heartbeat.keys),
             facts,
         });
+        let address = heartbeat.address;
         match self.hub.apply_one(&change, now) {
-            Outcome::Refused(refusal) => Verdict::Refused(in_words(refusal).into()),
+            Outcome::Refused(refusal) => {
+                self.note(address, What::Refused(refusal));
+                Verdict::Refused(in_words(refusal).into())
+            }
             // Stale: two at the same moment, of which one was applied.
             Outcome::Added | Outcome::Changed | Outcome::Refreshed | Outcome::Stale => Verdict::Listed,
         }

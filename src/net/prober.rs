@@ -16,6 +16,8 @@ use tracing::debug;
 use super::stopped;
 use crate::asker::{Answer, Asker, Failure, Finished, Settings};
 use crate::hub::Hub;
+use crate::ledger::{Door, Ledger, Note, What};
+use crate::metrics::Metrics;
 use crate::model::{Address, Change, Game};
 use crate::protocols::{Query, fault, query_of};
 use crate::registry::Target;
@@ -71,6 +73,8 @@ impl Prober {
 /// The prober at work. One task: everything it does is short.
 pub struct Worker {
     hub: Arc<Hub>,
+    ledger: Arc<Ledger>,
+    metrics: Arc<Metrics>,
     socket: UdpSocket,
     /// Whether IPv4 addresses have to be written as IPv6 for this socket.
     mapped: bool,
@@ -81,11 +85,18 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(hub: Arc<Hub>, settings: Settings, seed: [u8; 16]) -> io::Result<(Prober, Worker)> {
+    pub fn new(
+        hub: Arc<Hub>,
+        ledger: Arc<Ledger>,
+        metrics: Arc<Metrics>,
+        settings: Settings,
+        seed: [u8; 16],
+    ) -> io::Result<(Prober, Worker)> {
         let (socket, mapped) = socket()?;
         let (sender, proofs) = mpsc::channel(PROOFS_MAX);
         let asker = Asker::new(settings, seed);
-        let worker = Worker { hub, socket, mapped, asker, proofs, changes: Vec::new(), targets: Vec::new() };
+        let (changes, targets) = (Vec::new(), Vec::new());
+        let worker = Worker { hub, ledger, metrics, socket, mapped, asker, proofs, changes, targets };
         Ok((Prober { proofs: sender }, worker))
     }
 
@@ -157,12 +168,22 @@ impl Worker {
 
     fn finish(&mut self, finished: Finished<Purpose>) {
         let Finished { address, tag: Purpose { round, proofs }, result } = finished;
+        let what = match &result {
+            Ok(answer) => What::Answered { rtt_us: answer.rtt_us },
+            Err(Failure::Silent) => What::Silent,
+            Err(Failure::Bad(fault)) => What::BadAnswer(Box::new(*fault)),
+        };
+        let at_ms = self.hub.clock.now().unix_ms;
+        if let Ok(answer) = &result {
+            self.metrics.rtt(answer.rtt_us);
+        }
+        self.ledger.note(address.ip(), Note::new(at_ms, Door::Query, address.port(), 0, what));
         for proof in proofs {
             let _ = proof.send(result.clone()); // whoever asked may be gone
         }
         let Some(game) = round else { return };
         self.changes.push(match result {
-            Ok(Answer { rtt_us, facts }) => Change::Answer { address, game, rtt_us, facts },
+            Ok(Answer { rtt_us, facts, .. }) => Change::Answer { address, game, rtt_us, facts },
             Err(failure) => {
                 debug!(%address, game = game.name(), ?failure, "no good answer");
                 Change::Miss { address, game }
@@ -173,7 +194,8 @@ impl Worker {
     fn send_and_apply(&mut self) {
         let now_us = self.hub.clock.mono_us();
         while let Some((address, question)) = self.asker.next_question(now_us) {
-            let to = self.destination(address);
+            self.metrics.questions.inc();
+            let to = destination(address, self.mapped);
             if let Err(error) = self.socket.try_send_to(&question, to) {
                 // Lost like any datagram may be; the next try comes.
                 debug!(%address, %error, "prober: sending failed");
@@ -184,17 +206,19 @@ impl Worker {
             self.changes.clear();
         }
     }
+}
 
-    fn destination(&self, address: Address) -> SocketAddr {
-        match address.ip() {
-            IpAddr::V4(ip) if self.mapped => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
-            _ => address.socket(),
-        }
+/// Where to send: an IPv4 address is written as IPv6 for a socket of both families.
+pub fn destination(address: Address, mapped: bool) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if mapped => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+        _ => address.socket(),
     }
 }
 
-/// One socket for both families, or for IPv4 alone where the machine has no other.
-fn socket() -> io::Result<(UdpSocket, bool)> {
+/// One socket for both families (true: IPv4 addresses have to be written as IPv6), or for IPv4 alone where the machine
+/// has no other.
+pub fn socket() -> io::Result<(UdpSocket, bool)> {
     let bind = |domain, any: SocketAddr| {
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
         if domain == Domain::IPV6 {

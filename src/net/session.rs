@@ -13,7 +13,7 @@ use tracing::debug;
 
 use super::door::Door;
 use super::guard::Admission;
-use crate::model::Change;
+use crate::metrics::Metrics;
 use crate::protocols::{Event, Next, Session, StreamRules};
 
 /// Read at once; requests are shorter, and more only waits its turn.
@@ -28,29 +28,31 @@ const LINGER_BYTES_MAX: usize = 256 << 10;
 /// The rules of a protocol, replaced as a whole when the configuration changes.
 pub type SharedStreamRules = Arc<ArcSwap<Box<dyn StreamRules>>>;
 
+/// What all conversations of one protocol share.
+pub struct Desk {
+    pub game: &'static str,
+    pub rules: SharedStreamRules,
+    pub door: Arc<Door>,
+    pub metrics: Arc<Metrics>,
+}
+
 /// Serves one connection to its end.
-pub async fn serve(
-    stream: TcpStream,
-    peer: SocketAddr,
-    admission: Arc<Admission>,
-    rules: SharedStreamRules,
-    door: Arc<Door>,
-    idle: Duration,
-) {
+pub async fn serve(stream: TcpStream, peer: SocketAddr, admission: Arc<Admission>, desk: Arc<Desk>, idle: Duration) {
     let Ok(local) = stream.local_addr() else { return };
     let mut random = [0; 4];
     if getrandom::fill(&mut random).is_err() {
         return;
     }
     let (session, idle) = {
-        let rules = rules.load();
+        let rules = desk.rules.load();
         let idle = rules.patience_ms().map_or(idle, |own| idle.min(Duration::from_millis(own)));
         (rules.open(peer, local, u32::from_ne_bytes(random)), idle)
     };
-    let mut conversation = Conversation { stream, session, door, admission, idle };
+    let mut conversation = Conversation { stream, session, door: desk.door.clone(), admission, idle };
     if let Err(error) = conversation.run().await {
         debug!(%peer, %error, "conversation ended");
     }
+    desk.metrics.listed(desk.game, conversation.session.lists());
 }
 
 struct Conversation {
@@ -86,8 +88,7 @@ impl Conversation {
                     self.tell(Event::Verdict(verdict), &mut out)
                 }
                 Next::Quit { address, master } => {
-                    let now = self.door.hub.clock.now();
-                    self.door.hub.apply_one(&Change::Quit { address, master }, now);
+                    self.door.quit(address, master);
                     Next::Close
                 }
                 Next::Close => break,

@@ -2,7 +2,7 @@
 //! look at each datagram, apply all changes under one lock, send all replies with one call. Nothing is allocated.
 
 use std::io::ErrorKind;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -15,8 +15,9 @@ use tracing::{debug, warn};
 use super::batch::{BATCH, BatchSocket};
 use super::guard::Guard;
 use crate::hub::Hub;
+use crate::ledger::{Door, Ledger, Note, What};
 use crate::model::Change;
-use crate::protocols::{DatagramRules, Effect, REPLY_BYTES_MAX};
+use crate::protocols::{Answer, DatagramRules, Effect, REPLY_BYTES_MAX};
 use crate::registry::Outcome;
 
 /// How often a quiet thread looks up to see whether it should stop.
@@ -32,6 +33,7 @@ pub struct Worker {
     pub rules: SharedRules,
     pub guard: Arc<Guard>,
     pub hub: Arc<Hub>,
+    pub ledger: Arc<Ledger>,
     pub stop: Arc<AtomicBool>,
 }
 
@@ -60,26 +62,50 @@ impl Worker {
         let now = self.hub.clock.now();
         let rules = self.rules.load();
         let bans = self.guard.bans();
+        let note = |from: SocketAddr, port: u16, what: What| {
+            debug!(game = self.game, %from, port, ?what, "seen");
+            self.ledger.note(from.ip(), Note::new(now.unix_ms, Door::Iceball, port, from.port(), what));
+        };
         let mut changes: ArrayVec<Change<'_>, BATCH> = ArrayVec::new();
+        let mut senders: ArrayVec<SocketAddr, BATCH> = ArrayVec::new();
         socket.each(|datagram, reply| {
-            if bans.contains(datagram.from.ip()) {
-                debug!(game = self.game, from = %datagram.from, "dropped: banned");
-                return;
+            let from = SocketAddr::new(datagram.from.ip().to_canonical(), datagram.from.port());
+            if bans.contains(from.ip()) {
+                return note(from, 0, What::Banned);
             }
-            match rules.datagram(now, datagram.from, datagram.bytes, reply) {
-                Effect::Change(change) => changes.push(change),
-                Effect::Answered(answer) => debug!(game = self.game, from = %datagram.from, ?answer, "answered"),
-                Effect::Dropped(reason) => debug!(game = self.game, from = %datagram.from, ?reason, "dropped"),
+            match rules.datagram(now, from, datagram.bytes, reply) {
+                Effect::Change(change) => {
+                    changes.push(change);
+                    senders.push(from);
+                }
+                Effect::Answered(answer) => {
+                    let (port, what) = answered(answer);
+                    note(from, port, what);
+                }
+                Effect::Dropped(reason) => note(from, 0, What::Dropped(reason)),
             }
         });
         if !changes.is_empty() {
+            let mut senders = senders.into_iter();
             self.hub.apply(&changes, now, |change, outcome| {
-                if let (Change::Announce(announce), Outcome::Refused(reason)) = (change, outcome) {
-                    debug!(game = self.game, address = %announce.address, ?reason, "refused");
+                if let (Change::Announce(announce), Some(from)) = (change, senders.next()) {
+                    let what = match outcome {
+                        Outcome::Refused(refusal) => What::Refused(refusal),
+                        Outcome::Added | Outcome::Changed | Outcome::Refreshed | Outcome::Stale => What::CookieReturned,
+                    };
+                    note(from, announce.address.port(), what);
                 }
             });
         }
         drop(changes);
         socket.send_replies();
+    }
+}
+
+fn answered(answer: Answer) -> (u16, What) {
+    match answer {
+        Answer::Cookie { port } => (port, What::CookieSent),
+        Answer::BadVersion { heartbeat_version, version } => (0, What::BadVersion { heartbeat_version, version }),
+        Answer::BadFormat { length } => (0, What::BadFormat { length }),
     }
 }

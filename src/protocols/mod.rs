@@ -3,6 +3,7 @@
 //! A rule takes bytes and a time and returns effects. Nothing here knows a socket, a runtime or a clock, so every
 //! rule is tested with byte arrays and made-up times.
 
+pub mod announce;
 pub mod bloodmasters;
 pub mod hyperbol;
 pub mod iceball;
@@ -27,8 +28,16 @@ pub struct Card {
     pub title: &'static str,
     /// The port that its masters have always used; none where the list is a page on a web server.
     pub master_port: Option<u16>,
+    /// The port that its game servers use unless told otherwise.
+    pub game_port: u16,
+    /// How players' programs fetch the list from its masters.
+    pub fetch: Fetch,
     /// How its game servers are queried; none where they cannot be.
     pub query: Option<&'static dyn Query>,
+    /// The other side of the query: how a game server answers.
+    pub answer: Option<Answerer>,
+    /// What a pretend server of this number says of itself: plausible, and different for each.
+    pub pretend: fn(usize) -> Facts<'static>,
     /// The link that starts the game and joins a server.
     pub join_link: fn(Address) -> String,
     /// Every function that reads bytes from the network. Table tests and fuzzing walk these.
@@ -84,9 +93,17 @@ pub enum Effect<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    Cookie,
-    BadVersion,
-    BadFormat,
+    /// A cookie, for a server that announced this port.
+    Cookie {
+        port: u16,
+    },
+    BadVersion {
+        heartbeat_version: u16,
+        version: u32,
+    },
+    BadFormat {
+        length: u16,
+    },
 }
 
 /// Why a datagram got silence.
@@ -135,6 +152,72 @@ pub fn fault(error: impl fmt::Display) -> Fault {
     text
 }
 
+/// A game server's answer to a question, or its silence: from what it is, where it is, and the bytes it was asked.
+pub type Answerer = fn(of: &Facts<'_>, at: Address, question: &[u8]) -> Option<Vec<u8>>;
+
+/// How a player's program fetches a master's list.
+pub enum Fetch {
+    /// A page of a web server, usually under this path.
+    Http { path: &'static str, read: fn(&[u8]) -> Result<List, Fault> },
+    /// A conversation over TCP.
+    Stream(&'static dyn StreamFetch),
+}
+
+/// A conversation with a master: one request, one list. Everything heard so far comes in each time.
+pub trait StreamFetch: Sync {
+    /// The request, once enough was heard to make it.
+    fn request(&self, heard: &[u8]) -> Result<Option<Vec<u8>>, Fault>;
+
+    /// Whether the list is whole although the master leaves the connection open.
+    fn is_whole(&self, heard: &[u8]) -> bool;
+
+    /// Reads the list: all that was heard until it was whole or the connection closed.
+    fn read(&self, heard: &[u8]) -> Result<List, Fault>;
+}
+
+/// What a master listed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct List {
+    pub servers: Vec<Listed>,
+    /// What is wrong with single entries; the others are none the worse for it.
+    pub faults: Vec<Fault>,
+}
+
+impl List {
+    /// A list of entries, each of which may be wrong by itself.
+    pub fn of<E: fmt::Display>(entries: impl Iterator<Item = Result<Listed, E>>) -> List {
+        let mut list = List::default();
+        for entry in entries {
+            match entry {
+                Ok(listed) => list.servers.push(listed),
+                Err(error) => list.faults.push(fault(error)),
+            }
+        }
+        list
+    }
+}
+
+/// A server in a master's list, with what the master says of it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub address: Address,
+    pub official: Option<bool>,
+    pub flavor: Option<u8>,
+    pub facts: Facts<'static>,
+}
+
+impl Listed {
+    /// A server of which the master says only where it is.
+    pub fn at(address: Address) -> Listed {
+        Listed { address, official: None, flavor: None, facts: Facts::default() }
+    }
+}
+
+/// One of several, by number.
+fn pick(choices: &[&'static str], number: usize) -> &'static str {
+    choices.iter().cycle().nth(number % choices.len().max(1)).copied().unwrap_or_default()
+}
+
 /// The master's rules for a protocol that is spoken over TCP connections.
 pub trait StreamRules: Send + Sync {
     /// A session with a client at `peer` that connected to `local`; `random` is different for each.
@@ -149,6 +232,9 @@ pub trait StreamRules: Send + Sync {
 /// One conversation. It is told what happens, writes to `out`, and says what it wants next.
 pub trait Session: Send {
     fn on(&mut self, event: Event<'_>, view: &View, out: &mut Vec<Bytes>) -> Next;
+
+    /// How many lists it has given so far.
+    fn lists(&self) -> u64;
 }
 
 #[derive(Debug)]
@@ -206,6 +292,34 @@ mod tests {
         for card in CARDS {
             assert!(card.name.bytes().all(|b| b.is_ascii_lowercase()), "{}", card.name);
             assert!((card.join_link)("203.0.113.5:1".parse().unwrap()).starts_with(card.name));
+        }
+    }
+
+    /// What a pretend server answers is understood as exactly what it is, by the same card's query.
+    #[test]
+    fn pretend_servers_answer_their_own_query() {
+        let at = "203.0.113.5:3030".parse().unwrap();
+        for card in CARDS {
+            assert_eq!(card.query.is_some(), card.answer.is_some(), "{}", card.name);
+            let names: HashSet<_> = (0..100).map(|number| (card.pretend)(number).name).collect();
+            assert_eq!(names.len(), 100, "{}", card.name);
+            let (Some(query), Some(answer)) = (card.query, card.answer) else { continue };
+            for number in 0..100 {
+                let facts = (card.pretend)(number);
+                let nonce = 0xdead_0000 | number as u32;
+                let heard_facts = (0..4).find_map(|step| {
+                    let mut question = Question::new();
+                    query.ask(step, nonce, &mut question);
+                    let bytes = answer(&facts, at, &question).unwrap();
+                    let heard = query.hear(step, &bytes).unwrap();
+                    assert!(heard.nonce.is_none_or(|heard| heard == nonce));
+                    heard.facts.map(Facts::into_owned)
+                });
+                assert_eq!(heard_facts, Some(facts), "{} {number}", card.name);
+            }
+            for nonsense in [&b""[..], b"x", b"\\", &[0xff; 200]] {
+                assert_eq!(answer(&(card.pretend)(0), at, nonsense), None, "{}", card.name);
+            }
         }
     }
 

@@ -3,23 +3,27 @@
 //! The registry holds an entry only for what has been proven. It remembers which entries changed since the last
 //! [`Registry::drain`]; [`view`] turns those into the published list and its deltas.
 
+mod per_ip;
 mod restore;
 pub mod view;
 mod wheel;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
 use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server};
+use per_ip::PerIp;
 pub use restore::Life;
 use wheel::Wheel;
 
 /// A stamp this far ahead of now was made before the clock was set back, and stands in nobody's way.
 const SKEW_MAX_MS: u64 = 5_000;
+/// Entries read ahead at once: as many as a batch of datagrams can announce.
+const READ_AHEAD: usize = 64;
 /// A proof that changed nothing else is published again when the published one is this part of a life old.
 const REPUBLISH_PART: u64 = 4;
 /// How often an entry that only the operator's word keeps is looked at.
@@ -66,6 +70,17 @@ pub enum Refusal {
 /// An entry's changed state since the last drain: the slot, and what is listed there now.
 pub type Dirty = (u32, Option<Arc<Server>>);
 
+/// What is known of an address.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub server: Arc<Server>,
+    pub listed: bool,
+    /// Rounds in a row without an answer.
+    pub misses: u8,
+    pub proven_at_ms: u64,
+    pub life_left_ms: u64,
+}
+
 /// A server whose turn it is to be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -79,7 +94,7 @@ pub struct Registry {
     free: Vec<u32>,
     by_address: HashTable<u32>,
     hasher: RandomState,
-    per_ip: HashMap<IpAddr, u32>,
+    per_ip: PerIp,
     ends: Wheel,
     asks: Wheel,
     words: HashMap<Address, OperatorWord>,
@@ -112,7 +127,7 @@ impl Registry {
             free: Vec::new(),
             by_address: HashTable::new(),
             hasher: RandomState::new(),
-            per_ip: HashMap::new(),
+            per_ip: PerIp::default(),
             ends: Wheel::new(now.mono_ms),
             asks: Wheel::new(now.mono_ms),
             words: HashMap::new(),
@@ -158,6 +173,35 @@ impl Registry {
     pub fn listed(&self, address: Address) -> Option<&Arc<Server>> {
         let slot = self.slots.get(self.find(address)? as usize)?;
         slot.server.as_ref().filter(|_| slot.listed)
+    }
+
+    /// All that is known of an address, listed or not.
+    pub fn record(&self, address: Address, now: Now) -> Option<Record> {
+        let slot = self.slots.get(self.find(address)? as usize)?;
+        Some(Record {
+            server: slot.server.clone()?,
+            listed: slot.listed,
+            misses: slot.misses,
+            proven_at_ms: slot.proven_at_ms,
+            life_left_ms: slot.end_ms.saturating_sub(now.mono_ms),
+        })
+    }
+
+    /// Reads what is known of the servers that are about to be applied. With a million of them nearly every look-up
+    /// waits for memory, several times; here these waits overlap, one change after another they would not.
+    pub fn read_ahead<'a>(&self, changes: impl IntoIterator<Item = &'a Change<'a>>) {
+        let mut hashed = ArrayVec::<(u64, Address), READ_AHEAD>::new();
+        for change in changes.into_iter().take(READ_AHEAD) {
+            if let Change::Announce(Announce { address, .. }) = change {
+                hashed.push((self.hasher.hash_one(address), *address));
+            }
+        }
+        let found: ArrayVec<&Slot, READ_AHEAD> = hashed
+            .iter()
+            .filter_map(|&(hash, address)| self.slots.get(self.find_hashed(hash, address)? as usize))
+            .collect();
+        let servers = found.iter().filter_map(|slot| slot.server.as_deref());
+        std::hint::black_box(servers.fold(0, |read, server| read ^ server.texts.version().len()));
     }
 
     /// Ends lives, at most `most` of them so that a caller with a lock can let others in; true if some are left.
@@ -229,7 +273,7 @@ impl Registry {
         if self.len() >= self.settings.servers_max {
             return Outcome::Refused(Refusal::Full);
         }
-        let on_ip = self.per_ip.get(&ip).copied().unwrap_or(0);
+        let on_ip = self.per_ip.count(ip);
         if on_ip >= self.settings.servers_per_ip_max && word.is_none() {
             return Outcome::Refused(Refusal::FullForIp);
         }
@@ -403,7 +447,7 @@ impl Registry {
 
     fn insert(&mut self, server: Server, end_ms: u64, asked: bool, listed: bool) -> u32 {
         let address = server.address;
-        *self.per_ip.entry(address.ip()).or_default() += 1;
+        self.per_ip.add(address.ip());
         let at = self.place(Slot {
             address,
             end_ms,
@@ -444,19 +488,18 @@ impl Registry {
         if let Ok(entry) = self.by_address.find_entry(self.hasher.hash_one(address), |&other| other == at) {
             entry.remove();
         }
-        if let Some(count) = self.per_ip.get_mut(&address.ip()) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.per_ip.remove(&address.ip());
-            }
-        }
+        self.per_ip.remove(address.ip());
         self.free.push(at);
         self.mark(at);
     }
 
     fn find(&self, address: Address) -> Option<u32> {
+        self.find_hashed(self.hasher.hash_one(address), address)
+    }
+
+    fn find_hashed(&self, hash: u64, address: Address) -> Option<u32> {
         let is_it = |&at: &u32| self.slots.get(at as usize).is_some_and(|slot| slot.address == address);
-        self.by_address.find(self.hasher.hash_one(address), is_it).copied()
+        self.by_address.find(hash, is_it).copied()
     }
 
     fn slot_of(&mut self, address: Address) -> Option<(u32, &mut Slot)> {

@@ -3,13 +3,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hasher;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use siphasher::sip::SipHasher13;
 
 use super::Dirty;
@@ -17,8 +14,6 @@ use crate::model::{MASTER, Now, Server};
 
 /// Different lists remembered for one view; one more is rendered for its reader alone.
 const LISTS_MAX: usize = 64;
-/// Below this, gzip saves nothing worth the work.
-const GZIP_BYTES_MIN: usize = 1024;
 
 /// What can be made of a view: `/master.json`, a page, a protocol's list.
 pub trait Renderer: Send + Sync {
@@ -30,29 +25,24 @@ pub struct Rendered {
     pub body: Bytes,
     /// Follows from the content alone, so it outlives views and restarts in which nothing changed.
     pub etag: String,
-    gzip: OnceLock<Option<Bytes>>,
+    /// Other encodings of the body, each made when first asked for.
+    variants: [OnceLock<Option<Bytes>>; VARIANTS],
 }
+
+/// How many encodings of a body can be kept.
+pub const VARIANTS: usize = 3;
 
 impl Rendered {
     pub fn new(body: impl Into<Bytes>) -> Rendered {
         let body = body.into();
         let mut hasher = SipHasher13::new();
         hasher.write(&body);
-        Rendered { etag: format!("\"{:016x}\"", hasher.finish()), body, gzip: OnceLock::new() }
+        Rendered { etag: format!("\"{:016x}\"", hasher.finish()), body, variants: Default::default() }
     }
 
-    /// The body as gzip, made when first asked for; None where that would not be smaller.
-    pub fn gzip(&self) -> Option<Bytes> {
-        let make = || {
-            if self.body.len() < GZIP_BYTES_MIN {
-                return None;
-            }
-            let mut encoder = GzEncoder::new(Vec::new(), Compression::new(5));
-            encoder.write_all(&self.body).ok()?;
-            let packed = encoder.finish().ok()?;
-            (packed.len() < self.body.len()).then(|| packed.into())
-        };
-        self.gzip.get_or_init(make).clone()
+    /// The body in another encoding, made by the first who asks; None where that is of no use.
+    pub fn variant(&self, number: usize, make: impl FnOnce(&Bytes) -> Option<Bytes>) -> Option<Bytes> {
+        self.variants.get(number)?.get_or_init(|| make(&self.body)).clone()
     }
 }
 
@@ -109,11 +99,12 @@ impl View {
         self.fill(&cell, renderer)
     }
 
-    /// Renders what readers of an earlier view asked for, so that they find it ready in this one.
-    pub fn warm(&self, earlier: &View) {
+    /// Renders what readers of an earlier view asked for, so that they find it ready in this one, while `go_on` says so.
+    pub fn warm(&self, earlier: &View, go_on: impl Fn() -> bool) {
         let lists = earlier.lists.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for List { renderer, cell } in lists {
             if cell.asked.load(Ordering::Relaxed)
+                && go_on()
                 && let Some(cell) = self.cell(&renderer)
             {
                 self.fill(&cell, &renderer);
@@ -223,10 +214,10 @@ mod tests {
         assert_eq!(rendered(), 1);
 
         let second = View::new(2, 0, Vec::new());
-        second.warm(&first);
+        second.warm(&first, || true);
         assert_eq!(rendered(), 2);
         let third = View::new(3, 0, Vec::new());
-        third.warm(&second);
+        third.warm(&second, || true);
         assert_eq!(rendered(), 2, "nobody asked the second view");
         assert_ne!(second.list(&renderer).etag, first.list(&renderer).etag);
     }
@@ -242,14 +233,11 @@ mod tests {
     }
 
     #[test]
-    fn gzip_only_where_it_helps() {
-        use std::io::Read;
-        assert!(Rendered::new("short").gzip().is_none());
-        let body = "the same again ".repeat(1000);
-        let packed = Rendered::new(body.clone()).gzip().unwrap();
-        assert!(packed.len() < body.len() / 10);
-        let mut unpacked = String::new();
-        flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut unpacked).unwrap();
-        assert_eq!(unpacked, body);
+    fn a_variant_is_made_once() {
+        let rendered = Rendered::new("body");
+        assert_eq!(rendered.variant(0, |body| Some(body.slice(1..))), Some("ody".into()));
+        assert_eq!(rendered.variant(0, |_| None), Some("ody".into()));
+        assert_eq!(rendered.variant(1, |_| None), None);
+        assert_eq!(rendered.variant(VARIANTS, |body| Some(body.clone())), None);
     }
 }

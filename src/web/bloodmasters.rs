@@ -11,7 +11,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::{Peer, Site, TEXT, reply};
+use super::reply::{self, Fresh};
+use super::{Peer, Site, TEXT};
 use crate::protocols::Verdict;
 use crate::protocols::bloodmasters::serve::heartbeat;
 
@@ -31,13 +32,16 @@ pub async fn list(
         return reply::error(StatusCode::NOT_FOUND, "Bloodmasters is not listed here\n");
     }
     match asked.action.as_deref() {
-        None | Some("") => reply::rendered(&site.list(|pages| &pages.bloodmasters_list), TEXT, &headers),
+        None | Some("") => {
+            site.metrics.listed("bloodmasters", 1);
+            reply::rendered(&site.list(|pages| &pages.bloodmasters_list), TEXT, &headers, Fresh::Ask)
+        }
         Some("update") => {
             let Some(heartbeat) = heartbeat(peer.ip(), asked.port.as_deref().unwrap_or_default()) else {
                 return reply::error(StatusCode::BAD_REQUEST, "port must be a number from 1 to 65535\n");
             };
             match site.door.announce(heartbeat).await {
-                Verdict::Listed => reply::rendered(&site.pages.load().bloodmasters_bans, TEXT, &headers),
+                Verdict::Listed => reply::rendered(&site.pages.load().bloodmasters_bans, TEXT, &headers, Fresh::Ask),
                 Verdict::Refused(reason) => reply::error(StatusCode::FORBIDDEN, &format!("{reason}\n")),
             }
         }

@@ -1,21 +1,29 @@
 //! History as JSON. Reading it waits for a disk, so it happens beside the async threads, a few at a time.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tracing::warn;
+use utoipa::ToSchema;
 
-use super::{JSON, Site, reply};
+use super::filter::Wrong;
+use super::json::rfc3339;
+use super::reply::{self, Fresh};
+use super::{JSON, Site, api};
 use crate::model::Address;
 use crate::registry::view::Rendered;
 use crate::store::history::{History, Range, Reader};
 
+/// A history may be used this long without asking again: it grows once a minute.
+const FRESH: Fresh = Fresh::Seconds(30);
+/// From this many bytes on, encoding takes milliseconds.
+const LONG_BODY: usize = 64 << 10;
+/// Longer names are no games.
+const GAME_BYTES_MAX: usize = 64;
 /// Readers of the file at one time; others wait for their turn.
 const READERS_MAX: usize = 4;
 
@@ -52,22 +60,26 @@ impl Access {
     }
 }
 
-#[derive(Serialize)]
-struct Body {
+/// A history. Where nothing was counted, or the server was not listed, there is no point.
+#[derive(Serialize, ToSchema)]
+struct HistoryJson {
     game: String,
+    /// Absent for a whole game.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
+    /// `24h`, `7d`, `30d` or `1y`.
     range: &'static str,
     from: String,
     to: String,
     /// Seconds that a point stands for; absent where points are as counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<u64>,
-    points: Vec<BodyPoint>,
+    points: Vec<PointJson>,
 }
 
-#[derive(Serialize)]
-struct BodyPoint {
+/// What was counted at one time, or the mean from there on.
+#[derive(Serialize, ToSchema)]
+struct PointJson {
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     players: Option<f64>,
@@ -79,122 +91,117 @@ struct BodyPoint {
     servers: Option<f64>,
 }
 
-type Parameters = Query<HashMap<String, String>>;
-
-/// `/api/v1/servers/{game}/{address}/history?range=24h|7d|30d|1y`
+/// Players and presence of one server
+#[utoipa::path(get, path = "/api/v1/servers/{game}/{address}/history", tag = "history", params(
+    ("game" = String, Path, description = "The game's name"),
+    ("address" = String, Path, description = "Its address and port, e.g. 203.0.113.5:20737"),
+    ("range" = Option<String>, Query, description = "`24h` (as counted), `7d`, `30d` (5 minutes) or `1y` (hours)"),
+), responses(
+    (status = 200, description = "The history", body = HistoryJson),
+    (status = 400, description = "A parameter is wrong", body = Wrong),
+    (status = 404, description = "Nothing is known of this server, or no history is kept", body = Wrong),
+))]
 pub async fn server(
     State(site): State<Arc<Site>>,
     Path((game, address)): Path<(String, String)>,
-    Query(parameters): Parameters,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    let range = match range(&parameters, &["range"]) {
-        Ok(range) => range,
-        Err(reason) => return error(StatusCode::BAD_REQUEST, &reason),
+    let parsed = address.parse().map_err(|error: String| Wrong::parameter("address", error));
+    let asked = parsed.and_then(|address: Address| Ok((address, asked(query.as_deref(), false)?.1)));
+    let (address, range) = match asked {
+        Ok(asked) => asked,
+        Err(wrong) => return api::bad_request(&wrong),
     };
-    let address: Address = match address.parse() {
-        Ok(address) => address,
-        Err(reason) => return error(StatusCode::BAD_REQUEST, &format!("address: {reason}")),
-    };
-    let name = game.clone();
     let listed = site.hub.listed(address).is_some_and(|server| server.game.name() == game);
-    answer(&site, game, Some(address), range, listed, &headers, move |reader, now_ms| {
-        reader.server(&name, address, range, now_ms)
-    })
-    .await
+    answer(&site, Asked { game, address: Some(address), range, listed }, &headers).await
 }
 
-/// `/api/v1/history?game=NAME&range=24h|7d|30d|1y`
-pub async fn game(State(site): State<Arc<Site>>, Query(parameters): Parameters, headers: HeaderMap) -> Response {
-    let range = match range(&parameters, &["game", "range"]) {
-        Ok(range) => range,
-        Err(reason) => return error(StatusCode::BAD_REQUEST, &reason),
+/// Players and servers of a whole game
+#[utoipa::path(get, path = "/api/v1/history", tag = "history", params(
+    ("game" = String, Query, description = "The game's name"),
+    ("range" = Option<String>, Query, description = "`24h` (as counted), `7d`, `30d` (5 minutes) or `1y` (hours)"),
+), responses(
+    (status = 200, description = "The history", body = HistoryJson),
+    (status = 400, description = "A parameter is wrong", body = Wrong),
+    (status = 404, description = "Nothing is known of this game, or no history is kept", body = Wrong),
+))]
+pub async fn game(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+    let (game, range) = match asked(query.as_deref(), true) {
+        Ok(asked) => asked,
+        Err(wrong) => return api::bad_request(&wrong),
     };
-    let Some(game) = parameters.get("game").filter(|game| !game.is_empty()).cloned() else {
-        return error(StatusCode::BAD_REQUEST, "game: is missing: write /api/v1/history?game=NAME");
-    };
-    let name = game.clone();
     let listed = site.hub.view().of_game(&game).next().is_some();
-    answer(&site, game, None, range, listed, &headers, move |reader, now_ms| reader.game(&name, range, now_ms)).await
+    answer(&site, Asked { game, address: None, range, listed }, &headers).await
 }
 
-/// The range asked for, where all parameters are known ones.
-fn range(parameters: &HashMap<String, String>, known: &[&str]) -> Result<Range, String> {
-    if let Some(unknown) = parameters.keys().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("{unknown}: is no parameter here; there is {}", known.join(" and ")));
+/// The game, where it is a parameter, and the range.
+fn asked(query: Option<&str>, with_game: bool) -> Result<(String, Range), Wrong> {
+    let (mut game, mut range) = (String::new(), Range::Day);
+    for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        match &*name {
+            "range" => range = value.parse().map_err(|error: String| Wrong::parameter("range", error))?,
+            "game" if with_game && value.len() <= GAME_BYTES_MAX => game = value.into_owned(),
+            "game" if with_game => return Err(Wrong::parameter("game", "must be the name of a game")),
+            _ => {
+                let known = if with_game { "`game` and `range` are" } else { "`range` is" };
+                return Err(Wrong::parameter(&name, format!("is unknown here; {known} known")));
+            }
+        }
     }
-    let range = parameters.get("range").map_or(Ok(Range::Day), |text| text.parse());
-    range.map_err(|reason: String| format!("range: {reason}"))
+    if with_game && game.is_empty() {
+        return Err(Wrong::parameter("game", "is missing"));
+    }
+    Ok((game, range))
 }
 
-/// What was found, as JSON. What is listed but was not counted yet has a history without points.
-async fn answer(
-    site: &Site,
+/// Whose history, and how far back.
+struct Asked {
     game: String,
     address: Option<Address>,
     range: Range,
+    /// What is listed but was not counted yet has a history without points.
     listed: bool,
-    headers: &HeaderMap,
-    read: impl FnOnce(&Reader, u64) -> rusqlite::Result<Option<History>> + Send + 'static,
-) -> Response {
-    let Some(access) = &site.history else {
-        return error(StatusCode::NOT_FOUND, "this node keeps no history: its data_dir is empty");
-    };
-    let now_ms = site.hub.clock.now().unix_ms;
-    let whose = address.map_or(game.clone(), |address| format!("{game} {address}"));
-    let to_s = now_ms / 1_000;
-    let empty = move || History { from_s: to_s.saturating_sub(range.seconds()), to_s, points: Vec::new() };
-    let render = move |reader: &Reader| {
-        let history = read(reader, now_ms)?.or_else(|| listed.then(empty));
-        Ok(history.map(|history| {
-            let body = serde_json::to_vec(&body(game, address, range, &history)).unwrap_or_default();
-            let rendered = Rendered::new(body);
-            rendered.gzip(); // here, where it takes nobody's time
-            rendered
-        }))
-    };
-    let rendered = match access.read(render).await {
-        Some(Some(rendered)) => rendered,
-        Some(None) => return error(StatusCode::NOT_FOUND, &format!("nothing is known of {whose}")),
-        None => return error(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment"),
-    };
-    let mut response = reply::rendered(&rendered, JSON, headers);
-    reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
-    response
 }
 
-fn body(game: String, address: Option<Address>, range: Range, history: &History) -> Body {
-    let points = history.points.iter().map(|point| BodyPoint {
-        at: rfc3339(point.at_s),
+async fn answer(site: &Site, asked: Asked, headers: &HeaderMap) -> Response {
+    let wrong = |status, error: String| api::wrong(status, &Wrong { error, parameter: None });
+    let Some(access) = &site.history else {
+        return wrong(StatusCode::NOT_FOUND, "this node keeps no history: its data_dir is empty".into());
+    };
+    let whose = asked.address.map_or(asked.game.clone(), |address| format!("{} {address}", asked.game));
+    let now_ms = site.hub.clock.now().unix_ms;
+    match access.read(move |reader| render(reader, asked, now_ms)).await {
+        Some(Some(list)) if list.body.len() < LONG_BODY => reply::rendered(&list, JSON, headers, FRESH),
+        Some(Some(list)) => tokio::task::block_in_place(|| reply::rendered(&list, JSON, headers, FRESH)),
+        Some(None) => wrong(StatusCode::NOT_FOUND, format!("nothing is known of {whose}")),
+        None => wrong(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment".into()),
+    }
+}
+
+fn render(reader: &Reader, asked: Asked, now_ms: u64) -> rusqlite::Result<Option<Rendered>> {
+    let Asked { game, address, range, listed } = asked;
+    let found = match address {
+        Some(address) => reader.server(&game, address, range, now_ms)?,
+        None => reader.game(&game, range, now_ms)?,
+    };
+    let to_s = now_ms / 1_000;
+    let empty = || History { from_s: to_s.saturating_sub(range.seconds()), to_s, points: Vec::new() };
+    let Some(history) = found.or_else(|| listed.then(empty)) else { return Ok(None) };
+    let points = history.points.iter().map(|point| PointJson {
+        at: rfc3339(point.at_s * 1_000),
         players: point.players(),
         present: address.map(|_| point.count()),
         servers: address.is_none().then(|| point.count()),
     });
-    Body {
+    let body = HistoryJson {
         points: points.collect(),
         game,
         address: address.map(|address| address.to_string()),
         range: range.name(),
-        from: rfc3339(history.from_s),
-        to: rfc3339(history.to_s),
+        from: rfc3339(history.from_s * 1_000),
+        to: rfc3339(history.to_s * 1_000),
         step: range.step_s(),
-    }
-}
-
-fn rfc3339(unix_s: u64) -> String {
-    // Far beyond any clock, the formatter would panic.
-    let time = Duration::from_secs(unix_s.min(4_102_444_800));
-    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + time).to_string()
-}
-
-#[derive(Serialize)]
-struct Reason<'a> {
-    error: &'a str,
-}
-
-fn error(status: StatusCode, reason: &str) -> Response {
-    let body = serde_json::to_string(&Reason { error: reason }).unwrap_or_default();
-    let mut response = reply::error(status, &body);
-    reply::set(&mut response, header::CONTENT_TYPE, JSON);
-    response
+    };
+    Ok(Some(Rendered::new(serde_json::to_vec(&body).unwrap_or_default())))
 }

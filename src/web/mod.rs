@@ -1,14 +1,20 @@
 //! HTTP: the page, the lists that the games' clients read, health. Only reads the published view.
 
+mod api;
 mod bloodmasters;
+mod check;
+mod events;
+mod filter;
 mod history;
 mod http;
+mod json;
 mod page;
 pub mod plot;
 mod reply;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use axum::extract::{Request, State};
@@ -17,30 +23,44 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
+use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::hub::Hub;
+use crate::metrics::Metrics;
 use crate::net::door::Door;
+use crate::net::guard::Guard;
 use crate::protocols::bloodmasters::list::emit_bans;
 use crate::protocols::bloodmasters::serve::ServerLines;
-use crate::protocols::iceball::list::MasterJson;
+use crate::protocols::iceball::{self, list::MasterJson};
 use crate::registry::view::{Rendered, Renderer};
-use crate::store::history::Reader;
+use crate::store::{Status, Store};
+use events::Events;
 pub use http::{HttpLimits, serve_connection};
 pub use page::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE, PageError};
+use reply::Fresh;
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// From this many servers on, rendering takes milliseconds.
+const LONG_LIST: usize = 5_000;
+
 /// What the handlers need.
 pub struct Site {
     hub: Arc<Hub>,
     door: Arc<Door>,
+    guard: Arc<Guard>,
+    metrics: Arc<Metrics>,
     pages: ArcSwap<Pages>,
-    /// None where nothing is kept.
+    lists: api::Lists,
+    events: Events,
+    openapi: Rendered,
+    /// What survives; none where nothing is kept.
     history: Option<history::Access>,
+    store: Option<Arc<Status>>,
 }
 
 /// What follows from the configuration: renderers and files. Replaced as a whole.
@@ -52,6 +72,9 @@ pub struct Pages {
     bloodmasters: bool,
     bloodmasters_list: Arc<dyn Renderer>,
     bloodmasters_bans: Arc<Rendered>,
+    iceball: iceball::serve::Settings,
+    /// What makes a caller of the API the operator; empty: nothing does.
+    token: String,
 }
 
 impl Pages {
@@ -64,14 +87,40 @@ impl Pages {
             bloodmasters: config.bloodmasters.list,
             bloodmasters_list: Arc::new(ServerLines),
             bloodmasters_bans: Arc::new(Rendered::new(emit_bans(&config.guard.ipv4_bans()))),
+            iceball: config.iceball.settings,
+            token: config.web.token.clone(),
         })
     }
 }
 
 impl Site {
-    pub fn new(door: Arc<Door>, pages: Pages, history: Option<Reader>) -> Arc<Site> {
-        let history = history.map(history::Access::new);
-        Arc::new(Site { hub: door.hub.clone(), door, pages: ArcSwap::from_pointee(pages), history })
+    /// `run` tells this run of the program from others.
+    pub fn new(
+        door: Arc<Door>,
+        guard: Arc<Guard>,
+        metrics: Arc<Metrics>,
+        pages: Pages,
+        run: u32,
+        store: Option<&Store>,
+    ) -> Arc<Site> {
+        let (_, document) = api::routes();
+        Arc::new(Site {
+            hub: door.hub.clone(),
+            door,
+            guard,
+            metrics,
+            pages: ArcSwap::from_pointee(pages),
+            lists: api::Lists::default(),
+            events: Events::new(run),
+            openapi: Rendered::new(document.to_pretty_json().unwrap_or_default()),
+            history: store.map(|store| history::Access::new(store.reader())),
+            store: store.map(Store::status),
+        })
+    }
+
+    /// Feeds the event stream until told to stop.
+    pub async fn gather_events(self: Arc<Site>, stop: watch::Receiver<bool>) {
+        Events::gather(self, stop).await;
     }
 
     pub fn set_pages(&self, pages: Pages) {
@@ -80,7 +129,19 @@ impl Site {
 
     fn list(&self, choose: impl Fn(&Pages) -> &Arc<dyn Renderer>) -> Arc<Rendered> {
         let pages = self.pages.load();
-        self.hub.view().list(choose(&pages))
+        self.render(choose(&pages))
+    }
+
+    /// The newest view as a renderer shows it. A long list is made off the threads that serve others.
+    fn render(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
+        let view = self.hub.view();
+        let render = || {
+            let started = Instant::now();
+            let list = view.list(renderer);
+            self.metrics.render.observe(started.elapsed().as_secs_f64());
+            list
+        };
+        if view.servers.len() < LONG_LIST { render() } else { tokio::task::block_in_place(render) }
     }
 }
 
@@ -91,17 +152,19 @@ pub fn router(site: Arc<Site>) -> Router {
         .route("/style.css", get(stylesheet))
         .route("/master.json", get(master_json))
         .route("/bloodmasterslist.php", get(bloodmasters::list))
-        .route("/api/v1/servers/{game}/{address}/history", get(history::server))
-        .route("/api/v1/history", get(history::game))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .route("/api/v1/openapi.json", get(openapi))
+        .merge(api::routes().0)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(axum::middleware::from_fn(api::allow_everyone))
         .with_state(site)
 }
 
 async fn index(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    let mut response = reply::rendered(&site.list(|pages| &pages.index), HTML, &headers);
+    let mut response = reply::rendered(&site.list(|pages| &pages.index), HTML, &headers, Fresh::Ask);
     let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                   form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
     reply::set(&mut response, header::CONTENT_SECURITY_POLICY, policy);
@@ -109,11 +172,12 @@ async fn index(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
 }
 
 async fn stylesheet(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    reply::rendered(&site.pages.load().stylesheet, CSS, &headers)
+    reply::rendered(&site.pages.load().stylesheet, CSS, &headers, Fresh::Ask)
 }
 
 async fn master_json(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    reply::rendered(&site.list(|pages| &pages.master_json), JSON, &headers)
+    site.metrics.listed("master.json", 1);
+    reply::rendered(&site.list(|pages| &pages.master_json), JSON, &headers, Fresh::Ask)
 }
 
 #[derive(Serialize)]
@@ -127,6 +191,17 @@ struct Ready {
 async fn ready(State(site): State<Arc<Site>>) -> Json<Ready> {
     let view = site.hub.view();
     Json(Ready { ready: true, serial: view.serial, servers: view.servers.len() })
+}
+
+async fn metrics(State(site): State<Arc<Site>>) -> Response {
+    let text = site.metrics.text(&site.hub.view(), &site.door.ledger, site.guard.connections(), site.store.as_deref());
+    let mut response = Response::new(text.into());
+    reply::set(&mut response, header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response
+}
+
+async fn openapi(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    reply::rendered(&site.openapi, JSON, &headers, Fresh::Ask)
 }
 
 async fn not_found(request: Request) -> Response {

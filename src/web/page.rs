@@ -4,13 +4,13 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Value, context};
 use serde::Serialize;
 use tracing::warn;
 
+use super::json::rfc3339;
 use crate::config;
 use crate::model::Server;
 use crate::protocols::{CARDS, card};
@@ -161,12 +161,6 @@ fn row(server: &Server) -> Row<'_> {
         proven_at: rfc3339(server.proven_at_ms),
         first_seen: rfc3339(server.first_seen_ms),
     }
-}
-
-fn rfc3339(unix_ms: u64) -> String {
-    // Far beyond any clock, the formatter would panic.
-    let time = Duration::from_millis(unix_ms.min(4_102_444_800_000));
-    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + time).to_string()
 }
 
 #[cfg(test)]

@@ -1,18 +1,39 @@
 //! Answers: rendered lists with their conditions and encodings, and errors that always have a body.
 
+use std::io::Write;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
+use bytes::Bytes;
+use serde::Serialize;
 
-use super::TEXT;
-use crate::registry::view::Rendered;
+use super::{JSON, TEXT};
+use crate::registry::view::{Rendered, VARIANTS};
 
-/// A rendered list: 304 when the reader has it already, gzip when the reader can take it.
-pub fn rendered(list: &Rendered, content_type: &'static str, request: &HeaderMap) -> Response {
-    let packed = if accepts_gzip(request) { list.gzip() } else { None };
-    let etag = match packed {
+/// An encoding that a reader may ask for, best first. The place in this list is the place in [`Rendered::variant`].
+const ENCODINGS: [Encoding; VARIANTS] = [("zstd", zstd), ("br", brotli), ("gzip", gzip)];
+
+/// Its name, and how it is made.
+type Encoding = (&'static str, fn(&[u8]) -> Option<Vec<u8>>);
+
+/// Below this, an encoding saves nothing worth the work.
+const ENCODED_BYTES_MIN: usize = 1024;
+
+/// How long a list may be used without asking again.
+#[derive(Clone, Copy)]
+pub enum Fresh {
+    /// Ask every time; that costs a 304.
+    Ask,
+    Seconds(u32),
+}
+
+/// A rendered list: 304 when the reader has it already, encoded when the reader can take it.
+pub fn rendered(list: &Rendered, content_type: &'static str, request: &HeaderMap, fresh: Fresh) -> Response {
+    let encoded = encoded(list, request);
+    let etag = match &encoded {
         // Another representation has to have another tag.
-        Some(_) => list.etag.trim_end_matches('"').to_string() + "-gz\"",
+        Some((name, _)) => format!("{}-{name}\"", list.etag.trim_end_matches('"')),
         None => list.etag.clone(),
     };
     let mut response = if knows(request, &etag) {
@@ -20,18 +41,55 @@ pub fn rendered(list: &Rendered, content_type: &'static str, request: &HeaderMap
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        let is_packed = packed.is_some();
-        let mut response = Response::new(Body::from(packed.unwrap_or_else(|| list.body.clone())));
+        let (name, body) = encoded.map_or((None, list.body.clone()), |(name, body)| (Some(name), body));
+        let mut response = Response::new(Body::from(body));
         set(&mut response, header::CONTENT_TYPE, content_type);
-        if is_packed {
-            set(&mut response, header::CONTENT_ENCODING, "gzip");
+        if let Some(name) = name {
+            set(&mut response, header::CONTENT_ENCODING, name);
         }
         response
     };
     set(&mut response, header::ETAG, &etag);
     set(&mut response, header::VARY, "Accept-Encoding");
-    // A reader may keep it, but has to ask whether it is still true; that costs a 304.
-    set(&mut response, header::CACHE_CONTROL, "no-cache");
+    match fresh {
+        Fresh::Ask => set(&mut response, header::CACHE_CONTROL, "no-cache"),
+        Fresh::Seconds(seconds) => set(&mut response, header::CACHE_CONTROL, &format!("public, max-age={seconds}")),
+    }
+    response
+}
+
+/// The first encoding that the reader takes and that makes the list smaller.
+fn encoded(list: &Rendered, request: &HeaderMap) -> Option<(&'static str, Bytes)> {
+    if list.body.len() < ENCODED_BYTES_MIN {
+        return None;
+    }
+    let (number, (name, encode)) = ENCODINGS.iter().enumerate().find(|(_, (name, _))| accepts(request, name))?;
+    let smaller = |body: &Bytes| encode(body).filter(|encoded| encoded.len() < body.len()).map(Bytes::from);
+    Some((*name, list.variant(number, smaller)?))
+}
+
+fn gzip(body: &[u8]) -> Option<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(5));
+    encoder.write_all(body).ok()?;
+    encoder.finish().ok()
+}
+
+fn brotli(body: &[u8]) -> Option<Vec<u8>> {
+    let mut encoder = brotli::CompressorWriter::new(Vec::new(), 4096, 4, 20);
+    encoder.write_all(body).ok()?;
+    Some(encoder.into_inner())
+}
+
+fn zstd(body: &[u8]) -> Option<Vec<u8>> {
+    zstd::bulk::compress(body, 3).ok()
+}
+
+/// An answer in JSON that is not worth keeping.
+pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    let mut response = Response::new(Body::from(serde_json::to_vec(value).unwrap_or_default()));
+    *response.status_mut() = status;
+    set(&mut response, header::CONTENT_TYPE, JSON);
+    set(&mut response, header::CACHE_CONTROL, "no-store");
     response
 }
 
@@ -56,15 +114,15 @@ fn knows(request: &HeaderMap, etag: &str) -> bool {
     tags.any(|tag| tag.trim() == "*" || tag.trim().trim_start_matches("W/") == etag)
 }
 
-/// Whether Accept-Encoding names gzip with a weight that is not 0.
-fn accepts_gzip(request: &HeaderMap) -> bool {
+/// Whether Accept-Encoding names this encoding with a weight that is not 0.
+fn accepts(request: &HeaderMap, name: &str) -> bool {
     let named = request.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     let mut codings = named.flat_map(|value| value.split(','));
     codings.any(|coding| {
         let mut parts = coding.split(';').map(str::trim);
-        let is_gzip = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+        let is_it = parts.next().is_some_and(|named| named.eq_ignore_ascii_case(name));
         let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
-        is_gzip && weight != Some(0.0)
+        is_it && weight != Some(0.0)
     })
 }
 
@@ -77,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_only_for_those_who_can_take_it() {
+    fn encodings_only_for_those_who_can_take_them() {
         for (value, expected) in [
             ("gzip", true),
             ("br, GZIP;q=0.5", true),
@@ -86,15 +144,28 @@ mod tests {
             ("identity", false),
             ("xgzip", false),
         ] {
-            assert_eq!(accepts_gzip(&request(&[(header::ACCEPT_ENCODING, value)])), expected, "{value}");
+            assert_eq!(accepts(&request(&[(header::ACCEPT_ENCODING, value)]), "gzip"), expected, "{value}");
         }
-        assert!(!accepts_gzip(&HeaderMap::new()));
+        assert!(!accepts(&HeaderMap::new(), "gzip"));
+    }
+
+    #[test]
+    fn every_encoding_can_be_undone() {
+        use std::io::Read;
+        let body = "the same again ".repeat(1000).into_bytes();
+        let mut undone = Vec::new();
+        flate2::read::GzDecoder::new(&gzip(&body).unwrap()[..]).read_to_end(&mut undone).unwrap();
+        assert_eq!(undone, body);
+        undone.clear();
+        brotli::Decompressor::new(&brotli(&body).unwrap()[..], 4096).read_to_end(&mut undone).unwrap();
+        assert_eq!(undone, body);
+        assert_eq!(zstd::bulk::decompress(&zstd(&body).unwrap(), body.len()).unwrap(), body);
     }
 
     #[test]
     fn a_known_tag_gets_304_and_no_body() {
         let list = Rendered::new("a body that repeats ".repeat(200));
-        let plain = rendered(&list, TEXT, &HeaderMap::new());
+        let plain = rendered(&list, TEXT, &HeaderMap::new(), Fresh::Ask);
         assert_eq!(plain.status(), StatusCode::OK);
         let etag = plain.headers()[header::ETAG].to_str().unwrap().to_string();
         for (value, expected) in [
@@ -104,13 +175,21 @@ mod tests {
             ("\"x\"".into(), 200),
             (etag.replace('"', ""), 200),
         ] {
-            let response = rendered(&list, TEXT, &request(&[(header::IF_NONE_MATCH, &value)]));
+            let response = rendered(&list, TEXT, &request(&[(header::IF_NONE_MATCH, &value)]), Fresh::Seconds(2));
             assert_eq!(response.status(), expected, "{value}");
             assert_eq!(response.headers()[header::ETAG], etag);
+            assert_eq!(response.headers()[header::CACHE_CONTROL], "public, max-age=2");
         }
-        let packed = rendered(&list, TEXT, &request(&[(header::ACCEPT_ENCODING, "gzip")]));
-        assert_eq!(packed.headers()[header::CONTENT_ENCODING], "gzip");
-        assert_ne!(packed.headers()[header::ETAG], etag);
-        assert_eq!(packed.headers()[header::VARY], "Accept-Encoding");
+        let mut tags = vec![etag];
+        for (name, _) in ENCODINGS {
+            let packed = rendered(&list, TEXT, &request(&[(header::ACCEPT_ENCODING, name)]), Fresh::Ask);
+            assert_eq!(packed.headers()[header::CONTENT_ENCODING], name);
+            assert_eq!(packed.headers()[header::VARY], "Accept-Encoding");
+            tags.push(packed.headers()[header::ETAG].to_str().unwrap().to_string());
+        }
+        tags.dedup();
+        assert_eq!(tags.len(), 4, "each representation has its own tag");
+        let small = rendered(&Rendered::new("short"), TEXT, &request(&[(header::ACCEPT_ENCODING, "gzip")]), Fresh::Ask);
+        assert!(small.headers().get(header::CONTENT_ENCODING).is_none());
     }
 }

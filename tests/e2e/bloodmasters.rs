@@ -26,7 +26,7 @@ fn reply(echo: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes()[..], &body].concat()
 }
 
-fn game() -> u16 {
+pub fn game() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
     std::thread::spawn(move || {

@@ -31,10 +31,10 @@ fn fails(arguments: &[&str], code: i32, says: &[&str]) {
 fn help_and_version() {
     let help = run(&["--help"]);
     assert!(help.status.success());
-    for word in ["serve", "config", "Exit codes"] {
+    for word in ["serve", "config", "announce", "Exit codes"] {
         assert!(text(&help.stdout).contains(word));
     }
-    for command in ["serve", "config"] {
+    for command in ["serve", "config", "announce"] {
         assert!(text(&run(&[command, "--help"]).stdout).contains("Usage: rallypoint"));
     }
     assert_eq!(text(&run(&["--version"]).stdout).trim(), concat!("rallypoint ", env!("CARGO_PKG_VERSION")));

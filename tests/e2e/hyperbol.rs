@@ -21,7 +21,7 @@ fn reply(echo: &[u8]) -> Vec<u8> {
 }
 
 /// A pretend Hyperbol server; its port, and the switch that silences it.
-fn game() -> (u16, Arc<AtomicBool>) {
+pub fn game() -> (u16, Arc<AtomicBool>) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
     let alive = Arc::new(AtomicBool::new(true));

@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod announce;
+mod api;
 mod bad_input;
 mod bloodmasters;
 mod commands;
+mod ftp;
 mod house;
 mod http;
 mod hyperbol;
@@ -14,3 +17,4 @@ mod netpanzer;
 mod real_programs;
 mod store;
 mod support;
+mod tools;

@@ -11,16 +11,16 @@ use crate::support::*;
 const FAST: &[&str] = &["probe.every=1s", "probe.misses=2"];
 
 /// A pretend netPanzer game: answers its query while it is told to.
-struct Tank {
-    port: u16,
-    alive: Arc<AtomicBool>,
-    players: Arc<AtomicUsize>,
+pub struct Tank {
+    pub port: u16,
+    pub alive: Arc<AtomicBool>,
+    pub players: Arc<AtomicUsize>,
     honest: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
 }
 
 impl Tank {
-    fn new() -> Tank {
+    pub fn new() -> Tank {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let tank = Tank {
             port: socket.local_addr().unwrap().port(),
@@ -60,7 +60,7 @@ impl Tank {
         say(server, &format!(r"\heartbeat\gamename\netpanzer\port\{}\protocol\1122\final\", self.port))
     }
 
-    fn entry(&self) -> String {
+    pub fn entry(&self) -> String {
         format!(r"\ip\127.0.0.1\port\{}", self.port)
     }
 }
@@ -74,7 +74,7 @@ fn say(server: &Server, request: &str) -> String {
     answer
 }
 
-fn list(server: &Server, game: &str) -> String {
+pub fn list(server: &Server, game: &str) -> String {
     say(server, &format!(r"\list\gamename\{game}\final\"))
 }
 

@@ -269,6 +269,7 @@ fn a_full_disk_is_a_warning_and_writing_goes_on_when_there_is_room() {
     });
     assert!(server.log().contains("full"), "{}", server.log());
     until("all to be listed all the same", || (server.listed().len() == usize::from(port)).then_some(()));
+    assert!(server.get("/metrics").text().contains("rallypoint_store_failing 1"));
     drop(filler);
     std::fs::remove_file(&ballast).unwrap();
     server.wait_for_log("written again");
@@ -300,11 +301,11 @@ fn history_over_http() {
     assert_eq!((point["players"].as_f64(), point["servers"].is_number()), (Some(5.0), true));
 
     for (path, status, says) in [
-        ("/api/v1/history", 400, "game: is missing"),
-        ("/api/v1/history?game=iceball&range=2d", 400, "range: must be 24h, 7d, 30d or 1y, not `2d`"),
-        ("/api/v1/history?game=iceball&rnage=7d", 400, "rnage: is no parameter here"),
+        ("/api/v1/history", 400, "is missing"),
+        ("/api/v1/history?game=iceball&range=2d", 400, "must be 24h, 7d, 30d or 1y, not `2d`"),
+        ("/api/v1/history?game=iceball&rnage=7d", 400, "is unknown here; `game` and `range` are known"),
         ("/api/v1/history?game=nothing", 404, "nothing is known"),
-        ("/api/v1/servers/iceball/nonsense/history", 400, "address: `nonsense` is not an address"),
+        ("/api/v1/servers/iceball/nonsense/history", 400, "`nonsense` is not an address"),
         ("/api/v1/servers/iceball/192.0.2.1:5/history", 404, "nothing is known"),
     ] {
         let answer = server.get(path);
@@ -312,6 +313,11 @@ fn history_over_http() {
         assert_eq!(answer.header("Content-Type"), Some("application/json"));
         let json: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
         assert!(json["error"].as_str().unwrap().contains(says), "{path}: {json}");
+        assert_eq!(json.get("parameter").is_some(), status == 400, "{path}: {json}");
+    }
+    let metrics = server.get("/metrics");
+    for line in ["rallypoint_store_failing 0", "rallypoint_store_failures_total 0", "rallypoint_store_size_bytes "] {
+        assert!(metrics.text().contains(line), "{line} is not in\n{}", metrics.text());
     }
     let without = Server::start(&[]).get("/api/v1/history?game=iceball");
     assert!(without.status() == 404 && without.text().contains("keeps no history"), "{}", without.text());

@@ -147,9 +147,13 @@ impl Server {
         self.json("/master.json")["servers"].as_array().unwrap().clone()
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Resident memory in KiB.
     pub fn memory_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }

@@ -1,12 +1,15 @@
 //! Bloodmasters: game servers announce themselves to a page of a web server, which gives launchers the list and game
 //! servers the ban list; a launcher asks each server about itself over UDP.
 
+pub mod announce;
+pub mod answer;
+pub mod fetch;
 pub mod list;
 pub mod query;
 pub mod serve;
 pub mod wire;
 
-use super::Card;
+use super::{Card, Fetch};
 use wire::{Client, Details, Query, Reply};
 
 pub const NAME: &str = "bloodmasters";
@@ -15,7 +18,11 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Bloodmasters",
     master_port: None,
+    game_port: 6969,
+    fetch: Fetch::Http { path: "/bloodmasterslist.php", read: fetch::read },
     query: Some(&query::GameQuery),
+    answer: Some(answer::answer),
+    pretend: answer::pretend,
     join_link: |address| format!("bloodmasters://{address}"),
     decoders: &[
         ("query", |bytes| wire::parse_queries(bytes).filter(Result::is_ok).count() > 0),

@@ -46,6 +46,16 @@ pub fn team_name(team: u8) -> Option<&'static str> {
     ["none", "red", "blue"].get(usize::from(team)).copied()
 }
 
+/// The number behind a name of [`game_type_name`], or behind the number itself.
+pub fn game_type_number(name: &str) -> Option<u8> {
+    name.parse().ok().or_else(|| (0..=u8::MAX).find(|game_type| game_type_name(*game_type) == Some(name)))
+}
+
+/// The number behind a name of [`team_name`].
+pub fn team_number(name: &str) -> Option<u8> {
+    (0..=u8::MAX).find(|team| team_name(*team) == Some(name))
+}
+
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {

@@ -1,13 +1,15 @@
 //! Hyperbol: a player's game asks the master for the list over TCP and each listed server about itself over UDP.
 //! The master alone says which servers are official.
 
+pub mod answer;
+pub mod fetch;
 pub mod query;
 pub mod serve;
 pub mod wire;
 
 use std::net::Ipv4Addr;
 
-use super::Card;
+use super::{Card, Fetch};
 use wire::{Greeting, Info, ListRequest, Query, Record};
 
 pub const NAME: &str = "hyperbol";
@@ -16,7 +18,11 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Hyperbol",
     master_port: Some(20203),
+    game_port: 20200,
+    fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
+    answer: Some(answer::answer),
+    pretend: answer::pretend,
     join_link: |address| format!("hyperbol://{address}"),
     decoders: &[
         ("greeting", |bytes| Greeting::parse(bytes).is_ok()),

@@ -39,7 +39,7 @@ impl Default for Rules {
 
 impl StreamRules for Rules {
     fn open(&self, _peer: SocketAddr, _local: SocketAddr, random: u32) -> Box<dyn Session> {
-        Box::new(Conversation { lists: self.lists.clone(), key: random, request: Vec::new() })
+        Box::new(Conversation { lists: self.lists.clone(), key: random, request: Vec::new(), given: 0 })
     }
 
     fn patience_ms(&self) -> Option<u64> {
@@ -51,6 +51,7 @@ struct Conversation {
     lists: Arc<Lists>,
     key: u32,
     request: Vec<u8>,
+    given: u64,
 }
 
 impl Session for Conversation {
@@ -77,13 +78,18 @@ impl Session for Conversation {
             Event::Ended | Event::Verdict(_) => Next::Close,
         }
     }
+
+    fn lists(&self) -> u64 {
+        self.given
+    }
 }
 
 impl Conversation {
-    fn list(&self, request: ListRequest, view: &View, out: &mut Vec<Bytes>) {
+    fn list(&mut self, request: ListRequest, view: &View, out: &mut Vec<Bytes>) {
         if request.key == self.key {
             let list = if request.wants_unofficial() { &self.lists.all } else { &self.lists.official };
             out.push(view.list(list).body.clone());
+            self.given += 1;
         }
     }
 }

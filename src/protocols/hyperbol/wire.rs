@@ -70,6 +70,11 @@ pub fn skill_name(skill: u8) -> Option<&'static str> {
     })
 }
 
+/// The number behind a skill's name, or behind the number itself where there is no name.
+pub fn skill_number(name: &str) -> Option<u8> {
+    name.parse().ok().or_else(|| (0..=u8::MAX).find(|skill| skill_name(*skill) == Some(name)))
+}
+
 /// The faction at a place of [`Info::factions`]. Flavors count them in another order.
 pub fn faction_name(place: usize) -> Option<&'static str> {
     ["IMF", "Syndicate", "Republic"].get(place).copied()

@@ -2,11 +2,18 @@
 //! documented `version`, every field present in every server, `official` only where true, and no `\u` escape
 //! anywhere (the text was cleaned at the door).
 
-use serde::Serialize;
+use std::net::Ipv4Addr;
+
+use serde::{Serialize, Serializer};
 
 use super::NAME;
 use super::serve::Settings;
+use crate::model::Server;
 use crate::registry::view::{Renderer, View};
+
+/// Room for all but the rows, and for one row; hardly any is longer.
+const HEAD_BYTES: usize = 64;
+const ROW_BYTES: usize = 224;
 
 pub struct MasterJson {
     pub settings: Settings,
@@ -16,13 +23,16 @@ pub struct MasterJson {
 struct Document<'a> {
     version: u16,
     iceball_version: u32,
-    servers: Vec<Row<'a>>,
+    #[serde(serialize_with = "rows")]
+    servers: Vec<Listed<'a>>,
 }
+
+type Listed<'a> = (&'a Server, Ipv4Addr);
 
 #[derive(Serialize)]
 struct Row<'a> {
     name: &'a str,
-    address: String,
+    address: Ipv4Addr,
     port: u16,
     players_current: u16,
     players_max: u16,
@@ -34,31 +44,35 @@ struct Row<'a> {
     official: bool,
 }
 
+/// Each row is made when it is written: all at once would take as much memory again as the list itself.
+fn rows<S: Serializer>(servers: &[Listed<'_>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(servers.iter().map(|&(server, address)| Row {
+        name: server.texts.name(),
+        address,
+        port: server.address.port(),
+        players_current: server.players_current.unwrap_or(0),
+        players_max: server.players_max.unwrap_or(0),
+        mode: server.texts.mode(),
+        map: server.texts.map(),
+        version: server.texts.version(),
+        priority: server.word.priority,
+        official: server.word.official,
+    }))
+}
+
 impl Renderer for MasterJson {
     /// Sorted by the operator's priority, highest first; the game shows rows in this order.
     fn render(&self, view: &View) -> Vec<u8> {
         let servers = view.servers.iter().filter(|server| server.game.name() == NAME);
-        let mut servers: Vec<_> = servers
-            .filter_map(|server| {
-                Some(Row {
-                    name: server.texts.name(),
-                    address: server.address.ipv4()?.to_string(),
-                    port: server.address.port(),
-                    players_current: server.players_current.unwrap_or(0),
-                    players_max: server.players_max.unwrap_or(0),
-                    mode: server.texts.mode(),
-                    map: server.texts.map(),
-                    version: server.texts.version(),
-                    priority: server.word.priority,
-                    official: server.word.official,
-                })
-            })
-            .collect();
-        servers.sort_by_key(|row| std::cmp::Reverse(row.priority));
-        let document =
-            Document { version: self.settings.heartbeat_version, iceball_version: self.settings.version.0, servers };
-        // Writing plain structs to memory cannot fail.
-        serde_json::to_vec(&document).unwrap_or_default()
+        let mut listed: Vec<Listed<'_>> = Vec::with_capacity(view.servers.len());
+        listed.extend(servers.filter_map(|server| Some((&**server, server.address.ipv4()?))));
+        listed.sort_by_key(|(server, _)| std::cmp::Reverse(server.word.priority));
+        let Settings { heartbeat_version, version, .. } = self.settings;
+        // All at once: what a growing buffer leaves behind, the allocator may keep.
+        let mut body = Vec::with_capacity(HEAD_BYTES + listed.len() * ROW_BYTES);
+        let document = Document { version: heartbeat_version, iceball_version: version.0, servers: listed };
+        let _ = serde_json::to_writer(&mut body, &document); // plain structs to memory: cannot fail
+        body
     }
 }
 

@@ -1,11 +1,14 @@
 //! Iceball: game servers announce themselves over UDP, prove their address with a cookie, and are listed over HTTP
 //! on the same port number.
 
+pub mod announce;
+pub mod answer;
+pub mod fetch;
 pub mod list;
 pub mod serve;
 pub mod wire;
 
-use super::Card;
+use super::{Card, Fetch};
 use wire::{Announcement, FromMaster, ToMaster, Version};
 
 pub const NAME: &str = "iceball";
@@ -17,11 +20,16 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Iceball",
     master_port: Some(27790),
+    game_port: 20737,
+    fetch: Fetch::Http { path: "/master.json", read: fetch::read },
     query: None,
+    answer: None,
+    pretend: answer::pretend,
     join_link: |address| format!("iceball://{address}"),
     decoders: &[
         ("to master", |bytes| ToMaster::parse(bytes).is_ok()),
         ("from master", |bytes| FromMaster::parse(bytes).is_ok()),
+        ("list", |bytes| fetch::read(bytes).is_ok()),
         ("announcement body", |bytes| Announcement::parse_body(bytes).is_some()),
     ],
     samples: || {
@@ -36,6 +44,6 @@ pub const CARD: Card = Card {
         };
         let whole = announcement.emit(wire::HEARTBEAT_VERSION);
         let body = whole.get(wire::BODY..).unwrap_or_default().to_vec();
-        vec![whole.to_vec(), b"MSOKcookie".to_vec(), body]
+        vec![whole.to_vec(), b"MSOKcookie".to_vec(), fetch::EXAMPLE.into(), body]
     },
 };

@@ -71,12 +71,12 @@ impl Rules {
         let Settings { heartbeat_version: expected_heartbeat, version: expected, .. } = self.settings;
         if heartbeat_version != expected_heartbeat || !version.plays_with(expected) {
             FromMaster::BadVersion { heartbeat_version: expected_heartbeat, version: expected }.emit(reply);
-            return Effect::Answered(Answer::BadVersion);
+            return Effect::Answered(Answer::BadVersion { heartbeat_version, version: version.0 });
         }
         let body = whole.get(wire::BODY..).unwrap_or_default();
         let Some(announcement) = Announcement::parse_body(body) else {
             FromMaster::BadFormat.emit(reply);
-            return Effect::Answered(Answer::BadFormat);
+            return Effect::Answered(Answer::BadFormat { length: whole.len().min(u16::MAX.into()) as u16 });
         };
         if announcement.port == 0 {
             return Effect::Dropped(Drop::AnnouncedPort0);
@@ -84,7 +84,7 @@ impl Rules {
         // The cookie is sealed in place, behind the magic: 4 + 17 + 80 bytes for the 86 that arrived.
         FromMaster::Accepted { cookie: &[] }.emit(reply);
         self.keys.seal(now.unix_ms, from, body, reply);
-        Effect::Answered(Answer::Cookie)
+        Effect::Answered(Answer::Cookie { port: announcement.port })
     }
 
     fn handshake<'a>(&self, now: Now, from: SocketAddr, cookie: &'a [u8]) -> Effect<'a> {

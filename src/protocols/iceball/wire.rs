@@ -23,9 +23,9 @@ pub const ANNOUNCEMENT_SIZE: usize = 86;
 /// Where an announcement's body begins: after the magic and the heartbeat version.
 pub const BODY: usize = 6;
 pub const BODY_SIZE: usize = ANNOUNCEMENT_SIZE - BODY;
-const NAME_SIZE: usize = 30;
-const MODE_SIZE: usize = 10;
-const MAP_SIZE: usize = 30;
+pub const NAME_SIZE: usize = 30;
+pub const MODE_SIZE: usize = 10;
+pub const MAP_SIZE: usize = 30;
 
 /// A game's version, packed: W bits 27-31, X 22-26, Y 15-21, letter 10-14, build 0-9.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,15 @@
 //! netPanzer: a general protocol over TCP, in which servers of any game announce themselves, clients ask for lists and
 //! masters know each other; its own game is queried over UDP.
 
+pub mod announce;
+pub mod answer;
+pub mod fetch;
 pub mod list;
 pub mod query;
 pub mod serve;
 pub mod wire;
 
-use super::Card;
+use super::{Card, Fetch};
 
 pub const NAME: &str = "netpanzer";
 
@@ -17,17 +20,23 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "netPanzer",
     master_port: Some(28900),
+    game_port: 3030,
+    fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
+    answer: Some(answer::answer),
+    pretend: answer::pretend,
     join_link: |address| format!("netpanzer://{address}"),
     decoders: &[
         ("request", |bytes| matches!(wire::RequestReader::default().read(bytes).1, Some(Ok(_)))),
         ("list", |bytes| wire::parse_list(bytes).is_ok()),
+        ("heartbeat answer", |bytes| announce::parse_answer(bytes).is_some()),
         ("status", |bytes| wire::Status::parse(bytes).is_ok()),
     ],
     samples: || {
         vec![
             br"\heartbeat\gamename\netpanzer\port\3030\protocol\1122\final\".to_vec(),
             br"\ip\203.0.113.5\port\3030\ip\203.0.113.6\port\3031\final\".to_vec(),
+            br"\error\no port specified\final\".to_vec(),
             concat!(
                 r"gamename\netpanzer\protocol\1122\hostname\A server\gameversion\0.8.7\mapname\Two clans\",
                 r"mapcycle\Two clans, Bullet Hole\password\n\numplayers\1\maxplayers\8\gamestyle\Objective\",

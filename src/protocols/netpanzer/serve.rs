@@ -74,7 +74,7 @@ impl Rules {
 impl StreamRules for Rules {
     fn open(&self, peer: SocketAddr, local: SocketAddr, _random: u32) -> Box<dyn Session> {
         let shared = self.shared.clone();
-        Box::new(Conversation { shared, peer, local, reader: RequestReader::default(), form: Form::Plain })
+        Box::new(Conversation { shared, peer, local, reader: RequestReader::default(), form: Form::Plain, lists: 0 })
     }
 }
 
@@ -84,6 +84,7 @@ struct Conversation {
     local: SocketAddr,
     reader: RequestReader,
     form: Form,
+    lists: u64,
 }
 
 impl Session for Conversation {
@@ -116,6 +117,10 @@ impl Session for Conversation {
             }
         }
     }
+
+    fn lists(&self) -> u64 {
+        self.lists
+    }
 }
 
 impl Conversation {
@@ -140,7 +145,7 @@ impl Conversation {
         }
     }
 
-    fn list(&self, request: &Request, view: &View, out: &mut Vec<Bytes>) -> Next {
+    fn list(&mut self, request: &Request, view: &View, out: &mut Vec<Bytes>) -> Next {
         let Some(game) = request.get(b"gamename") else {
             error(NO_LIST_GAMENAME, out);
             return Next::Read;
@@ -157,6 +162,7 @@ impl Conversation {
             self.push_own_address(out);
         }
         out.push(Bytes::from_static(br"\final\"));
+        self.lists += 1;
         if self.form == Form::GameSpy { Next::Close } else { Next::Read }
     }
 

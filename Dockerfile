@@ -1,0 +1,18 @@
+# Builds a static binary and runs it without root, on an image with nothing else in it.
+#   docker build -t rallypoint .
+#   docker run --network host -v rallypoint:/data rallypoint
+FROM rust:1.95-bookworm AS build
+RUN apt-get update && apt-get install -y --no-install-recommends musl-tools && rustup target add x86_64-unknown-linux-musl
+WORKDIR /src
+COPY . .
+RUN cargo build --release --locked --target x86_64-unknown-linux-musl && mkdir /data
+
+FROM scratch
+COPY --from=build /src/target/x86_64-unknown-linux-musl/release/rallypoint /rallypoint
+COPY --from=build --chown=65532:65532 /data /data
+USER 65532:65532
+VOLUME /data
+# Iceball, its clients, netPanzer, Hyperbol, the page.
+EXPOSE 27790/udp 27790/tcp 27795/tcp 28900/tcp 20203/tcp 8080/tcp
+ENTRYPOINT ["/rallypoint"]
+CMD ["serve", "--set", "data_dir=/data"]

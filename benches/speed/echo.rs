@@ -1,0 +1,92 @@
+//! The yardstick: what this machine needs for the same datagrams, in batches, when nothing is done with them.
+//!
+//! A process of its own, on as many sockets and threads as the server has. What looks like an announcement is answered
+//! with as many bytes as the server answers; what looks like a handshake is received and forgotten.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rallypoint::cookie;
+use rallypoint::net::batch::BatchSocket;
+use rallypoint::net::listen;
+use rallypoint::protocols::REPLY_BYTES_MAX;
+use rallypoint::protocols::iceball::wire;
+
+/// With this argument, this program is the echo.
+pub const ARGUMENT: &str = "serve-echo";
+
+/// What the server's answer has more than the announcement.
+const PADDING: [u8; wire::ACCEPTED.len() + cookie::OVERHEAD - wire::BODY] = [0; _];
+
+/// Serves until its parent ends it. A line on stdin is answered with the datagrams and the batches seen so far.
+pub fn serve() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let sockets = listen::udp("127.0.0.1:0".parse().unwrap(), cores, "echo").unwrap();
+    println!("{}", sockets[0].local_addr().unwrap());
+    let seen = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    for socket in sockets {
+        let seen = seen.clone();
+        std::thread::spawn(move || echo(BatchSocket::new(socket), &seen));
+    }
+    for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
+        println!("{} {}", seen[0].load(Ordering::Relaxed), seen[1].load(Ordering::Relaxed));
+    }
+}
+
+fn echo(mut socket: BatchSocket<REPLY_BYTES_MAX>, seen: &[AtomicU64; 2]) {
+    loop {
+        // Being stopped and continued interrupts it.
+        let Ok(count) = socket.receive() else { continue };
+        seen[0].fetch_add(count as u64, Ordering::Relaxed);
+        seen[1].fetch_add(1, Ordering::Relaxed);
+        socket.each(|datagram, reply| {
+            if !datagram.bytes.starts_with(&wire::HANDSHAKE) {
+                let _ = reply.try_extend_from_slice(&wire::ACCEPTED);
+                let _ = reply.try_extend_from_slice(&datagram.bytes[wire::ACCEPTED.len()..]);
+                let _ = reply.try_extend_from_slice(&PADDING);
+            }
+        });
+        socket.send_replies();
+    }
+}
+
+/// A running echo, ended when dropped.
+pub struct Echo {
+    child: Child,
+    answers: BufReader<std::process::ChildStdout>,
+    pub address: SocketAddr,
+}
+
+impl Echo {
+    pub fn start() -> Echo {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut child = command.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut answers = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        answers.read_line(&mut line).unwrap();
+        Echo { child, answers, address: line.trim().parse().unwrap() }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Datagrams received with one call, on average since the start.
+    pub fn batch(&mut self) -> f64 {
+        self.child.stdin.as_ref().unwrap().write_all(b"\n").unwrap();
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        let (datagrams, batches) = line.trim().split_once(' ').unwrap();
+        datagrams.parse::<f64>().unwrap() / batches.parse::<f64>().unwrap()
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

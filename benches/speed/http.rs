@@ -1,0 +1,156 @@
+//! /master.json with 100 servers over connections that stay open, against nginx with the same bytes in a file.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::iceball::{fill, start};
+use crate::load::Texts;
+use crate::measure::{median, verdict};
+use crate::support::{self, Folder, until};
+
+const SERVERS: u32 = 100;
+const CONNECTIONS: usize = 8;
+const ROUNDS: usize = 7;
+const ROUND: Duration = Duration::from_millis(1500);
+
+pub fn run() {
+    let server = start();
+    fill(&server, 0..SERVERS, 1, Texts::Typical);
+    let address = server.address("web.listen");
+    let list = server.get("/master.json");
+    println!("{SERVERS} servers, {} bytes; {CONNECTIONS} connections that stay open", list.body.len());
+
+    let known = format!("If-None-Match: {}\r\n", list.header("Etag").unwrap());
+    let again = support::get(address, "/master.json", &known);
+    assert_eq!((again.status(), again.body.len()), (304, 0), "{}", again.head);
+    println!("304 without a body for a matching ETag: yes");
+
+    let Some(nginx) = Nginx::start(&list.body) else {
+        println!("nginx is not installed (Debian package `nginx`): nothing to compare with");
+        println!("{:.0} requests/s", rate(address, "", 200));
+        return;
+    };
+    let nginx_list = support::get(nginx.address, "/master.json", "");
+    assert_eq!(nginx_list.body, list.body);
+    let nginx_known = format!("If-None-Match: {}\r\n", nginx_list.header("ETag").unwrap());
+
+    for (what, status, ours, theirs, target) in
+        [("the whole list", 200, "", "", Some(0.8)), ("304", 304, known.as_str(), nginx_known.as_str(), None)]
+    {
+        let (mut our_rates, mut their_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let by_nginx = rate(nginx.address, theirs, status);
+            let by_server = rate(address, ours, status);
+            ratios.push(by_server / by_nginx);
+            our_rates.push(by_server);
+            their_rates.push(by_nginx);
+        }
+        println!("{what}: server {:.0}/s, nginx {:.0}/s", median(our_rates), median(their_rates));
+        let ratio = median(ratios);
+        match target {
+            Some(target) => verdict("  server / nginx", ratio, ratio >= target, &format!("at least {target}")),
+            None => println!("  server / nginx: {ratio:.2}"),
+        }
+    }
+}
+
+/// Requests answered in a second.
+fn rate(address: SocketAddr, headers: &str, status: u16) -> f64 {
+    let request = format!("GET /master.json HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let connection = || scope.spawn(|| ask_until(&stop, support::connect(address), request.as_bytes(), status));
+        let threads: Vec<_> = (0..CONNECTIONS).map(|_| connection()).collect();
+        let start = Instant::now();
+        std::thread::sleep(ROUND);
+        stop.store(true, Ordering::Relaxed);
+        let answered: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        answered as f64 / start.elapsed().as_secs_f64()
+    })
+}
+
+/// Asks again and again, each time after the whole answer has come; how often it was answered.
+fn ask_until(stop: &AtomicBool, mut stream: TcpStream, request: &[u8], status: u16) -> u64 {
+    let _ = stream.set_nodelay(true);
+    let expected = format!("HTTP/1.1 {status} ");
+    let mut buffer = vec![0; 1 << 20];
+    let mut answered = 0;
+    while !stop.load(Ordering::Relaxed) {
+        stream.write_all(request).unwrap();
+        let (mut filled, mut whole) = (0, None);
+        while whole.is_none_or(|whole| filled < whole) {
+            let size = stream.read(&mut buffer[filled..]).unwrap();
+            assert_ne!(size, 0, "the connection was closed after {answered} answers");
+            filled += size;
+            whole = whole.or_else(|| answer_size(&buffer[..filled], status));
+        }
+        assert_eq!(whole, Some(filled));
+        assert!(buffer.starts_with(expected.as_bytes()));
+        answered += 1;
+    }
+    answered
+}
+
+/// How long the answer is as a whole, once its head is here.
+fn answer_size(start: &[u8], status: u16) -> Option<usize> {
+    let head = start.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    if status == 304 {
+        return Some(head); // whatever length it names is that of the list
+    }
+    let text = std::str::from_utf8(&start[..head]).unwrap();
+    let length = text.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
+    Some(head + length.parse::<usize>().unwrap())
+}
+
+/// A running nginx with one file, ended when dropped.
+struct Nginx {
+    child: Child,
+    address: SocketAddr,
+    _folder: Folder,
+}
+
+impl Nginx {
+    /// None if it is not installed.
+    fn start(file: &[u8]) -> Option<Nginx> {
+        let program =
+            ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx"].iter().find(|at| Path::new(at).exists())?;
+        // It cannot tell which port the system chose, so one is chosen for it.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let folder = Folder::new("nginx");
+        let path = folder.write("master.json", std::str::from_utf8(file).unwrap());
+        let at = path.parent().unwrap().display();
+        let configuration = folder.write("nginx.conf", &configuration(&at.to_string(), address));
+        let mut command = Command::new(program);
+        command.arg("-c").arg(&configuration).arg("-e").arg(format!("{at}/error.log"));
+        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        until("nginx to listen", || TcpStream::connect(address).ok());
+        Some(Nginx { child, address, _folder: folder })
+    }
+}
+
+/// As an operator in a hurry would tune it: no log, files kept open, connections for ever.
+fn configuration(at: &str, address: SocketAddr) -> String {
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temporary: String = temporary.iter().map(|name| format!("    {name}_temp_path {at}/{name};\n")).collect();
+    format!(
+        "daemon off;\nworker_processes auto;\npid {at}/nginx.pid;\nevents {{ worker_connections 1024; }}\n\
+         http {{\n{temporary}    access_log off;\n    sendfile on;\n    tcp_nopush on;\n    tcp_nodelay on;\n    \
+         open_file_cache max=16;\n    keepalive_requests 1000000000;\n    types {{ application/json json; }}\n    \
+         server {{ listen {address}; root {at}; }}\n}}\n"
+    )
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // Asked to end, it ends its workers too; killed, it would leave them behind.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+        let _ = self.child.wait();
+    }
+}

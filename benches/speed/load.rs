@@ -1,0 +1,277 @@
+//! Many pretend Iceball servers at once. Each has an address of its own in 127.0.0.0/8, but all share a few sockets:
+//! the source address is chosen with every call, so a million of them need no million sockets.
+//!
+//! A window of announcements is under way, every `MSOK` is answered with its `HSHK`, and what was not answered is sent
+//! again. The window is smaller than what the other side's sockets can hold, so hardly anything is lost.
+
+use std::collections::HashMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt,
+};
+use nix::unistd::Pid;
+use rallypoint::protocols::REPLY_BYTES_MAX;
+use rallypoint::protocols::iceball::wire::{self, Announcement, Version};
+
+/// Announcements under way.
+const WINDOW: usize = 512;
+/// Datagrams sent or received with one call.
+const BATCH: usize = 64;
+/// What has not been answered for this long is sent again.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// No drive takes longer, unless something is broken.
+const LIMIT: Duration = Duration::from_secs(180);
+/// The server of the first number; from here to 127.255.255.255 there is room for 16 million addresses.
+const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 0]);
+const FIRST_PORT: u16 = 20_000;
+
+#[derive(Clone, Copy)]
+pub enum Texts {
+    Typical,
+    /// Every field filled to its last byte.
+    Longest,
+}
+
+/// One address, and which of its servers announce themselves.
+#[derive(Clone)]
+pub struct Visit {
+    pub ip: u32,
+    pub ports: Range<u16>,
+}
+
+/// What the servers say in this drive.
+#[derive(Clone, Copy)]
+pub struct Say {
+    pub texts: Texts,
+    /// One server in ten has this many players, so that a drive with another number brings some news.
+    pub players: u16,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Driven {
+    /// Announcements that were answered, and the answers handed back.
+    pub pairs: u64,
+    pub sent_again: u64,
+}
+
+/// Every server once, address after address before the second port of each: servers of one address do not become
+/// neighbours in the other side's memory, as they would not in a real list.
+pub fn all(ips: Range<u32>, per_ip: u16) -> impl Iterator<Item = Visit> {
+    (0..per_ip).flat_map(move |port| ips.clone().map(move |ip| Visit { ip, ports: port..port + 1 }))
+}
+
+/// All servers of an address together, the addresses in an order that jumps, over and over.
+pub fn jumping(ips: u32, per_ip: u16) -> impl Iterator<Item = Visit> {
+    // A prime that is no divisor of any number used here, so every address has its turn before the first comes again.
+    (0u64..).map(move |turn| Visit { ip: (turn * 2_654_435_761 % u64::from(ips)) as u32, ports: 0..per_ip })
+}
+
+/// Lets the servers announce themselves as `visits` says.
+///
+/// With `hold`, that process is stopped while datagrams are sent to it and runs while it answers: it always finds full
+/// batches, as a server at its limits does. Otherwise it would depend on the machine's scheduler how many datagrams
+/// are there when it looks, and with few of them the cost of looking hides the cost of all else.
+pub fn drive(master: SocketAddr, say: Say, hold: Option<u32>, visits: impl Iterator<Item = Visit>) -> Driven {
+    let SocketAddr::V4(master) = master else { panic!("{master} is not IPv4") };
+    let hold = hold.map(|pid| Pid::from_raw(pid as i32));
+    Driver::new(master, say, hold).run(visits)
+}
+
+/// What an address has not been answered yet.
+struct Waiting {
+    ports: Range<u16>,
+    answers: usize,
+}
+
+struct Driver {
+    socket: UdpSocket,
+    master: SockaddrIn,
+    say: Say,
+    hold: Option<Pid>,
+    send_headers: MultiHeaders<SockaddrIn>,
+    receive_headers: MultiHeaders<SockaddrIn>,
+    buffers: Box<[[u8; 256]; BATCH]>,
+    waiting: HashMap<u32, Waiting>,
+    under_way: usize,
+    /// What is to be handed back, and from where.
+    handshakes: Vec<(u32, ArrayVec<u8, REPLY_BYTES_MAX>)>,
+    driven: Driven,
+}
+
+impl Driver {
+    fn new(master: SocketAddrV4, say: Say, hold: Option<Pid>) -> Driver {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
+        setsockopt(&socket, sockopt::Ipv4PacketInfo, &true).unwrap();
+        let headers = || MultiHeaders::preallocate(BATCH, Some(nix::cmsg_space!(libc::in_pktinfo)));
+        Driver {
+            socket,
+            master: master.into(),
+            say,
+            hold,
+            send_headers: headers(),
+            receive_headers: headers(),
+            buffers: Box::new([[0; 256]; BATCH]),
+            waiting: HashMap::new(),
+            under_way: 0,
+            handshakes: Vec::new(),
+            driven: Driven::default(),
+        }
+    }
+
+    fn run(mut self, visits: impl Iterator<Item = Visit>) -> Driven {
+        let start = Instant::now();
+        let mut visits = visits.fuse();
+        loop {
+            self.signal(Signal::SIGSTOP);
+            self.hand_back();
+            while self.under_way < WINDOW
+                && let Some(visit) = visits.next()
+            {
+                self.announce(&visit);
+                let count = visit.ports.len();
+                let waiting =
+                    self.waiting.entry(visit.ip).or_insert(Waiting { ports: visit.ports.clone(), answers: 0 });
+                waiting.ports = waiting.ports.start.min(visit.ports.start)..waiting.ports.end.max(visit.ports.end);
+                waiting.answers += count;
+                self.under_way += count;
+            }
+            self.signal(Signal::SIGCONT);
+            if self.waiting.is_empty() {
+                return self.driven;
+            }
+            let mut came = self.collect();
+            while came && self.hold.is_some() && !self.waiting.is_empty() {
+                came = self.collect();
+            }
+            if !came {
+                self.announce_again();
+            }
+            assert!(start.elapsed() < LIMIT, "{} answers never came, after {:?}", self.under_way, self.driven);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.hold {
+            kill(pid, signal).unwrap();
+        }
+    }
+
+    fn announce(&mut self, visit: &Visit) {
+        let mut datagram = announcement(self.say.texts);
+        let datagrams: Vec<_> = (visit.ports.clone())
+            .map(|port| {
+                let players = if (visit.ip + u32::from(port)).is_multiple_of(10) { self.say.players } else { 3 };
+                datagram[10..12].copy_from_slice(&(FIRST_PORT + port).to_le_bytes());
+                datagram[12..14].copy_from_slice(&players.to_le_bytes());
+                datagram
+            })
+            .collect();
+        for some in datagrams.chunks(BATCH) {
+            let slices: Vec<_> = some.iter().map(|datagram| [IoSlice::new(datagram)]).collect();
+            send(&self.socket, &mut self.send_headers, self.master, visit.ip, &slices);
+        }
+    }
+
+    fn announce_again(&mut self) {
+        let visits: Vec<_> =
+            self.waiting.iter().map(|(&ip, waiting)| Visit { ip, ports: waiting.ports.clone() }).collect();
+        for visit in visits {
+            self.driven.sent_again += visit.ports.len() as u64;
+            self.announce(&visit);
+        }
+    }
+
+    /// Takes the answers that are there; false if none came in time.
+    fn collect(&mut self) -> bool {
+        let mut slices = self.buffers.each_mut().map(|buffer| [IoSliceMut::new(buffer)]);
+        let flags = MsgFlags::MSG_WAITFORONE;
+        let fd = self.socket.as_raw_fd();
+        let received = match recvmmsg(fd, &mut self.receive_headers, slices.iter_mut(), flags, None) {
+            Ok(received) => received,
+            Err(Errno::EAGAIN | Errno::EINTR) => return false,
+            Err(error) => panic!("receiving failed: {error}"),
+        };
+        let answers: ArrayVec<_, BATCH> =
+            received.map(|message| (asked_by(message.cmsgs().unwrap()), message.bytes)).collect();
+        for ((ip, size), buffer) in answers.iter().zip(self.buffers.iter_mut()) {
+            assert!(buffer[..*size].starts_with(&wire::ACCEPTED), "{:?}", &buffer[..*size]);
+            buffer[..4].copy_from_slice(&wire::HANDSHAKE);
+            self.handshakes.push((*ip, buffer[..*size].try_into().unwrap()));
+            // An answer to something that was sent twice may come twice.
+            if let Some(waiting) = self.waiting.get_mut(ip) {
+                self.driven.pairs += 1;
+                self.under_way -= 1;
+                waiting.answers -= 1;
+                if waiting.answers == 0 {
+                    self.waiting.remove(ip);
+                }
+            }
+        }
+        true
+    }
+
+    /// Every cookie goes back from the address that it was sent to.
+    fn hand_back(&mut self) {
+        for same in self.handshakes.chunk_by(|one, next| one.0 == next.0) {
+            for some in same.chunks(BATCH) {
+                let slices: Vec<_> = some.iter().map(|(_, handshake)| [IoSlice::new(handshake)]).collect();
+                send(&self.socket, &mut self.send_headers, self.master, some[0].0, &slices);
+            }
+        }
+        self.handshakes.clear();
+    }
+}
+
+/// Which of our addresses a datagram was sent to.
+fn asked_by(mut about: impl Iterator<Item = ControlMessageOwned>) -> u32 {
+    let ip = about.find_map(|about| match about {
+        ControlMessageOwned::Ipv4PacketInfo(info) => Some(u32::from_be(info.ipi_addr.s_addr)),
+        _ => None,
+    });
+    ip.unwrap() - FIRST
+}
+
+fn send(
+    socket: &UdpSocket,
+    headers: &mut MultiHeaders<SockaddrIn>,
+    to: SockaddrIn,
+    ip: u32,
+    slices: &[[IoSlice<'_>; 1]],
+) {
+    let from = libc::in_addr { s_addr: u32::from(Ipv4Addr::from(FIRST + ip)).to_be() };
+    let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: from, ipi_addr: libc::in_addr { s_addr: 0 } };
+    let to = [Some(to); BATCH];
+    let mut sent = 0;
+    while sent < slices.len() {
+        let about = [ControlMessage::Ipv4PacketInfo(&info)];
+        match sendmmsg(socket.as_raw_fd(), headers, &slices[sent..], to, about, MsgFlags::empty()) {
+            Ok(results) => sent += results.count(),
+            Err(Errno::EINTR) => {}
+            Err(error) => panic!("sending from {} failed: {error}", Ipv4Addr::from(FIRST + ip)),
+        }
+    }
+}
+
+fn announcement(texts: Texts) -> [u8; wire::ANNOUNCEMENT_SIZE] {
+    let (name, mode, map): (&[u8], &[u8], &[u8]) = match texts {
+        Texts::Typical => (b"Somebody's server [EU]", b"ctf", b"mesa.vxl"),
+        Texts::Longest => (&[b'n'; 30], &[b'm'; 10], &[b'p'; 30]),
+    };
+    let version = match texts {
+        Texts::Typical => Version(0x0080_8025),
+        Texts::Longest => Version(0x0080_83ff), // 0.2.1-1023
+    };
+    Announcement { version, port: 0, players_current: 0, players_max: 64, name, mode, map }
+        .emit(wire::HEARTBEAT_VERSION)
+}

@@ -1,0 +1,173 @@
+//! `rallypoint announce`: stands beside a game server and announces it to masters.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::{Exit, Failure};
+use crate::client::announce::{self, Ending, Master, Plan, Source, Standing};
+use crate::model::Facts;
+use crate::protocols::announce::Offer;
+use crate::protocols::iceball::{self, wire::Version};
+use crate::text;
+
+/// The longest name of a game, and the longest of the other texts, that make sense to a master.
+const GAME_BYTES_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 256;
+
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Arguments {
+    /// The game: iceball, netpanzer, hyperbol, bloodmasters, or any name that a netpanzer:// master lists
+    #[arg(value_parser = game)]
+    game: String,
+    /// The port that the game is played on; with --from-query, that URL's port if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), required_unless_present = "from_query")]
+    port: Option<u16>,
+    /// A master to announce to; give it again for each further one
+    #[arg(long = "master", value_name = "URL", required = true)]
+    masters: Vec<String>,
+    /// The server's name
+    #[arg(long, value_parser = words)]
+    name: Option<String>,
+    /// The kind of game that is played
+    #[arg(long, value_parser = words)]
+    mode: Option<String>,
+    /// The map that is played
+    #[arg(long, value_parser = words)]
+    map: Option<String>,
+    /// How many play
+    #[arg(long, value_name = "N")]
+    players: Option<u16>,
+    /// How many can play
+    #[arg(long, value_name = "N")]
+    max_players: Option<u16>,
+    /// The game's version; for Iceball 0.2.1-37 if not given
+    #[arg(long, value_name = "V", value_parser = words)]
+    version: Option<String>,
+    /// Read name, map and players from the game itself before each announcement, e.g. netpanzer://127.0.0.1:3030
+    #[arg(long, value_name = "URL")]
+    from_query: Option<String>,
+    /// Announce once to each master, wait for the outcome and end
+    #[arg(long)]
+    once: bool,
+}
+
+const AFTER_HELP: &str = "\
+Masters:
+  iceball://host[:27790]           Iceball's; name, mode and map are cut to 30, 10, 30 bytes
+  netpanzer://host[:28900]         netPanzer's; they take any game
+  bloodmasters+http://host[/page]  a Bloodmasters list, on /bloodmasterslist.php if not given
+  http://host[:80]                 a Rallypoint's API; for games that it can query
+
+What is listed is the address that the announcement comes from: run this on the game server's \
+machine. A master that is away or refuses is tried again, and the others are not held up. \
+At the end (Ctrl-C, SIGTERM), netpanzer:// masters are told that the server is gone; not with --once.
+
+Exit codes: 0 ended by a signal, or, with --once, accepted by every master; 1 with --once, not accepted by \
+every master; otherwise given up by all, or called malformed (BADF) by one; 2 usage.";
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let plan = plan(arguments).map_err(|error| Failure::new(Exit::Usage, error))?;
+    if plan.masters.iter().any(Master::is_iceball) && plan.source.is_none() && plan.offer.facts.name.is_empty() {
+        let _ = writeln!(std::io::stderr(), "no --name: the server will be listed without one");
+    }
+    let cannot = |error: std::io::Error| Failure::new(Exit::Failed, error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
+    let (masters, once) = (plan.masters.len(), plan.once);
+    let result = runtime.block_on(announce(plan));
+    runtime.shutdown_background(); // a look-up of a name may still be on its way
+    judge(result.map_err(cannot)?, masters, once)
+}
+
+async fn announce(plan: Plan) -> std::io::Result<Ending> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let stop = watch::Sender::new(false);
+    let once = plan.once;
+    let tell = move |master: &Master, standing: &Standing| {
+        // Nobody may be listening any more; the announcing goes on.
+        let _ = writeln!(std::io::stderr(), "{}", line(master, standing, once));
+    };
+    let announcing = announce::run(plan, Arc::new(tell), stop.subscribe());
+    tokio::pin!(announcing);
+    loop {
+        tokio::select! {
+            ending = &mut announcing => return Ok(ending),
+            _ = terminate.recv() => stop.send_replace(true),
+            _ = interrupt.recv() => stop.send_replace(true),
+            _ = hangup.recv() => stop.send_replace(true),
+        };
+    }
+}
+
+fn judge(ending: Ending, masters: usize, once: bool) -> Result<(), Failure> {
+    let failed = |message: String| Err(Failure::new(Exit::Failed, message));
+    match ending {
+        Ending { broken: true, .. } => failed("a master calls the announcement malformed: stopped".into()),
+        Ending { stopped: true, .. } if !once => Ok(()),
+        Ending { accepted, .. } if once && accepted == masters => Ok(()),
+        Ending { accepted, .. } if once => failed(format!("accepted by {accepted} of {masters} masters")),
+        _ => failed("no master is left to announce to".into()),
+    }
+}
+
+/// One change, for people.
+fn line(master: &Master, standing: &Standing, once: bool) -> String {
+    let again = match standing {
+        Standing::Refused(_) | Standing::Away(_) | Standing::GameAway(_) if !once => "; trying again",
+        _ => "",
+    };
+    match standing {
+        Standing::Listed => format!("listed at {}", master.text),
+        other => format!("{}: {other}{again}", master.text),
+    }
+}
+
+fn plan(arguments: &Arguments) -> Result<Plan, String> {
+    let masters: Result<Vec<_>, _> =
+        arguments.masters.iter().map(|text| Master::parse(text, &arguments.game)).collect();
+    let masters = masters?;
+    let source = arguments.from_query.as_deref().map(Source::parse).transpose()?;
+    let port = arguments.port.or(source.as_ref().map(Source::port)).ok_or("--port is missing")?;
+    let iceball_version = match &arguments.version {
+        Some(version) if masters.iter().any(Master::is_iceball) => version.parse::<Version>()?,
+        _ => iceball::announce::VERSION,
+    };
+    let given = |text: &Option<String>| Cow::Owned(text.clone().unwrap_or_default());
+    let facts = Facts {
+        name: given(&arguments.name),
+        mode: given(&arguments.mode),
+        map: given(&arguments.map),
+        version: text::version(given(&arguments.version).as_bytes()),
+        players_current: arguments.players,
+        players_max: arguments.max_players,
+        ..Facts::default()
+    };
+    let offer = Offer { game: arguments.game.clone(), port, facts };
+    Ok(Plan { offer, iceball_version, source, masters, once: arguments.once })
+}
+
+/// A gamename as netPanzer's masters take it.
+fn game(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_graphic() && c != '\\';
+    match text {
+        "" | "final" => Err("no name of a game".into()),
+        _ if text.len() > GAME_BYTES_MAX => Err(format!("longer than {GAME_BYTES_MAX} bytes")),
+        _ if !text.chars().all(good) => Err("only letters, digits and signs other than \\".into()),
+        _ => Ok(text.into()),
+    }
+}
+
+/// A text that every master can show.
+fn words(text: &str) -> Result<String, String> {
+    match text::clean(text.as_bytes()) {
+        _ if text.len() > TEXT_BYTES_MAX => Err(format!("longer than {TEXT_BYTES_MAX} bytes")),
+        clean if clean == text => Ok(text.into()),
+        _ => Err("has control characters".into()),
+    }
+}

@@ -1,0 +1,60 @@
+//! `rallypoint list`: the servers that a master knows; with `--query` also what each of them says.
+
+use super::shown::{Asking, Shown, tell_failures, tell_faults};
+use super::{Exit, Failure, run_async};
+use crate::client::list::{ListError, list};
+use crate::client::{Found, Place};
+use crate::model::Facts;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Masters:
+  iceball://HOST[:27790]    netpanzer://HOST[:28900]    hyperbol://HOST[:20203]
+  bloodmasters+http://HOST[:80]/PATH    http://HOST[:80], another Rallypoint
+
+Example: rallypoint list netpanzer://master.example --query --not-empty --sort ping")]
+pub struct Arguments {
+    /// The master, by what it speaks and where it is
+    url: Place,
+    /// Ask every server that is found
+    #[arg(long, short)]
+    query: bool,
+    #[command(flatten)]
+    asking: Asking,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    run_async(async {
+        let mut servers = fetch(&arguments.url).await?;
+        if servers.is_empty() {
+            eprintln!("{} lists no servers", arguments.url);
+        }
+        if arguments.query {
+            arguments.asking.ask(&mut servers).await?;
+        } else if arguments.shown.needs_facts() && servers.iter().any(|server| server.facts == Facts::default()) {
+            eprintln!("{} tells addresses only; --query asks the servers themselves", arguments.url);
+        }
+        let (answered, asked) = tell_failures(&servers);
+        arguments.shown.print(servers);
+        if asked > 0 && answered == 0 {
+            return Err(Failure::new(Exit::Failed, format!("none of {asked} servers answered")));
+        }
+        Ok(())
+    })
+}
+
+/// The list of a master; what is wrong with single entries is told.
+pub async fn fetch(master: &Place) -> Result<Vec<Found>, Failure> {
+    let listing = list(master).await.map_err(|error| {
+        let exit = match error {
+            ListError::Usage(_) => Exit::Usage,
+            ListError::Connect(_) => Exit::Network,
+            ListError::Bad(_) => Exit::Failed,
+        };
+        Failure::new(exit, format!("{master}: {error}"))
+    })?;
+    tell_faults(&master.to_string(), &listing.faults);
+    Ok(listing.servers)
+}

@@ -1,0 +1,163 @@
+//! What `list` and `query` have in common: how fast to ask, which servers to show, in which order and form.
+
+use std::cmp::Reverse;
+use std::io::Write;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Exit, Failure};
+use crate::client::query::{Pace, ask_all};
+use crate::client::{Found, State};
+use crate::export::{self, Format};
+use crate::protocols::query_of;
+
+/// Single reasons told before the rest is only counted, where a list is at fault and not what was asked for.
+const FAULTS_TOLD: usize = 5;
+
+#[derive(clap::Args)]
+pub struct Asking {
+    /// Questions a second at the most
+    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+    /// Servers waited for at one time at the most
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    in_flight: u32,
+}
+
+impl Asking {
+    /// Asks all that can be asked, with a progress bar on a terminal.
+    pub async fn ask(&self, found: &mut [Found]) -> Result<(), Failure> {
+        let askable = found.iter().filter(|server| query_of(&server.game).is_some()).count();
+        // It draws on stderr, and only on a terminal.
+        let bar = ProgressBar::new(askable as u64);
+        if let Ok(style) = ProgressStyle::with_template("asking {bar:40} {pos}/{len} {elapsed}") {
+            bar.set_style(style);
+        }
+        let pace = Pace { per_second: self.rate, in_flight: self.in_flight as usize };
+        let result = ask_all(found, pace, || bar.inc(1)).await;
+        bar.finish_and_clear();
+        result.map_err(|error| Failure::new(Exit::Network, format!("cannot ask over UDP: {error}")))
+    }
+}
+
+#[derive(clap::Args)]
+pub struct Shown {
+    /// How to write the servers
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Sort by this; players: most first, ping: nearest first
+    #[arg(long, value_enum, value_name = "KEY")]
+    sort: Option<Sort>,
+    /// Only servers on which somebody plays
+    #[arg(long)]
+    not_empty: bool,
+    /// Only servers that have room for one more
+    #[arg(long)]
+    not_full: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Sort {
+    Name,
+    Players,
+    Map,
+    Mode,
+    Version,
+    Ping,
+    Game,
+    Address,
+}
+
+impl Shown {
+    /// Leaves out, sorts, and writes to stdout.
+    pub fn print(&self, mut found: Vec<Found>) {
+        if self.not_empty {
+            found.retain(Found::is_not_empty);
+        }
+        if self.not_full {
+            found.retain(Found::is_not_full);
+        }
+        if let Some(sort) = self.sort {
+            sort.apply(&mut found);
+        }
+        // Whoever reads may stop reading; that is no error of ours.
+        let _ = std::io::stdout().write_all(export::write(self.format, &found).as_bytes());
+    }
+
+    /// Whether what is asked for can only be told by the servers themselves.
+    pub fn needs_facts(&self) -> bool {
+        self.not_empty || self.not_full
+    }
+}
+
+impl Sort {
+    /// Unknown comes last; what is equal stays in its order.
+    fn apply(self, found: &mut [Found]) {
+        let text = |text: &str| (text.is_empty(), text.to_lowercase());
+        match self {
+            Sort::Name => found.sort_by_cached_key(|server| text(&server.facts.name)),
+            Sort::Map => found.sort_by_cached_key(|server| text(&server.facts.map)),
+            Sort::Mode => found.sort_by_cached_key(|server| text(&server.facts.mode)),
+            Sort::Version => found.sort_by_cached_key(|server| text(&server.facts.version)),
+            Sort::Game => found.sort_by_cached_key(|server| text(server.game.name())),
+            Sort::Players => found.sort_by_key(|server| Reverse(server.facts.players_current)),
+            Sort::Ping => found.sort_by_key(|server| server.rtt_us.unwrap_or(u32::MAX)),
+            Sort::Address => found.sort_by_key(|server| server.address),
+        }
+    }
+}
+
+/// Names every server that was asked in vain. How many answered of those that were asked?
+pub fn tell_failures(found: &[Found]) -> (usize, usize) {
+    let mut asked = 0;
+    let mut answered = 0;
+    let mut stderr = std::io::stderr().lock();
+    for server in found {
+        match &server.state {
+            State::Named => continue,
+            State::Answered => answered += 1,
+            State::Failed(why) => drop(writeln!(stderr, "{}: {why}", server.url())),
+        }
+        asked += 1;
+    }
+    (answered, asked)
+}
+
+/// Tells what is wrong with a list's single entries.
+pub fn tell_faults(of: &str, faults: &[impl std::fmt::Display]) {
+    for fault in faults.iter().take(FAULTS_TOLD) {
+        eprintln!("{of}: left out: {fault}");
+    }
+    if faults.len() > FAULTS_TOLD {
+        eprintln!("{of}: left out: {} more", faults.len() - FAULTS_TOLD);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Facts, Game};
+
+    #[test]
+    fn sorts_with_the_unknown_last() {
+        let server = |port: u16, name: &'static str, players: Option<u16>, rtt_us: Option<u32>| Found {
+            facts: Facts { name: name.into(), players_current: players, ..Facts::default() },
+            rtt_us,
+            ..Found::new(Game::Known("netpanzer"), format!("203.0.113.5:{port}").parse().unwrap())
+        };
+        let mut found = vec![
+            server(9, "", None, None),
+            server(3, "beta", Some(0), Some(9)),
+            server(2, "Alpha", Some(5), Some(20)),
+            server(10, "gamma", Some(5), Some(3)),
+        ];
+        let mut ports = |sort: Sort| {
+            sort.apply(&mut found);
+            found.iter().map(|server| server.address.port()).collect::<Vec<_>>()
+        };
+        assert_eq!(ports(Sort::Name), [2, 3, 10, 9]);
+        assert_eq!(ports(Sort::Players), [2, 10, 3, 9]);
+        assert_eq!(ports(Sort::Ping), [10, 3, 2, 9]);
+        assert_eq!(ports(Sort::Address), [2, 3, 9, 10]);
+    }
+}

@@ -1,0 +1,274 @@
+//! Announcing a game server to one or several masters at once. Each master has a task of its own: one that is away or
+//! refuses does not hold up the others.
+//!
+//! The rules are in the protocols' `announce.rs`; here are the sockets, the clock, and the looking up of names.
+
+mod api;
+mod iceball;
+mod master;
+mod source;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+pub use master::Master;
+pub use source::Source;
+
+use super::http;
+use crate::protocols::announce::{Offer, Pace};
+use crate::protocols::iceball::wire::Version;
+use crate::protocols::netpanzer::announce as netpanzer;
+use crate::protocols::{Verdict, bloodmasters};
+use master::{Door, Kind};
+
+/// The longest answer that is read.
+const ANSWER_BYTES_MAX: usize = 256 << 10;
+/// For one exchange, from the look-up of the name to the last byte of the answer. A Rallypoint asks the game before it
+/// answers, which takes up to 4 s.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// For the good-byes: the program wants to end.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What to announce, and where.
+pub struct Plan {
+    /// What the owner said; it goes before what the game says.
+    pub offer: Offer,
+    /// What is announced to Iceball's masters.
+    pub iceball_version: Version,
+    /// The game itself, asked before each announcement.
+    pub source: Option<Source>,
+    pub masters: Vec<Master>,
+    /// Announce once to each, and end.
+    pub once: bool,
+}
+
+/// How it stands with one master, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Listed,
+    Refused(String),
+    Away(String),
+    /// The game does not answer, so there is nothing true to announce.
+    GameAway(String),
+    /// It wanted another version, and gets it.
+    FellBack(Version),
+    GivenUp(String),
+    Broken,
+    /// It was told that the server is gone.
+    Left,
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Standing::Listed => write!(f, "listed"),
+            Standing::Refused(reason) => write!(f, "refused: {reason}"),
+            Standing::Away(reason) => write!(f, "away: {reason}"),
+            Standing::GameAway(reason) => write!(f, "not announced: {reason}"),
+            Standing::FellBack(version) => write!(f, "it expects Iceball {version}; announced as that"),
+            Standing::GivenUp(reason) => write!(f, "given up: {reason}"),
+            Standing::Broken => write!(f, "it says that the announcement is malformed (BADF)"),
+            Standing::Left => write!(f, "told that the server is gone"),
+        }
+    }
+}
+
+/// Told of every change, and of nothing twice.
+pub type Tell = Arc<dyn Fn(&Master, &Standing) + Send + Sync>;
+
+/// How all of it ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// Masters that had the server listed when their task ended.
+    pub accepted: usize,
+    /// A master called our announcement malformed; everything was stopped.
+    pub broken: bool,
+    /// Told to stop.
+    pub stopped: bool,
+}
+
+/// How it ended with one master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Stopped,
+    Accepted,
+    Failed,
+    Broken,
+}
+
+/// Announces until told to stop, or until there is nothing left to do.
+pub async fn run(plan: Plan, tell: Tell, mut stop: watch::Receiver<bool>) -> Ending {
+    let plan = Arc::new(plan);
+    let stop_all = watch::Sender::new(false);
+    let start = Instant::now();
+    let mut attending = JoinSet::new();
+    for index in 0..plan.masters.len() {
+        let (plan, tell, stop) = (plan.clone(), tell.clone(), stop_all.subscribe());
+        attending.spawn(async move {
+            let Some(master) = plan.masters.get(index) else { return End::Failed };
+            Attendant { plan: &plan, master, tell, last: None, stop, start }.attend().await
+        });
+    }
+    let mut ending = Ending::default();
+    loop {
+        tokio::select! {
+            () = stopped(&mut stop), if !ending.stopped => {
+                ending.stopped = true;
+                stop_all.send_replace(true);
+            }
+            ended = attending.join_next() => match ended {
+                None => return ending,
+                Some(Ok(End::Accepted)) => ending.accepted += 1,
+                Some(Ok(End::Broken)) => {
+                    ending.broken = true;
+                    stop_all.send_replace(true);
+                }
+                Some(_) => {}
+            },
+        }
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await; // an error means that whoever would tell is gone
+}
+
+/// Attends to one master.
+struct Attendant<'a> {
+    plan: &'a Plan,
+    master: &'a Master,
+    tell: Tell,
+    last: Option<Standing>,
+    stop: watch::Receiver<bool>,
+    start: Instant,
+}
+
+impl Attendant<'_> {
+    async fn attend(mut self) -> End {
+        let door = match self.master.kind {
+            Kind::Iceball => return self.attend_iceball().await,
+            Kind::Answers(door) => door,
+        };
+        let end = self.attend_by_requests(door).await;
+        if end == End::Stopped && door == Door::NetPanzer {
+            self.say_goodbye().await;
+        }
+        end
+    }
+
+    async fn attend_by_requests(&mut self, door: Door) -> End {
+        let every_ms = match door {
+            Door::NetPanzer => netpanzer::EVERY_MS,
+            Door::Bloodmasters => bloodmasters::announce::EVERY_MS,
+            Door::Api => api::EVERY_MS,
+        };
+        let mut pace = Pace::new(self.now_ms(), every_ms);
+        loop {
+            let began_ms = pace.due_ms().max(self.now_ms());
+            let mut stop = self.stop.clone();
+            let standing = tokio::select! {
+                () = stopped(&mut stop) => return End::Stopped,
+                standing = self.announce_at(began_ms, door) => standing,
+            };
+            let accepted = standing == Standing::Listed;
+            self.tell(standing);
+            if self.plan.once {
+                return if accepted { End::Accepted } else { End::Failed };
+            }
+            if accepted { pace.accepted(began_ms) } else { pace.failed(self.now_ms()) }
+        }
+    }
+
+    async fn announce_at(&self, at_ms: u64, door: Door) -> Standing {
+        sleep_until(self.at(at_ms)).await;
+        let offer = match self.offer().await {
+            Ok(offer) => offer,
+            Err(standing) => return standing,
+        };
+        match timeout(PATIENCE, self.request(door, &offer)).await {
+            Ok(Ok(Verdict::Listed)) => Standing::Listed,
+            Ok(Ok(Verdict::Refused(reason))) => Standing::Refused(reason),
+            Ok(Err(reason)) => Standing::Away(reason),
+            Err(_) => Standing::Away(format!("no answer within {} s", PATIENCE.as_secs())),
+        }
+    }
+
+    async fn request(&self, door: Door, offer: &Offer) -> Result<Verdict, String> {
+        let master = self.master;
+        let http = async |path: &str, json| {
+            let stream = master.connect().await?;
+            let host = master.url.place(master.port);
+            let (status, body) = http::exchange(stream, &host, path, json, ANSWER_BYTES_MAX).await?;
+            Ok::<_, String>((status.as_u16(), body))
+        };
+        match door {
+            Door::Bloodmasters => {
+                let (status, body) = http(&bloodmasters::announce::path(&master.url.path, offer.port), None).await?;
+                Ok(bloodmasters::announce::verdict(status, &body))
+            }
+            Door::Api => {
+                let (status, body) = http(&api::path(&master.url.path), Some(api::body(offer))).await?;
+                Ok(api::verdict(status, &body))
+            }
+            Door::NetPanzer => self.say(&netpanzer::heartbeat(offer)).await,
+        }
+    }
+
+    /// One of netPanzer's messages and its answer: to the `final` that ends it, or to the close.
+    async fn say(&self, message: &[u8]) -> Result<Verdict, String> {
+        let mut stream = self.master.connect().await?;
+        let lost = |error: std::io::Error| format!("the connection was lost: {error}");
+        stream.write_all(message).await.map_err(lost)?;
+        let mut answer = Vec::new();
+        let mut limited = stream.take(netpanzer::ANSWER_BYTES_MAX as u64);
+        while limited.read_buf(&mut answer).await.map_err(lost)? > 0 {
+            if let Some(verdict) = netpanzer::parse_answer(&answer) {
+                return Ok(verdict);
+            }
+        }
+        netpanzer::parse_ended_answer(&answer).ok_or_else(|| match answer.is_empty() {
+            true => "it closed the connection without an answer".into(),
+            false => "its answer is not a netPanzer master's".into(),
+        })
+    }
+
+    /// Also to a master from which nothing good was heard: it may have the server listed all the same.
+    async fn say_goodbye(&mut self) {
+        let message = netpanzer::quit(self.plan.offer.port);
+        if let Ok(Ok(_)) = timeout(GOODBYE, self.say(&message)).await {
+            self.tell(Standing::Left);
+        }
+    }
+
+    /// What the owner and the game say now.
+    async fn offer(&self) -> Result<Offer, Standing> {
+        match &self.plan.source {
+            None => Ok(self.plan.offer.clone()),
+            Some(source) => {
+                let heard = source.facts().await.map_err(Standing::GameAway)?;
+                Ok(source::merged(&self.plan.offer, heard))
+            }
+        }
+    }
+
+    fn tell(&mut self, standing: Standing) {
+        if self.last.as_ref() != Some(&standing) {
+            (self.tell)(self.master, &standing);
+            self.last = Some(standing);
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+
+    fn at(&self, ms: u64) -> Instant {
+        self.start + Duration::from_millis(ms)
+    }
+}

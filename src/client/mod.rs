@@ -1,0 +1,94 @@
+//! The tool in a player's hands: fetches masters' lists, asks game servers, pretends to be some. It drives the protocols'
+//! cards over sockets and knows nothing of the master's own rooms.
+//!
+//! [`place`] reads typed addresses, [`list`] fetches a master's list, [`query`] asks many servers at once, [`simulate`]
+//! pretends to be servers and [`heartbeat`] announces them.
+
+pub mod announce;
+pub mod ask_one;
+pub mod heartbeat;
+pub mod http;
+pub mod list;
+pub mod place;
+pub mod query;
+pub mod rallypoint;
+pub mod simulate;
+pub mod url;
+
+use crate::model::{Address, Facts, Game};
+use crate::protocols::{Listed, hyperbol};
+
+pub use place::Place;
+
+/// A server that was found, and what is known of it by now.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub game: Game,
+    pub address: Address,
+    pub official: Option<bool>,
+    pub flavor: Option<u8>,
+    /// What the server says of itself or, before it has been asked, what the master says of it.
+    pub facts: Facts<'static>,
+    pub rtt_us: Option<u32>,
+    pub state: State,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Named, and not asked.
+    Named,
+    Answered,
+    /// It was asked in vain; this is why.
+    Failed(String),
+}
+
+impl Found {
+    pub fn new(game: Game, address: Address) -> Found {
+        Found::listed(game, Listed::at(address))
+    }
+
+    pub fn listed(game: Game, listed: Listed) -> Found {
+        let Listed { address, official, flavor, facts } = listed;
+        Found { game, address, official, flavor, facts, rtt_us: None, state: State::Named }
+    }
+
+    pub fn failure(&self) -> Option<&str> {
+        match &self.state {
+            State::Failed(why) => Some(why),
+            State::Named | State::Answered => None,
+        }
+    }
+
+    /// Whether it is known to be up: it answered or, in a game that cannot be asked, its master vouches for it.
+    /// None: nobody has asked.
+    pub fn responding(&self) -> Option<bool> {
+        match self.state {
+            State::Answered => Some(true),
+            State::Failed(_) => Some(false),
+            State::Named => (self.facts != Facts::default()).then_some(true),
+        }
+    }
+
+    /// As people write it: `netpanzer://203.0.113.5:3030`.
+    pub fn url(&self) -> String {
+        format!("{}://{}", self.game.name(), self.address)
+    }
+
+    /// Whom the server is meant for, as a number; only Hyperbol knows this.
+    pub fn skill(&self) -> Option<u8> {
+        self.facts.rule("skill").filter(|_| self.game.name() == hyperbol::NAME).and_then(hyperbol::wire::skill_number)
+    }
+
+    /// Whether somebody is known to play there.
+    pub fn is_not_empty(&self) -> bool {
+        self.facts.players_current.is_some_and(|players| players > 0)
+    }
+
+    /// Whether there is room for one more, as far as is known.
+    pub fn is_not_full(&self) -> bool {
+        match (self.facts.players_current, self.facts.players_max) {
+            (Some(players), Some(most)) => players < most,
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Typed addresses, as people write them: `netpanzer://host:port`, `bloodmasters+http://host/path`, `http://host`. The
+//! scheme says who is there; whether a master or a game server is meant, the command says.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use crate::model::Address;
+use crate::protocols::{CARDS, Card, Fetch, Query, card};
+
+#[derive(Clone)]
+pub struct Place {
+    pub kind: Kind,
+    /// A name, or an IP address without brackets.
+    pub host: String,
+    pub port: Option<u16>,
+    /// From its slash on; empty where none was given.
+    pub path: String,
+}
+
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// `NAME://`: a game's master, or a server of the game.
+    Game(&'static Card),
+    /// `NAME+http://`: the page that a game's list is on.
+    Page(&'static Card),
+    /// `http://`: another Rallypoint.
+    Rallypoint,
+}
+
+/// What hyphens, dots and colons a host is made of is the resolver's business; these would break the line it stands in.
+const NOT_IN_HOSTS: [char; 5] = ['@', '?', '#', '\\', '%'];
+pub const HTTP_PORT: u16 = 80;
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Place, String> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(format!("`{text}` does not say what is there; write for example netpanzer://{text}"));
+        };
+        let kind = kind(&scheme.to_ascii_lowercase()).map_err(|why| format!("`{text}`: {why}"))?;
+        let (authority, path) = match rest.find('/') {
+            Some(slash) => rest.split_at(slash),
+            None => (rest, ""),
+        };
+        if matches!(kind, Kind::Game(_)) && path.len() > 1 {
+            return Err(format!("`{text}`: a {scheme} address has no path"));
+        }
+        if path.contains(|c: char| c.is_control() || c == ' ' || !c.is_ascii()) {
+            return Err(format!("`{text}`: the path has to be written in ASCII, without spaces"));
+        }
+        let (host, port) = split_authority(authority).map_err(|why| format!("`{text}`: {why}"))?;
+        Ok(Place { kind, host, port, path: path.to_string() })
+    }
+}
+
+fn kind(scheme: &str) -> Result<Kind, String> {
+    if scheme == "http" {
+        return Ok(Kind::Rallypoint);
+    }
+    if scheme.ends_with("https") {
+        return Err("https is not spoken here; http is".into());
+    }
+    let page = scheme.strip_suffix("+http").and_then(card).filter(|card| matches!(card.fetch, Fetch::Http { .. }));
+    page.map(Kind::Page).or_else(|| card(scheme).map(Kind::Game)).ok_or_else(|| {
+        let names: Vec<_> = CARDS.iter().map(|card| card.name).collect();
+        format!("`{scheme}` is not known; known are {}, bloodmasters+http and http", names.join(", "))
+    })
+}
+
+fn split_authority(text: &str) -> Result<(String, Option<u16>), String> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, after) = rest.split_once(']').ok_or("the bracket is not closed")?;
+            host.parse::<Ipv6Addr>().map_err(|_| format!("`{host}` is not an IPv6 address"))?;
+            match after.strip_prefix(':') {
+                None if !after.is_empty() => return Err(format!("`{after}` behind the bracket is not a port")),
+                port => (host, port),
+            }
+        }
+        None if text.matches(':').count() > 1 => return Err("an IPv6 address stands in brackets".into()),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() || host.len() > 255 || host.contains(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err("there is no host in it".into());
+    }
+    if host.contains(NOT_IN_HOSTS) {
+        return Err(format!("`{host}` is not a host"));
+    }
+    let port = port.map(|port| match port.parse::<u16>() {
+        Ok(number) if number > 0 && port.bytes().all(|b| b.is_ascii_digit()) => Ok(number),
+        _ => Err(format!("`{port}` is not a port from 1 to 65535")),
+    });
+    Ok((host.to_string(), port.transpose()?))
+}
+
+impl Place {
+    /// As a game server: its game, the query, and where it is, in words.
+    pub fn game_server(&self) -> Result<(&'static Card, &'static dyn Query), String> {
+        let Kind::Game(card) = self.kind else {
+            return Err(format!("`{self}` is not a game server; list it instead"));
+        };
+        let query =
+            card.query.ok_or_else(|| format!("`{self}`: {} servers cannot be asked over the network", card.title))?;
+        Ok((card, query))
+    }
+
+    /// The port of the master that is meant, or of the page that the list is on.
+    pub fn master_port(&self) -> Result<u16, String> {
+        let usual = match self.kind {
+            Kind::Game(card) => card.master_port.ok_or_else(|| {
+                format!("{}'s list is a page: write {}+http://{}/…", card.title, card.name, self.host)
+            })?,
+            Kind::Page(_) | Kind::Rallypoint => HTTP_PORT,
+        };
+        Ok(self.port.unwrap_or(usual))
+    }
+
+    /// The host and a port in the form that resolvers and the Host header take.
+    pub fn authority(&self, port: u16) -> String {
+        match self.host.parse::<Ipv6Addr>() {
+            Ok(ip) => format!("[{ip}]:{port}"),
+            Err(_) => format!("{}:{port}", self.host),
+        }
+    }
+
+    /// Where it is, with this port. An address in digits needs no resolver; of a name's addresses the first is taken,
+    /// IPv4 before IPv6: that is where these games are.
+    pub async fn address(&self, port: u16) -> io::Result<Address> {
+        let ip = match self.host.parse::<IpAddr>() {
+            Ok(ip) => ip,
+            Err(_) => {
+                let mut found: Vec<SocketAddr> = tokio::net::lookup_host((self.host.as_str(), port)).await?.collect();
+                found.sort_by_key(|socket| socket.is_ipv6());
+                found.first().ok_or_else(|| io::Error::other("the name has no address"))?.ip()
+            }
+        };
+        Address::new(ip, port).ok_or_else(|| io::Error::other("port 0"))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Kind::Game(card) => write!(f, "{}://", card.name)?,
+            Kind::Page(card) => write!(f, "{}+http://", card.name)?,
+            Kind::Rallypoint => write!(f, "http://")?,
+        }
+        match self.port {
+            Some(port) => write!(f, "{}", self.authority(port))?,
+            None if self.host.contains(':') => write!(f, "[{}]", self.host)?,
+            None => write!(f, "{}", self.host)?,
+        }
+        write!(f, "{}", self.path)
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(text: &str) -> Place {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn masters_and_their_usual_ports() {
+        for (text, port) in [
+            ("iceball://master.example", 27790),
+            ("iceball://master.example:5", 5),
+            ("netpanzer://203.0.113.5", 28900),
+            ("hyperbol://[2001:db8::1]", 20203),
+            ("bloodmasters+http://example.org/list.php?a=b", 80),
+            ("iceball+http://example.org:8080/master.json", 8080),
+            ("http://example.org", 80),
+            ("http://example.org:8080/", 8080),
+        ] {
+            assert_eq!(place(text).master_port(), Ok(port), "{text}");
+            assert_eq!(place(text).to_string(), text);
+        }
+        assert_eq!(place("NetPanzer://Host").to_string(), "netpanzer://Host");
+        let no_master = place("bloodmasters://example.org").master_port().unwrap_err();
+        assert!(no_master.contains("bloodmasters+http://example.org/"), "{no_master}");
+    }
+
+    #[test]
+    fn game_servers() {
+        let (card, _) = place("hyperbol://203.0.113.5:12133").game_server().unwrap();
+        assert_eq!((card.name, card.game_port), ("hyperbol", 20200));
+        for (text, why) in [
+            ("iceball://203.0.113.5", "cannot be asked"),
+            ("http://203.0.113.5", "not a game server"),
+            ("bloodmasters+http://203.0.113.5/", "not a game server"),
+        ] {
+            let error = place(text).game_server().map(|(card, _)| card.name).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        assert_eq!(place("hyperbol://[::1]").authority(5), "[::1]:5");
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        for (text, why) in [
+            ("203.0.113.5:3030", "write for example netpanzer://203.0.113.5:3030"),
+            ("", "write for example"),
+            ("quake://host", "`quake` is not known; known are iceball, netpanzer"),
+            ("netpanzer+http://host/", "is not known"),
+            ("https://host", "https is not spoken here"),
+            ("netpanzer://", "no host"),
+            ("netpanzer://:3030", "no host"),
+            ("netpanzer://a b", "no host"),
+            ("netpanzer://a\u{1b}[31m", "no host"),
+            ("netpanzer://me@host", "not a host"),
+            ("netpanzer://host:", "not a port"),
+            ("netpanzer://host:0", "not a port"),
+            ("netpanzer://host:+1", "not a port"),
+            ("netpanzer://host:65536", "not a port"),
+            ("netpanzer://2001:db8::1", "in brackets"),
+            ("netpanzer://[2001:db8::1", "not closed"),
+            ("netpanzer://[host]", "not an IPv6 address"),
+            ("netpanzer://[::1]5", "not a port"),
+            ("netpanzer://host/path", "no path"),
+            ("http://host/a b", "without spaces"),
+        ] {
+            let error = text.parse::<Place>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Another Rallypoint's list: `/api/v1/servers`, page by page.
+//!
+//! `{"serial": n, "total": n, "servers": [...]}`; `limit` goes to 1000, `after` names the last server of the page before,
+//! and a master that wants it named otherwise says so in `next`.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::list::{ListError, Listing};
+use super::{Found, http};
+use crate::model::{Address, Details, Facts, Game, Player};
+use crate::protocols::{CARDS, Listed, fault, is_one_host};
+use crate::text;
+
+const PATH: &str = "/api/v1/servers";
+const PAGE: usize = 1000;
+const PAGES_MAX: usize = 1000;
+/// What one server may say at the most; the rest is left out.
+const PLAYERS_MAX: usize = 256;
+const RULES_MAX: usize = 256;
+
+#[derive(Deserialize)]
+struct Document {
+    total: Option<usize>,
+    servers: Vec<Value>,
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    game: String,
+    address: String,
+    #[serde(default)]
+    port: u16,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    mode: String,
+    #[serde(default)]
+    map: String,
+    #[serde(default)]
+    version: String,
+    players_current: Option<u16>,
+    players_max: Option<u16>,
+    password: Option<bool>,
+    official: Option<bool>,
+    flavor: Option<u8>,
+    rtt_ms: Option<f64>,
+    #[serde(default)]
+    players: Vec<PlayerRow>,
+    #[serde(default)]
+    rules: serde_json::Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct PlayerRow {
+    #[serde(default)]
+    name: String,
+    team: Option<String>,
+    spectator: Option<bool>,
+    ping: Option<i32>,
+    score: Option<i32>,
+    points: Option<i32>,
+    kills: Option<i32>,
+    deaths: Option<i32>,
+}
+
+/// All servers; `path` is where the other Rallypoint's own paths begin, or the list's whole path with filters.
+pub async fn list(authority: &str, path: &str) -> Result<Listing, ListError> {
+    let start = match path.find(PATH) {
+        Some(_) => path.to_string(),
+        None => format!("{}{PATH}", path.trim_end_matches('/')),
+    };
+    let joint = if start.contains('?') { '&' } else { '?' };
+    let mut listing = Listing::default();
+    let mut seen = HashSet::new();
+    let mut after = String::new();
+    for _ in 0..PAGES_MAX {
+        let page = http::get(authority, &format!("{start}{joint}limit={PAGE}{after}")).await?;
+        let Document { total, servers, next } = serde_json::from_slice(&page)
+            .map_err(|error| ListError::Bad(format!("not a Rallypoint's list: {error}")))?;
+        let rows = servers.len();
+        let before = seen.len();
+        for row in servers {
+            match read(row) {
+                Ok(found) if seen.insert(found.address) => listing.servers.push(found),
+                Ok(_) => {} // the list changed while it was read, and brings a server again
+                Err(error) => listing.faults.push(fault(error)),
+            }
+        }
+        let last = listing.servers.last().map(|last| last.address.to_string());
+        let Some(last) = next.or(last).filter(|_| seen.len() > before) else { break };
+        if rows < PAGE || total.is_some_and(|total| listing.servers.len() >= total) {
+            break;
+        }
+        after = format!("&after={}", encode(&last));
+    }
+    Ok(listing)
+}
+
+fn read(row: Value) -> Result<Found, String> {
+    let row: Row = serde_json::from_value(row).map_err(|error| error.to_string())?;
+    let address = match row.address.parse::<IpAddr>() {
+        Ok(ip) => Address::new(ip, row.port),
+        Err(_) => row.address.parse::<SocketAddr>().ok().and_then(|at| Address::new(at.ip(), at.port())),
+    };
+    let address = address.filter(|address| is_one_host(address.ip()));
+    let address = address.ok_or_else(|| format!("nobody can play at {}", clean(&row.address)))?;
+    let game = CARDS.iter().find(|card| card.name == row.game);
+    let game = game.map_or_else(|| Game::Other(clean(&row.game).into()), |card| Game::Known(card.name));
+    let rules = row.rules.iter().take(RULES_MAX).map(|(name, value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+        (clean(name).into(), clean(&value).into())
+    });
+    let players = row.players.into_iter().take(PLAYERS_MAX).map(player);
+    let details = Details { players: players.collect(), rules: rules.collect() };
+    let facts = Facts {
+        name: clean(&row.name).into(),
+        mode: clean(&row.mode).into(),
+        map: clean(&row.map).into(),
+        version: text::version(row.version.as_bytes()),
+        players_current: row.players_current,
+        players_max: row.players_max,
+        password: row.password,
+        details: (details != Details::default()).then(|| Arc::new(details)),
+    };
+    let rtt_us = row.rtt_ms.map(|ms| (ms * 1000.0) as u32); // what does not fit becomes the nearest that does
+    let listed = Listed { address, official: row.official, flavor: row.flavor, facts };
+    Ok(Found { rtt_us, ..Found::listed(game, listed) })
+}
+
+fn player(row: PlayerRow) -> Player {
+    Player {
+        name: clean(&row.name).into(),
+        team: row.team.map(|team| clean(&team).into()),
+        spectator: row.spectator,
+        ping: row.ping,
+        score: row.score,
+        points: row.points,
+        kills: row.kills,
+        deaths: row.deaths,
+    }
+}
+
+fn clean(text: &str) -> String {
+    text::clean(text.as_bytes()).into_owned()
+}
+
+/// For a value in a URL: all but the plainest characters in hex.
+fn encode(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_with_all_it_says() {
+        let row = serde_json::json!({
+            "game": "bloodmasters", "address": "203.0.113.5", "port": 6969, "name": "A\u{1b}b", "mode": "Scavenger",
+            "map": "m", "version": "1.3", "players_current": 1, "players_max": 8, "password": true, "official": true,
+            "flavor": 4, "verified_by": "query", "proven_at": "2026-01-01T00:00:00Z", "rtt_ms": 12.5,
+            "players": [{"name": "Alice", "team": "red", "spectator": false, "ping": 64}],
+            "rules": {"website": "http://www.example.org/", "score_limit": 20}
+        });
+        let found = read(row).unwrap();
+        assert_eq!(found.url(), "bloodmasters://203.0.113.5:6969");
+        assert_eq!((&*found.facts.name, found.rtt_us, found.flavor), ("Ab", Some(12_500), Some(4)));
+        let details = found.facts.details.as_ref().unwrap();
+        assert_eq!((&*details.players[0].name, details.players[0].team.as_deref()), ("Alice", Some("red")));
+        assert_eq!(found.facts.rule("score_limit"), Some("20"));
+    }
+
+    #[test]
+    fn little_is_enough_and_too_little_is_not() {
+        let found = read(serde_json::json!({"game": "chess", "address": "[2001:db8::1]:5"})).unwrap();
+        assert_eq!((found.game.name(), found.address.to_string().as_str()), ("chess", "[2001:db8::1]:5"));
+        assert_eq!(found.facts, Facts::default());
+        for bad in [
+            serde_json::json!({}),
+            serde_json::json!({"game": "x", "address": "203.0.113.5"}),
+            serde_json::json!({"game": "x", "address": "0.0.0.0", "port": 5}),
+            serde_json::json!({"game": "x", "address": "203.0.113.5", "port": 70000}),
+        ] {
+            assert!(read(bad).is_err());
+        }
+        assert_eq!(encode("[::1]:5/a"), "%5B%3A%3A1%5D%3A5%2Fa");
+    }
+}

@@ -1,0 +1,395 @@
+//! Putting a file onto an FTP server: passive, over FTP or explicit FTPS, under a temporary name and then renamed, so
+//! that no reader ever sees half a file.
+
+use std::fmt;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use suppaftp::tokio::{AsyncRustlsConnector, AsyncRustlsFtpStream};
+use suppaftp::types::FileType;
+use suppaftp::{FtpError, Mode};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use crate::client::url::Url;
+use crate::text;
+
+/// Where the password comes from when no file is named.
+pub const PASSWORD_VARIABLE: &str = "RALLYPOINT_FTP_PASSWORD";
+
+const PORT: u16 = 21;
+const PASSWORD_BYTES_MAX: usize = 1 << 10;
+/// The slowest upload that is waited for, in bytes a second.
+const SLOWEST: u64 = 8 << 10;
+const SERVER_WORDS_MAX: usize = 200;
+
+/// `ftp://user@host[:port]/folder`, or `ftps://` for TLS. The folder is below the one that the user begins in; `//folder`
+/// is one from the root. `%40` is an `@` in the user's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    secure: bool,
+    user: String,
+    host: String,
+    port: u16,
+    folder: String,
+}
+
+impl Target {
+    pub fn parse(text: &str) -> Result<Target, String> {
+        let url = Url::parse(text)?;
+        let shown = format!("`{}://…@{}`", url.scheme, url.host);
+        let secure = match url.scheme.as_str() {
+            "ftp" => false,
+            "ftps" => true,
+            _ => return Err(format!("{shown}: uploads go to ftp:// or ftps://")),
+        };
+        if url.has_password {
+            return Err(format!(
+                "{shown}: a password on the command line can be read by everybody on this machine; \
+                 put it into {PASSWORD_VARIABLE} or into a file (--ftp-password-file), and change it"
+            ));
+        }
+        let decode = |text: &str| percent_decode_str(text).decode_utf8().map(|text| text.into_owned());
+        let user = decode(&url.user.unwrap_or_default()).map_err(|_| format!("{shown}: the user is no text"))?;
+        let folder = url.path.strip_prefix('/').unwrap_or_default();
+        let folder = decode(folder).map_err(|_| format!("{shown}: the folder is no text"))?;
+        if user.is_empty() {
+            return Err(format!("{shown}: the user is missing, as in {}://user@{}/", url.scheme, url.host));
+        }
+        if !is_line(&user) || !is_line(&folder) {
+            return Err(format!("{shown}: there are control characters in it"));
+        }
+        Ok(Target { secure, user, host: url.host, port: url.port.unwrap_or(PORT), folder })
+    }
+
+    /// Whether password and file are hidden from those who listen on the way.
+    pub fn is_secure(&self) -> bool {
+        self.secure
+    }
+}
+
+/// For messages to people.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.secure { "ftps" } else { "ftp" };
+        write!(f, "{scheme}://{}:{}/{}", self.host, self.port, self.folder)
+    }
+}
+
+/// A password, which no message ever shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(String);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(…)")
+    }
+}
+
+impl Password {
+    /// From the file, where one is named; otherwise what the environment has in [`PASSWORD_VARIABLE`].
+    pub fn find(file: Option<&Path>, variable: Option<String>) -> Result<Password, String> {
+        let (text, place) = match (file, variable) {
+            (Some(file), _) => {
+                let text = std::fs::read_to_string(file);
+                let text = text.map_err(|error| format!("{}: cannot be read: {error}", file.display()))?;
+                (text.trim_end_matches(['\r', '\n']).to_string(), file.display().to_string())
+            }
+            (None, Some(text)) => (text, PASSWORD_VARIABLE.into()),
+            (None, None) => {
+                return Err(format!(
+                    "the FTP password is missing: put it into {PASSWORD_VARIABLE} or into a file (--ftp-password-file)"
+                ));
+            }
+        };
+        if text.is_empty() || text.len() > PASSWORD_BYTES_MAX || !is_line(&text) {
+            return Err(format!("{place}: must hold the password, in one line"));
+        }
+        Ok(Password(text))
+    }
+}
+
+/// What can stand in one line of a conversation with a server.
+fn is_line(text: &str) -> bool {
+    !text.chars().any(char::is_control)
+}
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Certificates to trust besides the system's, in PEM: an authority's, or the server's own.
+    pub ca_file: Option<PathBuf>,
+    /// How long the server may take for each step.
+    pub patience: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { ca_file: None, patience: Duration::from_secs(20) }
+    }
+}
+
+/// Puts `bytes` into the target's folder as `name`: under a temporary name, then renamed over what was there. On an
+/// error, in words, what was there stays.
+pub async fn upload(
+    target: &Target,
+    password: &Password,
+    settings: &Settings,
+    name: &str,
+    bytes: &[u8],
+) -> Result<(), String> {
+    if name.is_empty() || name.contains('/') || !is_line(name) {
+        return Err(format!("`{}` cannot be a file's name on a server", text::clean(name.as_bytes())));
+    }
+    let result = Upload { target, settings }.run(password, name, bytes).await;
+    result.map_err(|error| format!("{target}: {error}"))
+}
+
+struct Upload<'a> {
+    target: &'a Target,
+    settings: &'a Settings,
+}
+
+impl Upload<'_> {
+    async fn run(&self, password: &Password, name: &str, bytes: &[u8]) -> Result<(), Wrong> {
+        let Target { user, folder, .. } = self.target;
+        let mut server = self.connect().await?;
+        self.step(&format!("log in as {user}"), server.login(user.as_str(), &password.0)).await?;
+        if !folder.is_empty() {
+            self.step(&format!("change to the folder {folder}"), server.cwd(folder)).await?;
+        }
+        self.step("set the binary mode", server.transfer_type(FileType::Binary)).await?;
+        let temporary = format!("{name}.part");
+        let mut stored = self.store(&mut server, &temporary, bytes).await;
+        if stored.is_ok() {
+            stored = self.rename(&mut server, &temporary, name).await;
+        }
+        if matches!(stored, Err(Wrong::Refused(_))) {
+            // What is left there is half a file, or one too many. It may be gone already.
+            let _ = self.step("clean up", server.rm(&temporary)).await;
+        }
+        stored?;
+        let _ = self.step("say good-bye", server.quit()).await; // everything is done
+        Ok(())
+    }
+
+    async fn connect(&self) -> Result<AsyncRustlsFtpStream, Wrong> {
+        let Target { secure, host, port, .. } = self.target;
+        let dial = async { TcpStream::connect((host.as_str(), *port)).await.map_err(FtpError::ConnectionError) };
+        let stream = self.step("connect", dial).await?;
+        let is_ipv6 = stream.peer_addr().is_ok_and(|peer| peer.is_ipv6());
+        let mut server = self.step("get a greeting", AsyncRustlsFtpStream::connect_with_stream(stream)).await?;
+        if *secure {
+            let connector =
+                AsyncRustlsConnector::from(connector(self.settings.ca_file.as_deref()).map_err(Wrong::Refused)?);
+            server = self.step("start TLS", server.into_secure(connector, host)).await?;
+        }
+        // PASV knows IPv4 only. Whatever address it names, the file goes to the server that we talk to.
+        server.set_mode(if is_ipv6 { Mode::ExtendedPassive } else { Mode::Passive });
+        server.set_passive_nat_workaround(true);
+        Ok(server)
+    }
+
+    async fn store(&self, server: &mut AsyncRustlsFtpStream, name: &str, mut bytes: &[u8]) -> Result<(), Wrong> {
+        let time = self.settings.patience + Duration::from_secs(bytes.len() as u64 / SLOWEST);
+        within(time, &format!("store {name}"), server.put_file(name, &mut bytes)).await.map(drop)
+    }
+
+    async fn rename(&self, server: &mut AsyncRustlsFtpStream, temporary: &str, name: &str) -> Result<(), Wrong> {
+        let step = format!("rename {temporary} to {name}");
+        let wrong = match self.step(&step, server.rename(temporary, name)).await {
+            Err(wrong @ Wrong::Refused(_)) => wrong,
+            done_or_lost => return done_or_lost,
+        };
+        // Some servers do not rename over a file that is there. It is put aside, and back if that was not the reason.
+        let old = format!("{name}.old");
+        let _ = self.step("remove an older file", server.rm(&old)).await; // there is none, as a rule
+        if self.step("put the old file aside", server.rename(name, old.as_str())).await.is_err() {
+            return Err(wrong);
+        }
+        if let Err(wrong) = self.step(&step, server.rename(temporary, name)).await {
+            let _ = self.step("put the old file back", server.rename(old.as_str(), name)).await;
+            return Err(wrong);
+        }
+        let _ = self.step("remove the old file", server.rm(&old)).await; // the new one is there
+        Ok(())
+    }
+
+    async fn step<T>(&self, what: &str, doing: impl Future<Output = Result<T, FtpError>>) -> Result<T, Wrong> {
+        within(self.settings.patience, what, doing).await
+    }
+}
+
+/// What went wrong, in words.
+enum Wrong {
+    /// The server, or we, said no; the conversation could go on.
+    Refused(String),
+    /// It could not.
+    Lost(String),
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Wrong::Refused(words) | Wrong::Lost(words)) = self;
+        f.write_str(words)
+    }
+}
+
+async fn within<T>(time: Duration, what: &str, doing: impl Future<Output = Result<T, FtpError>>) -> Result<T, Wrong> {
+    match timeout(time, doing).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => {
+            let words = format!("cannot {what}: {}", in_words(&error));
+            let refused = matches!(error, FtpError::UnexpectedResponse(_));
+            Err(if refused { Wrong::Refused(words) } else { Wrong::Lost(words) })
+        }
+        Err(_) => Err(Wrong::Lost(format!("cannot {what}: no answer within {} s", time.as_secs_f32()))),
+    }
+}
+
+fn in_words(error: &FtpError) -> String {
+    let words = match error {
+        FtpError::ConnectionError(error) => error.to_string(),
+        FtpError::SecureError(error) => error.clone(),
+        FtpError::UnexpectedResponse(response) => {
+            // The reply's own line begins with its number.
+            format!("the server says {}", String::from_utf8_lossy(&response.body).trim())
+        }
+        error => error.to_string(),
+    };
+    text::clean(words.as_bytes()).chars().take(SERVER_WORDS_MAX).collect()
+}
+
+/// TLS that trusts the system's certificates and those of the file.
+fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, String> {
+    let named = ca_file.map(certificates).transpose()?.unwrap_or_default();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots.add_parsable_certificates(named.iter().cloned());
+    // Named, because another dependency may bring a second provider along.
+    let provider = Arc::new(ring::default_provider());
+    let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    let usual = usual.map_err(|_| "no certificates to trust on this machine: install ca-certificates")?;
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| format!("no TLS: {error}"))?.dangerous();
+    let config = config.with_custom_certificate_verifier(Arc::new(Trust { usual, named })).with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match read {
+        Ok(found) if found.is_empty() => Err(format!("{}: no certificates in it", file.display())),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("{}: no certificates in it: {error}", file.display())),
+    }
+}
+
+/// The usual check; but a certificate that the owner has named is trusted as it is. Most FTP servers have one that they
+/// signed themselves, and the usual check takes no such for a server's.
+#[derive(Debug)]
+struct Trust {
+    usual: Arc<WebPkiServerVerifier>,
+    named: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Trust {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if self.named.iter().any(|named| named == end_entity) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.usual.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.usual.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.usual.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_as_people_write_them() {
+        let target = Target::parse("ftp://joe@example.org/www/lists").unwrap();
+        assert_eq!((target.is_secure(), target.user.as_str(), target.port), (false, "joe", 21));
+        assert_eq!((target.host.as_str(), target.folder.as_str()), ("example.org", "www/lists"));
+        let target = Target::parse("ftps://joe%40example.org@ftp.example.org:2121//srv/my%20www/").unwrap();
+        assert_eq!((target.is_secure(), target.user.as_str(), target.port), (true, "joe@example.org", 2121));
+        assert_eq!(target.folder, "/srv/my www/");
+        assert_eq!(target.to_string(), "ftps://ftp.example.org:2121//srv/my www/");
+        assert_eq!(Target::parse("ftp://joe@example.org").unwrap().folder, "");
+        assert_eq!(Target::parse("ftp://joe@[::1]/x").unwrap().host, "::1");
+    }
+
+    #[test]
+    fn mistakes_are_named_and_a_password_is_not() {
+        for (text, says) in [
+            ("ftp://joe:secret@example.org/", "RALLYPOINT_FTP_PASSWORD"),
+            ("ftps://joe:secret@example.org/", "--ftp-password-file"),
+            ("http://joe@example.org/", "ftp:// or ftps://"),
+            ("ftp://example.org/", "user is missing"),
+            ("ftp://joe%0d%0aDELE@example.org/", "control characters"),
+            ("ftp://joe@example.org/a%0ab", "control characters"),
+            ("ftp://joe@example.org/%ff", "folder is no text"),
+            ("example.org", "not an address"),
+            ("ftp://joe@example.org:0/", "port"),
+        ] {
+            let error = Target::parse(text).unwrap_err();
+            assert!(error.contains(says) && !error.contains("secret"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_password_from_a_file_or_the_environment() {
+        let folder = std::env::temp_dir();
+        let file = folder.join(format!("rallypoint-password-{}", std::process::id()));
+        std::fs::write(&file, "from a file\r\n").unwrap();
+        let found = |file: Option<&Path>, variable: Option<&str>| Password::find(file, variable.map(String::from));
+        assert_eq!(found(Some(&file), Some("from the environment")), Ok(Password("from a file".into())));
+        assert_eq!(found(None, Some("from the environment")), Ok(Password("from the environment".into())));
+        assert!(found(None, None).unwrap_err().contains(PASSWORD_VARIABLE));
+        for bad in ["", "\n", "two\nlines"] {
+            std::fs::write(&file, bad).unwrap();
+            assert!(found(Some(&file), None).unwrap_err().contains("one line"), "{bad:?}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        assert!(found(Some(&file), None).unwrap_err().contains("cannot be read"));
+        assert_eq!(format!("{:?}", Password("secret".into())), "Password(…)");
+    }
+}

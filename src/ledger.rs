@@ -1,0 +1,276 @@
+//! What was seen of whom, lately: so that the owner of a server can be told why it is not listed, and the operator how
+//! much of what there is. Bounded: a fixed number of pages, one an IP address, the newest address wins its page.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use arrayvec::ArrayVec;
+
+use crate::cookie;
+use crate::model::Address;
+use crate::protocols::{Drop, Fault};
+use crate::registry::Refusal;
+
+const SHARDS: usize = 64;
+const PAGES_PER_SHARD: usize = 128;
+const NOTES_PER_PAGE: usize = 8;
+
+/// Which door it came through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// Iceball's datagrams.
+    Iceball,
+    /// A heartbeat, over netPanzer's protocol or HTTP.
+    Heartbeat,
+    /// Our own question to the server.
+    Query,
+}
+
+impl Door {
+    pub fn name(self) -> &'static str {
+        match self {
+            Door::Iceball => "iceball",
+            Door::Heartbeat => "heartbeat",
+            Door::Query => "query",
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    CookieSent,
+    CookieReturned,
+    BadVersion { heartbeat_version: u16, version: u32 },
+    BadFormat { length: u16 },
+    Dropped(Drop),
+    Banned,
+    Heartbeat,
+    Refused(Refusal),
+    Answered { rtt_us: u32 },
+    Silent,
+    BadAnswer(Box<Fault>),
+    Quit,
+}
+
+/// Names of all that can happen, in the order of [`What::number`].
+pub const LABELS: [&str; 26] = [
+    "cookie_sent",
+    "cookie_returned",
+    "bad_version",
+    "bad_format",
+    "banned",
+    "heartbeat",
+    "answered",
+    "silent",
+    "bad_answer",
+    "quit",
+    "dropped_too_short",
+    "dropped_unknown_magic",
+    "dropped_source_port_0",
+    "dropped_announced_port_0",
+    "dropped_source_address",
+    "dropped_cookie_content",
+    "dropped_cookie_short",
+    "dropped_cookie_unknown_key",
+    "dropped_cookie_forged",
+    "dropped_cookie_old",
+    "refused_full",
+    "refused_full_for_ip",
+    "refused_other_game_configured",
+    "refused_late",
+    "refused_not_listed",
+    "other",
+];
+
+impl What {
+    fn number(&self) -> usize {
+        match self {
+            What::CookieSent => 0,
+            What::CookieReturned => 1,
+            What::BadVersion { .. } => 2,
+            What::BadFormat { .. } => 3,
+            What::Banned => 4,
+            What::Heartbeat => 5,
+            What::Answered { .. } => 6,
+            What::Silent => 7,
+            What::BadAnswer(_) => 8,
+            What::Quit => 9,
+            What::Dropped(Drop::TooShort) => 10,
+            What::Dropped(Drop::UnknownMagic) => 11,
+            What::Dropped(Drop::SourcePort0) => 12,
+            What::Dropped(Drop::AnnouncedPort0) => 13,
+            What::Dropped(Drop::SourceAddress) => 14,
+            What::Dropped(Drop::CookieContent) => 15,
+            What::Dropped(Drop::Cookie(cookie::Refusal::Short)) => 16,
+            What::Dropped(Drop::Cookie(cookie::Refusal::UnknownKey)) => 17,
+            What::Dropped(Drop::Cookie(cookie::Refusal::Forged)) => 18,
+            What::Dropped(Drop::Cookie(cookie::Refusal::Old)) => 19,
+            What::Refused(Refusal::Full) => 20,
+            What::Refused(Refusal::FullForIp) => 21,
+            What::Refused(Refusal::OtherGameConfigured) => 22,
+            What::Refused(Refusal::Late) => 23,
+            What::Refused(Refusal::NotListed) => 24,
+        }
+    }
+
+    pub fn label(&self) -> &'static str {
+        LABELS.get(self.number()).unwrap_or(&"other")
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    pub at_ms: u64,
+    pub door: Door,
+    /// The port that was announced or asked; 0 where the message did not tell.
+    pub port: u16,
+    /// The port that it was sent from; 0 for our own questions.
+    pub source_port: u16,
+    pub what: What,
+    /// How often, since the page was begun.
+    pub times: u32,
+}
+
+impl Note {
+    pub fn new(at_ms: u64, door: Door, port: u16, source_port: u16, what: What) -> Note {
+        Note { at_ms, door, port, source_port, what, times: 1 }
+    }
+}
+
+#[derive(Clone)]
+struct Page {
+    ip: Option<IpAddr>,
+    notes: ArrayVec<Note, NOTES_PER_PAGE>,
+}
+
+pub struct Ledger {
+    shards: Vec<Mutex<Vec<Page>>>,
+    hasher: RandomState,
+    counts: [AtomicU64; LABELS.len()],
+}
+
+impl Default for Ledger {
+    fn default() -> Ledger {
+        Ledger::new()
+    }
+}
+
+impl Ledger {
+    pub fn new() -> Ledger {
+        let shard = || Mutex::new(vec![Page { ip: None, notes: ArrayVec::new() }; PAGES_PER_SHARD]);
+        Ledger {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            hasher: RandomState::new(),
+            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Writes a note. The same thing again only counts.
+    pub fn note(&self, ip: IpAddr, note: Note) {
+        if let Some(count) = self.counts.get(note.what.number()) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.with_page(ip, |page| {
+            if page.ip != Some(ip) {
+                page.ip = Some(ip);
+                page.notes.clear();
+            }
+            let same = |known: &Note| {
+                known.port == note.port && known.door == note.door && known.what.number() == note.what.number()
+            };
+            if let Some(at) = page.notes.iter().position(same) {
+                let times = page.notes.remove(at).times.saturating_add(1);
+                page.notes.push(Note { times, ..note });
+            } else {
+                if page.notes.is_full() {
+                    page.notes.remove(0);
+                }
+                page.notes.push(note);
+            }
+        });
+    }
+
+    /// What is known of a server: what named its port, and what named none. Oldest first.
+    pub fn notes(&self, address: Address) -> Vec<Note> {
+        let mut found = Vec::new();
+        self.with_page(address.ip(), |page| {
+            if page.ip == Some(address.ip()) {
+                let concerns = |note: &&Note| note.port == address.port() || note.port == 0;
+                found.extend(page.notes.iter().filter(concerns).cloned());
+            }
+        });
+        found
+    }
+
+    /// How often each thing happened since the start, by its name.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        LABELS.into_iter().zip(&self.counts).map(|(label, count)| (label, count.load(Ordering::Relaxed)))
+    }
+
+    fn with_page(&self, ip: IpAddr, act: impl FnOnce(&mut Page)) {
+        let hash = self.hasher.hash_one(ip) as usize;
+        let Some(shard) = self.shards.get(hash % SHARDS) else { return };
+        let mut pages = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(page) = pages.get_mut(hash / SHARDS % PAGES_PER_SHARD) {
+            act(page);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> Address {
+        Address::new([203, 0, 113, 5].into(), port).unwrap()
+    }
+
+    fn note(at_ms: u64, port: u16, what: What) -> Note {
+        Note::new(at_ms, Door::Iceball, port, 40_000, what)
+    }
+
+    #[test]
+    fn the_same_again_only_counts_and_others_ports_are_not_told() {
+        let ledger = Ledger::new();
+        let ip = address(1).ip();
+        ledger.note(ip, note(1, 1, What::CookieSent));
+        ledger.note(ip, note(2, 0, What::BadFormat { length: 5 }));
+        ledger.note(ip, note(3, 1, What::CookieSent));
+        ledger.note(ip, note(4, 2, What::CookieReturned));
+        let notes = ledger.notes(address(1));
+        assert_eq!(notes.len(), 2);
+        assert_eq!((notes[0].what.clone(), notes[0].at_ms), (What::BadFormat { length: 5 }, 2));
+        assert_eq!((notes[1].what.clone(), notes[1].times, notes[1].at_ms), (What::CookieSent, 2, 3));
+        assert!(ledger.notes("203.0.113.6:1".parse().unwrap()).is_empty());
+        let counts: Vec<_> = ledger.counts().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counts, [("cookie_sent", 2), ("cookie_returned", 1), ("bad_format", 1)]);
+    }
+
+    #[test]
+    fn memory_is_bounded_whoever_comes() {
+        let ledger = Ledger::new();
+        for number in 0..100_000u32 {
+            ledger.note(IpAddr::V4(number.into()), note(1, 1, What::CookieSent));
+        }
+        for port in 1..100 {
+            ledger.note(address(1).ip(), note(1, port, What::CookieSent));
+        }
+        let pages: usize = ledger.shards.iter().map(|shard| shard.lock().unwrap().len()).sum();
+        assert_eq!(pages, SHARDS * PAGES_PER_SHARD);
+        assert_eq!(ledger.notes(address(99)).len(), 1);
+        assert!(ledger.notes(address(1)).is_empty(), "pushed out by newer ones");
+    }
+
+    #[test]
+    fn labels_are_unique_and_sound() {
+        let mut labels = LABELS.to_vec();
+        labels.sort_unstable();
+        labels.dedup();
+        assert_eq!(labels.len(), LABELS.len());
+        assert_eq!(What::Refused(Refusal::NotListed).label(), "refused_not_listed");
+        assert_eq!(What::Dropped(Drop::CookieContent).label(), "dropped_cookie_content");
+    }
+}

@@ -1,0 +1,189 @@
+//! Figures for the operator, in Prometheus' form. Labels are bounded: games with a card, and `other`.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::ledger::Ledger;
+use crate::protocols::card;
+use crate::registry::view::View;
+use crate::store::Status;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfGame {
+    game: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfList {
+    list: &'static str,
+}
+
+pub struct Metrics {
+    registry: Registry,
+    servers: Family<OfGame, Gauge>,
+    players: Family<OfGame, Gauge>,
+    lists: Family<OfList, Counter>,
+    rtt: Histogram,
+    memory: Gauge,
+    connections: Gauge,
+    serial: Gauge,
+    /// Questions sent to game servers.
+    pub questions: Counter,
+    /// Readers of the event stream.
+    pub readers: Gauge,
+    /// How long it took to render a list that nobody had rendered yet.
+    pub render: Histogram,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    pub fn new() -> Metrics {
+        let seconds =
+            |least: f64| Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(least, 2.0, 14));
+        let mut metrics = Metrics {
+            registry: Registry::with_prefix("rallypoint"),
+            servers: Family::default(),
+            players: Family::default(),
+            lists: Family::default(),
+            rtt: seconds(0.001),
+            memory: Gauge::default(),
+            connections: Gauge::default(),
+            serial: Gauge::default(),
+            questions: Counter::default(),
+            readers: Gauge::default(),
+            render: seconds(0.000_1),
+        };
+        let registry = &mut metrics.registry;
+        registry.register("servers", "Listed servers", metrics.servers.clone());
+        registry.register("players", "Players on listed servers", metrics.players.clone());
+        registry.register("lists", "Lists given out", metrics.lists.clone());
+        registry.register("queries", "Questions sent to game servers", metrics.questions.clone());
+        let rtt = metrics.rtt.clone();
+        registry.register_with_unit("round_trip", "Round trips of answered queries", Unit::Seconds, rtt);
+        let render = metrics.render.clone();
+        registry.register_with_unit("render", "Time to render a list", Unit::Seconds, render);
+        registry.register_with_unit("memory", "Resident memory", Unit::Bytes, metrics.memory.clone());
+        registry.register("connections", "Open TCP connections", metrics.connections.clone());
+        registry.register("event_readers", "Readers of the event stream", metrics.readers.clone());
+        registry.register("serial", "The published list's serial", metrics.serial.clone());
+        metrics
+    }
+
+    /// A round trip to a game server.
+    pub fn rtt(&self, rtt_us: u32) {
+        self.rtt.observe(f64::from(rtt_us) / 1e6);
+    }
+
+    /// Lists were given out. Their name is one of ours.
+    pub fn listed(&self, list: &'static str, count: u64) {
+        self.lists.get_or_create(&OfList { list }).inc_by(count);
+    }
+
+    /// Everything, as text.
+    pub fn text(&self, view: &View, ledger: &Ledger, connections: usize, store: Option<&Status>) -> String {
+        self.servers.clear();
+        self.players.clear();
+        for card in crate::protocols::CARDS {
+            self.servers.get_or_create(&OfGame { game: card.name }).set(0);
+            self.players.get_or_create(&OfGame { game: card.name }).set(0);
+        }
+        for server in view.games() {
+            let game = OfGame { game: card(server.game.name()).map_or("other", |card| card.name) };
+            self.servers.get_or_create(&game).inc();
+            self.players.get_or_create(&game).inc_by(server.players_current.unwrap_or(0).into());
+        }
+        self.connections.set(connections as i64);
+        self.serial.set(view.serial as i64);
+        self.memory.set(resident_bytes());
+        let mut text = String::new();
+        let _ = encode(&mut text, &self.registry); // a String takes everything
+        let end = text.rfind("# EOF").unwrap_or(text.len());
+        text.truncate(end);
+        text.push_str(
+            "# HELP rallypoint_events What happened at the doors, by kind.\n# TYPE rallypoint_events counter\n",
+        );
+        for (label, count) in ledger.counts() {
+            let _ = writeln!(text, "rallypoint_events_total{{kind=\"{label}\"}} {count}");
+        }
+        if let Some(store) = store {
+            store_text(store, &mut text);
+        }
+        text.push_str("# EOF\n");
+        text
+    }
+}
+
+/// How what is kept on disk does.
+fn store_text(store: &Status, text: &mut String) {
+    let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
+    for (name, kind, help, value) in [
+        ("store_size_bytes", "gauge", "The file with the list and its history", number(&store.file_bytes)),
+        ("store_failing", "gauge", "1 while nothing can be written", store.is_failing().into()),
+        ("store_failures", "counter", "Attempts to write that failed", number(&store.failures)),
+        ("store_writes", "counter", "Transactions written", number(&store.writes)),
+    ] {
+        let _ = writeln!(text, "# HELP rallypoint_{name} {help}.\n# TYPE rallypoint_{name} {kind}");
+        let total = if kind == "counter" { "_total" } else { "" };
+        let _ = writeln!(text, "rallypoint_{name}{total} {value}");
+    }
+}
+
+/// Resident memory as the system tells it; 0 where it does not.
+fn resident_bytes() -> i64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: i64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * 4096
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{Door, Note, What};
+
+    #[test]
+    fn every_figure_has_its_line_and_games_have_bounded_labels() {
+        use crate::model::{Facts, Game, Proof, Server};
+        use std::sync::Arc;
+        let metrics = Metrics::new();
+        let ledger = Ledger::new();
+        ledger.note([203, 0, 113, 5].into(), Note::new(0, Door::Iceball, 1, 1, What::CookieSent));
+        let server = |port: u16, game: &str| {
+            let facts = Facts { players_current: Some(3), ..Facts::default() };
+            let address = format!("203.0.113.5:{port}").parse().unwrap();
+            Arc::new(Server::new(address, Game::Other(game.into()), Proof::Query, 0, &facts))
+        };
+        let view = View::new(7, 0, vec![server(1, "netpanzer"), server(2, "x\"} 1\nevil"), server(3, "master")]);
+        metrics.rtt(20_000);
+        metrics.listed("master.json", 1);
+        let text = metrics.text(&view, &ledger, 5, None);
+        for line in [
+            "rallypoint_servers{game=\"netpanzer\"} 1",
+            "rallypoint_players{game=\"netpanzer\"} 3",
+            "rallypoint_servers{game=\"other\"} 1",
+            "rallypoint_servers{game=\"iceball\"} 0",
+            "rallypoint_lists_total{list=\"master.json\"} 1",
+            "rallypoint_round_trip_seconds_count 1",
+            "rallypoint_connections 5",
+            "rallypoint_serial 7",
+            "rallypoint_events_total{kind=\"cookie_sent\"} 1",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("evil") && !text.contains("master\"}"));
+        assert!(text.contains("rallypoint_memory_bytes "));
+    }
+}

@@ -1,0 +1,26 @@
+//! The launcher's side of the list: lines `ip:port`. A page of a web server that is something else has none that is good.
+
+use super::list::parse_servers;
+use crate::protocols::{Fault, List, Listed, fault};
+
+pub fn read(page: &[u8]) -> Result<List, Fault> {
+    let list = List::of(parse_servers(page).map(|line| line.map(Listed::at)));
+    if list.servers.is_empty() && !list.faults.is_empty() {
+        return Err(fault("the page is not a list: no line of it is an address like 203.0.113.5:6969"));
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_an_empty_one_and_a_page() {
+        let read_two = read(b"203.0.113.5:6969\r\nnonsense\r\n203.0.113.6:1\r\n").unwrap();
+        assert_eq!((read_two.servers.len(), read_two.faults.len()), (2, 1));
+        assert_eq!(read_two.faults[0].as_str(), "line 2: not an address like 203.0.113.5:6969");
+        assert_eq!(read(b""), Ok(List::default()));
+        assert!(read(b"<html>\n<h1>It works!</h1>\n").unwrap_err().contains("not a list"));
+    }
+}

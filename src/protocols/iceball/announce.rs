@@ -1,0 +1,349 @@
+//! A game server's side of Iceball's datagrams: when to announce, what to echo, when to stop.
+//!
+//! | what happens | what follows |
+//! |---|---|
+//! | the time has come | a burst of 5 announcements, a second apart; a burst every 40 s |
+//! | `MSOK` + cookie | `HSHK` + the same cookie, every time |
+//! | `BADV` with a heartbeat version that we speak | once: announced again with the versions given |
+//! | any other `BADV` | this master is given up |
+//! | `BADF` | our announcement is broken; the program ends with an error |
+//!
+//! A master never answers a handshake: a cookie that came and went back is all the acceptance there is. Whoever drives
+//! this passes in datagrams from the master's own address only.
+
+use super::wire::{
+    ANNOUNCEMENT_SIZE, Announcement, FromMaster, HANDSHAKE, HEARTBEAT_VERSION, MAP_SIZE, MODE_SIZE, NAME_SIZE, Version,
+};
+use crate::protocols::announce::Offer;
+
+pub const BURST: u8 = 5;
+pub const PACKET_EVERY_MS: u64 = 1_000;
+pub const BURST_EVERY_MS: u64 = 40_000;
+/// How long after a burst's last announcement an answer may come before the master counts as silent.
+pub const PATIENCE_MS: u64 = 2_000;
+
+/// What the current game sends: 0.2.1-37.
+pub const VERSION: Version = Version(0x0080_8025);
+
+pub struct Announcer {
+    version: Version,
+    fell_back: bool,
+    /// When this burst began, or is to begin.
+    burst_ms: u64,
+    ready: bool,
+    /// The last announcement of this burst.
+    last_ms: u64,
+    sent: u8,
+    answered: bool,
+    /// Since the last announcement.
+    answered_last: bool,
+    /// Refusals that may still come for announcements made before falling back: they say nothing new.
+    late_refusals: u8,
+}
+
+/// What is to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A burst is due: look at the game and find the master, then call [`Announcer::ready`] or [`Announcer::put_off`].
+    Prepare,
+    /// Send an announcement.
+    Announce,
+    /// The burst is over. Without an answer to any of it, the master is away.
+    Judge { answered: bool },
+}
+
+/// What a datagram from the master means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard<'a> {
+    /// Send this cookie back.
+    Accepted { cookie: &'a [u8] },
+    /// The master wants another version; it is announced from now on.
+    FallsBack { version: Version },
+    /// The master wants versions that cannot be given.
+    GivesUp { heartbeat_version: u16, version: Version },
+    /// The master calls the announcement malformed.
+    Broken,
+    /// Nothing that a master says, or nothing new.
+    Nothing,
+}
+
+impl Announcer {
+    /// The first burst begins at once.
+    pub fn new(now_ms: u64, version: Version) -> Announcer {
+        Announcer {
+            version,
+            fell_back: false,
+            burst_ms: now_ms,
+            ready: false,
+            last_ms: now_ms,
+            sent: 0,
+            answered: false,
+            answered_last: false,
+            late_refusals: 0,
+        }
+    }
+
+    /// When [`Announcer::step`] has something to do next.
+    pub fn due_ms(&self) -> u64 {
+        match self.sent {
+            0 => self.burst_ms,
+            BURST.. if self.answered_last => self.last_ms,
+            BURST.. => self.last_ms + PATIENCE_MS,
+            _ => self.last_ms + PACKET_EVERY_MS,
+        }
+    }
+
+    pub fn step(&mut self, now_ms: u64) -> Option<Step> {
+        if now_ms < self.due_ms() {
+            return None;
+        }
+        if !self.ready {
+            return Some(Step::Prepare);
+        }
+        if self.sent >= BURST {
+            let answered = self.answered;
+            self.begin(self.burst_ms + BURST_EVERY_MS);
+            self.ready = false;
+            self.late_refusals = 0;
+            return Some(Step::Judge { answered });
+        }
+        self.sent += 1;
+        self.last_ms = now_ms;
+        self.answered_last = false;
+        Some(Step::Announce)
+    }
+
+    /// The burst that is due can begin.
+    pub fn ready(&mut self, now_ms: u64) {
+        self.begin(now_ms);
+        self.ready = true;
+    }
+
+    /// It cannot: the next try is at this time.
+    pub fn put_off(&mut self, until_ms: u64) {
+        self.begin(until_ms);
+    }
+
+    fn begin(&mut self, at_ms: u64) {
+        (self.burst_ms, self.sent, self.answered) = (at_ms, 0, false);
+    }
+
+    /// The announcement, as this master wants it. Texts that are too long are cut between characters.
+    pub fn announcement(&self, offer: &Offer) -> [u8; ANNOUNCEMENT_SIZE] {
+        let facts = &offer.facts;
+        let announcement = Announcement {
+            version: self.version,
+            port: offer.port,
+            players_current: facts.players_current.unwrap_or(0),
+            players_max: facts.players_max.unwrap_or(0),
+            name: cut(&facts.name, NAME_SIZE),
+            mode: cut(&facts.mode, MODE_SIZE),
+            map: cut(&facts.map, MAP_SIZE),
+        };
+        announcement.emit(HEARTBEAT_VERSION)
+    }
+
+    pub fn hear<'a>(&mut self, now_ms: u64, bytes: &'a [u8]) -> Heard<'a> {
+        match FromMaster::parse(bytes) {
+            Ok(FromMaster::Accepted { cookie }) => {
+                (self.answered, self.answered_last) = (true, true);
+                Heard::Accepted { cookie }
+            }
+            Ok(FromMaster::BadVersion { heartbeat_version, version }) => {
+                self.refused(now_ms, heartbeat_version, version)
+            }
+            Ok(FromMaster::BadFormat) => Heard::Broken,
+            Err(_) => Heard::Nothing,
+        }
+    }
+
+    fn refused(&mut self, now_ms: u64, heartbeat_version: u16, version: Version) -> Heard<'static> {
+        if self.late_refusals > 0 {
+            self.late_refusals -= 1;
+            return Heard::Nothing;
+        }
+        let is_new = !self.fell_back && version != self.version;
+        if heartbeat_version != HEARTBEAT_VERSION || !is_new {
+            return Heard::GivesUp { heartbeat_version, version };
+        }
+        self.fell_back = true;
+        self.version = version;
+        self.late_refusals = self.sent.saturating_sub(1);
+        self.begin(now_ms);
+        Heard::FallsBack { version }
+    }
+}
+
+/// The answer to a cookie, written over `out`.
+pub fn handshake(cookie: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend(HANDSHAKE);
+    out.extend(cookie);
+}
+
+/// As much of a text as a field takes, without half a character at its end.
+fn cut(text: &str, size: usize) -> &[u8] {
+    text.as_bytes().get(..text.floor_char_boundary(size)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Facts;
+    use crate::protocols::iceball::wire::{BODY, ToMaster};
+
+    const OTHER: Version = Version(0x0080_8023);
+
+    fn offer(name: &'static str) -> Offer {
+        let facts = Facts { name: name.into(), mode: "ctf".into(), map: "mesa.vxl".into(), ..Facts::default() };
+        Offer { game: "iceball".into(), port: 20737, facts: Facts { players_max: Some(64), ..facts } }
+    }
+
+    fn refusal(heartbeat_version: u16, version: Version) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        FromMaster::BadVersion { heartbeat_version, version }.emit(&mut bytes);
+        bytes
+    }
+
+    /// One that is ready for its first burst.
+    fn announcer(now_ms: u64) -> Announcer {
+        let mut announcer = Announcer::new(now_ms, VERSION);
+        assert_eq!(announcer.step(now_ms), Some(Step::Prepare));
+        announcer.ready(now_ms);
+        announcer
+    }
+
+    /// Everything that happens until a time, with the time at which it happens.
+    fn steps(announcer: &mut Announcer, until_ms: u64) -> Vec<(u64, Step)> {
+        let mut found = Vec::new();
+        while announcer.due_ms() <= until_ms {
+            let now_ms = announcer.due_ms();
+            assert!(now_ms == 0 || announcer.step(now_ms - 1).is_none(), "too early");
+            let step = announcer.step(now_ms).unwrap();
+            found.push((now_ms, step));
+            if step == Step::Prepare {
+                announcer.ready(now_ms);
+            }
+        }
+        found
+    }
+
+    fn sent_at(steps: &[(u64, Step)]) -> Vec<u64> {
+        steps.iter().filter(|(_, step)| *step == Step::Announce).map(|(at, _)| *at).collect()
+    }
+
+    #[test]
+    fn five_a_second_apart_every_forty_seconds() {
+        let mut announcer = Announcer::new(500, VERSION);
+        let steps = steps(&mut announcer, 85_000);
+        let seconds: Vec<u64> = sent_at(&steps).into_iter().map(|ms| (ms - 500) / 1_000).collect();
+        assert_eq!(seconds, [0, 1, 2, 3, 4, 40, 41, 42, 43, 44, 80, 81, 82, 83, 84]);
+        assert_eq!(steps[0], (500, Step::Prepare));
+        assert_eq!(steps[6], (6_500, Step::Judge { answered: false }));
+        assert_eq!(steps[7], (40_500, Step::Prepare));
+    }
+
+    #[test]
+    fn packets_are_a_second_apart_however_late_the_caller_is() {
+        let mut announcer = Announcer::new(0, VERSION);
+        assert_eq!(announcer.step(0), Some(Step::Prepare));
+        announcer.ready(3_000); // the game took its time to answer
+        assert_eq!(announcer.step(3_000), Some(Step::Announce));
+        assert_eq!(announcer.step(30_000), Some(Step::Announce));
+        assert_eq!(announcer.step(30_500), None);
+        assert_eq!(announcer.due_ms(), 31_000);
+    }
+
+    #[test]
+    fn every_cookie_is_echoed_whatever_is_in_it() {
+        let mut announcer = announcer(0);
+        let mut out = vec![9; 3];
+        for cookie in [&b""[..], b"\0\xff\0", &[7; 4_000]] {
+            announcer.step(announcer.due_ms());
+            let bytes = [b"MSOK", cookie].concat();
+            assert_eq!(announcer.hear(10, &bytes), Heard::Accepted { cookie });
+            handshake(cookie, &mut out);
+            assert_eq!(out, [b"HSHK", cookie].concat());
+        }
+        assert_eq!(steps(&mut announcer, 10_000).last().unwrap().1, Step::Judge { answered: true });
+        assert_eq!(steps(&mut announcer, 50_000).last().unwrap().1, Step::Judge { answered: false }, "in this burst");
+    }
+
+    #[test]
+    fn a_burst_is_over_when_its_last_announcement_is_answered() {
+        let mut announcer = announcer(0);
+        assert_eq!(sent_at(&steps(&mut announcer, 4_000)).len(), 5);
+        announcer.hear(4_050, b"MSOKcookie");
+        assert_eq!(announcer.step(4_050), Some(Step::Judge { answered: true }));
+        assert_eq!(announcer.due_ms(), 40_000);
+    }
+
+    #[test]
+    fn it_falls_back_once_and_announces_what_was_asked_for() {
+        let mut announcer = announcer(0);
+        announcer.step(0);
+        assert_eq!(announcer.hear(20, &refusal(2, OTHER)), Heard::FallsBack { version: OTHER });
+        assert_eq!(sent_at(&steps(&mut announcer, 10_000)), [20, 1_020, 2_020, 3_020, 4_020]);
+        let whole = announcer.announcement(&offer("A"));
+        let parsed = ToMaster::parse(&whole).unwrap();
+        assert_eq!(parsed, ToMaster::Announce { heartbeat_version: 2, version: OTHER, whole: &whole });
+        let gives_up = Heard::GivesUp { heartbeat_version: 2, version: VERSION };
+        assert_eq!(announcer.hear(50_000, &refusal(2, VERSION)), gives_up);
+    }
+
+    #[test]
+    fn refusals_that_were_on_their_way_do_not_count_twice() {
+        let mut announcer = announcer(0);
+        for now_ms in [0, 1_000, 2_000] {
+            announcer.step(now_ms);
+        }
+        assert_eq!(announcer.hear(2_500, &refusal(2, OTHER)), Heard::FallsBack { version: OTHER });
+        announcer.step(2_500);
+        for now_ms in [2_600, 3_400] {
+            assert_eq!(announcer.hear(now_ms, &refusal(2, OTHER)), Heard::Nothing);
+        }
+        assert!(matches!(announcer.hear(4_000, &refusal(2, OTHER)), Heard::GivesUp { .. }));
+    }
+
+    #[test]
+    fn what_cannot_be_given_is_given_up() {
+        let refused = |heartbeat_version, version| {
+            let mut announcer = announcer(0);
+            announcer.step(0);
+            matches!(announcer.hear(1, &refusal(heartbeat_version, version)), Heard::GivesUp { .. })
+        };
+        assert!(refused(3, OTHER) && refused(1, VERSION));
+        assert!(refused(2, VERSION), "the version it wants is the version it got");
+        let mut announcer = announcer(0);
+        announcer.step(0);
+        assert_eq!(announcer.hear(1, b"BADF"), Heard::Broken);
+    }
+
+    #[test]
+    fn nonsense_changes_nothing() {
+        let mut announcer = announcer(0);
+        announcer.step(0);
+        for bytes in [&b""[..], b"MSO", b"BADV\x02\0", b"HSHKcookie", b"1CEB", &[0; 300]] {
+            assert_eq!(announcer.hear(1, bytes), Heard::Nothing, "{bytes:?}");
+        }
+        assert_eq!(announcer.due_ms(), 1_000);
+    }
+
+    #[test]
+    fn a_burst_that_cannot_begin_is_put_off() {
+        let mut announcer = Announcer::new(0, VERSION);
+        assert_eq!(announcer.step(0), Some(Step::Prepare));
+        announcer.put_off(7_000);
+        assert_eq!(announcer.step(6_999), None);
+        assert_eq!(announcer.step(7_000), Some(Step::Prepare));
+    }
+
+    #[test]
+    fn long_names_are_cut_between_characters() {
+        let whole = Announcer::new(0, VERSION).announcement(&offer("aééééééééééééééééééé"));
+        let parsed = Announcement::parse_body(&whole[BODY..]).unwrap();
+        assert_eq!(parsed.name, "aéééééééééééééé".as_bytes());
+        assert_eq!((parsed.port, parsed.players_current, parsed.players_max), (20737, 0, 64));
+        assert_eq!((parsed.version, parsed.mode, parsed.map), (VERSION, &b"ctf"[..], &b"mesa.vxl"[..]));
+    }
+}

@@ -1,0 +1,86 @@
+//! `/master.json` from the client's side. Masters of other kinds may leave fields out or add some; a row that names no
+//! server spoils no other.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+
+use crate::model::{Address, Facts};
+use crate::protocols::{Fault, List, Listed, fault, is_one_host};
+use crate::text;
+
+#[derive(Deserialize)]
+struct Document {
+    servers: Vec<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    address: IpAddr,
+    port: u16,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    mode: String,
+    #[serde(default)]
+    map: String,
+    #[serde(default)]
+    version: String,
+    players_current: Option<u16>,
+    players_max: Option<u16>,
+    /// Official if it is there at all.
+    official: Option<serde_json::Value>,
+}
+
+pub fn read(json: &[u8]) -> Result<List, Fault> {
+    let document: Document =
+        serde_json::from_slice(json).map_err(|error| fault(format_args!("not Iceball's list: {error}")))?;
+    Ok(List::of(document.servers.into_iter().zip(1..).map(|(row, number)| {
+        let row: Row = serde_json::from_value(row).map_err(|error| format!("server {number}: {error}"))?;
+        let address = Address::new(row.address, row.port).filter(|address| is_one_host(address.ip()));
+        let address = address.ok_or_else(|| format!("server {number}: nobody can play at {}", row.address))?;
+        let clean = |text: &str| text::clean(text.as_bytes()).into_owned().into();
+        let facts = Facts {
+            name: clean(&row.name),
+            mode: clean(&row.mode),
+            map: clean(&row.map),
+            version: text::version(row.version.as_bytes()),
+            players_current: row.players_current,
+            players_max: row.players_max,
+            ..Facts::default()
+        };
+        Ok::<_, String>(Listed { official: Some(row.official.is_some()), facts, ..Listed::at(address) })
+    })))
+}
+
+/// A list as a master writes it.
+pub const EXAMPLE: &[u8] = br#"{"version":2,"iceball_version":8421411,"servers":[{"name":"first","address":"203.0.113.6","port":1,"players_current":3,"players_max":64,"mode":"ctf","map":"mesa.vxl","version":"0.2.1-37","priority":9,"official":true}]}"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_a_master_writes() {
+        let list = read(EXAMPLE).unwrap();
+        let [first] = &list.servers[..] else { panic!("{list:?}") };
+        assert_eq!((first.address.to_string().as_str(), first.official), ("203.0.113.6:1", Some(true)));
+        assert_eq!((&*first.facts.name, &*first.facts.map, &*first.facts.mode), ("first", "mesa.vxl", "ctf"));
+        assert_eq!((first.facts.players_current, first.facts.players_max), (Some(3), Some(64)));
+        assert_eq!(first.facts.version.as_str(), "0.2.1-37");
+    }
+
+    #[test]
+    fn bad_rows_spoil_no_others_and_other_documents_are_told_apart() {
+        let list = read(
+            br#"{"servers":[{"address":"203.0.113.5","port":1,"name":"\u001b[31mred"},{},7,
+                {"address":"nowhere","port":1},{"address":"203.0.113.5","port":0},{"address":"224.0.0.1","port":5}]}"#,
+        )
+        .unwrap();
+        assert_eq!((list.servers.len(), list.faults.len()), (1, 5), "{list:?}");
+        assert_eq!((&*list.servers[0].facts.name, list.servers[0].official), ("[31mred", Some(false)));
+        for other in [&b""[..], b"<html>", b"[]", b"{}", &EXAMPLE[..EXAMPLE.len() - 1]] {
+            assert!(read(other).unwrap_err().contains("not Iceball's list"), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A game server's side of netPanzer's protocol: heartbeats, and a good-bye. Any game may announce itself this way.
+//!
+//! The answer is `\final\`, or `\error\text\final\`. By the document, an error need not end in `final`, and a good
+//! heartbeat gets no answer at all; but every deployed master sends one, and a connection that is closed without a word
+//! looks the same when the master is down behind a relay. So silence is not taken for a yes.
+
+use super::NAME;
+use super::wire::{FINAL, Request, SEPARATOR, TOKEN_BYTES_MAX};
+use crate::protocols::Verdict;
+use crate::protocols::announce::{Offer, reason};
+
+/// The game's own pace.
+pub const EVERY_MS: u64 = 300_000;
+/// The most of an answer that is read.
+pub const ANSWER_BYTES_MAX: usize = 4 << 10;
+/// What the game of today calls its network protocol.
+const PROTOCOL: &str = "1122";
+
+/// Keys beyond the documented ones are kept as sent and can be asked for in lists; these have the names of the game's
+/// own status.
+pub fn heartbeat(offer: &Offer) -> Vec<u8> {
+    let facts = &offer.facts;
+    let number = |number: Option<u16>| number.map(|number| number.to_string()).unwrap_or_default();
+    let protocol = if offer.game == NAME { PROTOCOL } else { "" };
+    let pairs = [
+        ("gamename", offer.game.as_str()),
+        ("port", &offer.port.to_string()),
+        ("protocol", protocol),
+        ("hostname", &facts.name),
+        ("mapname", &facts.map),
+        ("gamestyle", &facts.mode),
+        ("numplayers", &number(facts.players_current)),
+        ("maxplayers", &number(facts.players_max)),
+        ("gameversion", &facts.version),
+    ];
+    let pairs = pairs.into_iter().filter_map(|(key, text)| Some((key.as_bytes().to_vec(), value(text)?)));
+    Request { kind: b"heartbeat".to_vec(), pairs: pairs.collect() }.emit()
+}
+
+pub fn quit(port: u16) -> Vec<u8> {
+    let pairs = vec![(b"port".to_vec(), port.to_string().into_bytes())];
+    Request { kind: b"quit".to_vec(), pairs }.emit()
+}
+
+/// A text as a value: never empty, never `final`, without the separator, not longer than a master takes.
+fn value(text: &str) -> Option<Vec<u8>> {
+    let text = text.get(..text.floor_char_boundary(TOKEN_BYTES_MAX))?;
+    let value = text.replace(SEPARATOR as char, "/").into_bytes();
+    (!value.is_empty() && value != FINAL).then_some(value)
+}
+
+/// What the master makes of a message; None while its answer is not whole.
+pub fn parse_answer(bytes: &[u8]) -> Option<Verdict> {
+    let mut tokens = bytes.split(|&byte| byte == SEPARATOR).filter(|token| !token.is_empty());
+    // A token is whole when a separator follows it.
+    let whole = bytes.ends_with(&[SEPARATOR]);
+    match tokens.next()? {
+        token if token == FINAL && whole => Some(Verdict::Listed),
+        b"error" => {
+            let text = tokens.next()?;
+            let ended = tokens.next().is_some_and(|token| token == FINAL);
+            (ended && whole).then(|| Verdict::Refused(reason(text)))
+        }
+        _ => None,
+    }
+}
+
+/// The same once the master has closed the connection. None when what it said is no answer.
+pub fn parse_ended_answer(bytes: &[u8]) -> Option<Verdict> {
+    let mut tokens = bytes.split(|&byte| byte == SEPARATOR).filter(|token| !token.is_empty());
+    match tokens.next() {
+        Some(token) if token == FINAL => Some(Verdict::Listed),
+        Some(b"error") => Some(Verdict::Refused(reason(tokens.next().unwrap_or(b"no reason given")))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Facts, VersionText};
+
+    fn offer(game: &str, facts: Facts<'static>) -> Offer {
+        Offer { game: game.into(), port: 3030, facts }
+    }
+
+    #[test]
+    fn the_games_own_bytes() {
+        let plain = heartbeat(&offer("netpanzer", Facts::default()));
+        assert_eq!(plain, br"\heartbeat\gamename\netpanzer\port\3030\protocol\1122\final\");
+        assert_eq!(quit(3030), br"\quit\port\3030\final\");
+    }
+
+    #[test]
+    fn what_is_known_is_told_in_the_words_of_the_status() {
+        let facts = Facts {
+            name: r"A \ server".into(),
+            mode: "final".into(),
+            map: "Two clans".into(),
+            version: VersionText::from("1.08b").unwrap(),
+            players_current: Some(3),
+            players_max: Some(8),
+            ..Facts::default()
+        };
+        assert_eq!(
+            String::from_utf8(heartbeat(&offer("hyperbol", facts))).unwrap(),
+            concat!(
+                r"\heartbeat\gamename\hyperbol\port\3030\hostname\A / server\mapname\Two clans",
+                r"\numplayers\3\maxplayers\8\gameversion\1.08b\final\"
+            )
+        );
+        let long = Facts { name: "é".repeat(1_000).into(), ..Facts::default() };
+        let bytes = heartbeat(&offer("x", long));
+        assert!(bytes.split(|&byte| byte == SEPARATOR).all(|token| token.len() <= TOKEN_BYTES_MAX));
+    }
+
+    #[test]
+    fn answers() {
+        let refused = |text: &str| Some(Verdict::Refused(text.into()));
+        assert_eq!(parse_answer(br"\final\"), Some(Verdict::Listed));
+        let error = br"\error\no port specified\final\";
+        assert_eq!(parse_answer(error), refused("no port specified"));
+        for len in 0..error.len() {
+            assert_eq!(parse_answer(&error[..len]), None, "cut at {len}");
+        }
+        assert_eq!(parse_ended_answer(b""), None);
+        assert_eq!(parse_ended_answer(br"\final"), Some(Verdict::Listed));
+        assert_eq!(parse_ended_answer(br"\error\go away\"), refused("go away"));
+        assert_eq!(parse_ended_answer(br"\error"), refused("no reason given"));
+        assert_eq!(parse_ended_answer(b"HTTP/1.1 400 Bad Request\r\n"), None);
+        assert_eq!(parse_answer(b"\\error\\\x1b[31mred\\final\\"), refused("[31mred"));
+    }
+}

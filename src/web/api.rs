@@ -1,0 +1,258 @@
+//! The JSON API. Its OpenAPI document is made from these handlers.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
+use utoipa::{OpenApi, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::filter::{Filter, Wrong};
+use super::json::ServerJson;
+use super::reply::{self, Fresh};
+use super::{JSON, Peer, Site, check, events, history};
+use crate::model::{Address, Game, HeartbeatKeys, MASTER};
+use crate::protocols::{Heartbeat, Verdict, card, iceball, is_one_host, netpanzer};
+use crate::registry::view::{Renderer, View};
+
+/// A list may be used this long without asking again.
+const LIST_FRESH: Fresh = Fresh::Seconds(2);
+/// An announcement is a few dozen bytes.
+const BODY_BYTES_MAX: usize = 4096;
+/// Different lists that are rendered once per change; one more pushes out the oldest.
+const LISTS_MAX: usize = 32;
+/// Longer names are no games.
+const GAME_BYTES_MAX: usize = 64;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Rallypoint", description = "Game servers that are up, each proven to be where it says it is."),
+    servers((url = "/", description = "this master")),
+)]
+struct Document;
+
+/// The routes, and the document that describes them.
+pub fn routes() -> (Router<Arc<Site>>, utoipa::openapi::OpenApi) {
+    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(list, announce))
+        .routes(routes!(one))
+        .routes(routes!(history::server))
+        .routes(routes!(history::game))
+        .routes(routes!(events::events))
+        .routes(routes!(check::check))
+        .split_for_parts();
+    (router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)), document)
+}
+
+/// Pages of any origin may read the API. This lies around the whole router, so that it sees every method.
+pub async fn allow_everyone(request: Request, next: Next) -> Response {
+    if !request.uri().path().starts_with("/api/") {
+        return next.run(request).await;
+    }
+    let is_preflight = request.method() == Method::OPTIONS;
+    let mut response = if is_preflight { Response::default() } else { next.run(request).await };
+    reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
+    if is_preflight {
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST, OPTIONS");
+        reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_HEADERS, "Authorization, Content-Type, Last-Event-ID");
+        reply::set(&mut response, header::ACCESS_CONTROL_MAX_AGE, "86400");
+    }
+    response
+}
+
+pub fn wrong(status: StatusCode, wrong: &Wrong) -> Response {
+    reply::json(status, wrong)
+}
+
+pub fn bad_request(error: &Wrong) -> Response {
+    wrong(StatusCode::BAD_REQUEST, error)
+}
+
+/// A list of servers.
+#[derive(Serialize, ToSchema)]
+struct ServerList<'a> {
+    /// Grows with every change of the whole list.
+    serial: u64,
+    /// How many servers there are, on all pages.
+    total: usize,
+    servers: Vec<ServerJson<'a>>,
+    /// The `after` of the next page; absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+struct ListRenderer {
+    filter: Filter,
+}
+
+impl Renderer for ListRenderer {
+    fn render(&self, view: &View) -> Vec<u8> {
+        let servers = self.filter.apply(view);
+        let (page, next) = self.filter.page(&servers);
+        let list = ServerList {
+            serial: view.serial,
+            total: servers.len(),
+            servers: page.iter().map(|server| ServerJson::new(server)).collect(),
+            next,
+        };
+        serde_json::to_vec(&list).unwrap_or_default()
+    }
+}
+
+/// The lists that were asked for lately. A renderer that stays the same is rendered once per change, and ahead of time.
+#[derive(Default)]
+pub struct Lists(Mutex<Vec<(Filter, Arc<dyn Renderer>)>>);
+
+impl Lists {
+    fn renderer(&self, filter: Filter) -> Arc<dyn Renderer> {
+        let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, renderer)) = lists.iter().find(|(known, _)| *known == filter) {
+            return renderer.clone();
+        }
+        if lists.len() >= LISTS_MAX {
+            lists.remove(0);
+        }
+        let renderer: Arc<dyn Renderer> = Arc::new(ListRenderer { filter: filter.clone() });
+        lists.push((filter, renderer.clone()));
+        renderer
+    }
+}
+
+/// Listed servers, filtered, sorted, page by page
+#[utoipa::path(get, path = "/api/v1/servers", tag = "servers", params(Filter), responses(
+    (status = 200, description = "The servers", body = ServerList),
+    (status = 400, description = "A parameter is wrong", body = Wrong),
+))]
+async fn list(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+    match Filter::parse(query.as_deref().unwrap_or_default(), true) {
+        Ok(filter) => {
+            site.metrics.listed("api", 1);
+            let renderer = site.lists.renderer(filter);
+            reply::rendered(&site.render(&renderer), JSON, &headers, LIST_FRESH)
+        }
+        Err(error) => bad_request(&error),
+    }
+}
+
+/// One server
+#[utoipa::path(get, path = "/api/v1/servers/{game}/{address}", tag = "servers", params(
+    ("game" = String, Path, description = "The game's name"),
+    ("address" = String, Path, description = "Its address and port, e.g. 203.0.113.5:20737"),
+), responses(
+    (status = 200, description = "The server", body = ServerJson),
+    (status = 400, description = "The address is none", body = Wrong),
+    (status = 404, description = "No such server is listed", body = Wrong),
+))]
+async fn one(State(site): State<Arc<Site>>, Path((game, address)): Path<(String, String)>) -> Response {
+    let address: Address = match address.parse() {
+        Ok(address) => address,
+        Err(error) => return bad_request(&Wrong::parameter("address", error)),
+    };
+    match site.hub.listed(address).filter(|server| server.game.name() == game) {
+        Some(server) => reply::json(StatusCode::OK, &ServerJson::new(&server)),
+        None => {
+            let error = format!("no {game} server is listed at {address}; /api/v1/check says why");
+            wrong(StatusCode::NOT_FOUND, &Wrong { error, parameter: None })
+        }
+    }
+}
+
+/// A server's word that it is there.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Announcement {
+    /// The game's name.
+    game: String,
+    /// The port that it is played on.
+    port: u16,
+    /// Its IP address, if that is not the caller's own. Needs the operator's token.
+    #[schema(value_type = Option<String>)]
+    address: Option<IpAddr>,
+}
+
+/// What became of an announcement.
+#[derive(Serialize, ToSchema)]
+struct Announced {
+    listed: bool,
+    /// The address under which the server is known.
+    address: String,
+    /// Announce again within this many seconds.
+    life_s: u64,
+}
+
+/// Announces a server
+///
+/// The caller's own address is announced. A server of a game that can be queried is asked before it is listed, so the
+/// answer can take four seconds. Another address can be announced with the operator's token.
+#[utoipa::path(post, path = "/api/v1/servers", tag = "servers", request_body = Announcement, responses(
+    (status = 200, description = "It is listed", body = Announced),
+    (status = 400, description = "The announcement is wrong", body = Wrong),
+    (status = 401, description = "Another address needs the operator's token", body = Wrong),
+    (status = 422, description = "It is not listed, and why", body = Wrong),
+))]
+async fn announce(
+    State(site): State<Arc<Site>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let announcement: Announcement = match serde_json::from_slice(&body) {
+        Ok(announcement) => announcement,
+        Err(error) => return bad_request(&Wrong { error: format!("the body: {error}"), parameter: None }),
+    };
+    let ip = announcement.address.unwrap_or(peer.ip()).to_canonical();
+    if ip != peer.ip().to_canonical() && !has_token(&headers, &site.pages.load().token) {
+        let error = "announcing another address than your own needs the operator's token";
+        return wrong(StatusCode::UNAUTHORIZED, &Wrong::parameter("address", error));
+    }
+    match heartbeat(&announcement, ip) {
+        Ok(heartbeat) => {
+            let (address, life_ms) = (heartbeat.address, heartbeat.life_ms);
+            match site.door.announce(heartbeat).await {
+                Verdict::Listed => {
+                    let announced = Announced { listed: true, address: address.to_string(), life_s: life_ms / 1000 };
+                    reply::json(StatusCode::OK, &announced)
+                }
+                Verdict::Refused(error) => wrong(StatusCode::UNPROCESSABLE_ENTITY, &Wrong { error, parameter: None }),
+            }
+        }
+        Err(error) => bad_request(&error),
+    }
+}
+
+fn heartbeat(announcement: &Announcement, ip: IpAddr) -> Result<Heartbeat, Wrong> {
+    let name = crate::text::clean(announcement.game.as_bytes()).into_owned();
+    let address = Address::new(ip, announcement.port).ok_or_else(|| Wrong::parameter("port", "must not be 0"))?;
+    if !is_one_host(ip) {
+        return Err(Wrong::parameter("address", "is not the address of one host"));
+    }
+    if name.is_empty() || name.len() > GAME_BYTES_MAX || name.contains('\\') || name == MASTER {
+        return Err(Wrong::parameter("game", "is not the name of a game"));
+    }
+    if name == iceball::NAME {
+        return Err(Wrong::parameter("game", "an Iceball server announces itself over UDP, and proves itself there"));
+    }
+    let game = card(&name).map_or_else(|| Game::Other(name.as_str().into()), |card| Game::Known(card.name));
+    Ok(Heartbeat {
+        address,
+        verify: true,
+        life_ms: netpanzer::LIFE_MS,
+        keys: Arc::new(HeartbeatKeys::of(game.name(), address)),
+        game,
+    })
+}
+
+fn has_token(headers: &HeaderMap, token: &str) -> bool {
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    !token.is_empty() && bool::from(given.as_bytes().ct_eq(token.as_bytes()))
+}

@@ -1,0 +1,314 @@
+//! The event stream: a snapshot with its serial, then deltas, to any number of readers.
+//!
+//! One task gathers the hub's batches into frames, a few a second, and each frame is written once for all its readers. A
+//! reader that comes back with `Last-Event-ID` gets what it missed, or a fresh snapshot. One that falls behind is told to
+//! start anew and is closed: there is no queue that could grow.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use serde::Serialize;
+use tokio::sync::{broadcast, watch};
+use tokio::time::{Instant, timeout_at};
+
+use super::filter::Wrong;
+use super::json::ServerJson;
+use super::{Site, api, reply};
+use crate::model::{MASTER, Server};
+use crate::net::stopped;
+use crate::registry::view::{Batch, Delta, View};
+
+/// Changes are gathered for this long, so that a storm of them is a few frames a second.
+const GATHER: Duration = Duration::from_millis(200);
+/// Frames that a reader may be behind.
+const BEHIND_MAX: usize = 64;
+/// Frames kept for readers that come back, and how many deltas they may hold together.
+const KEPT_MAX: usize = 512;
+const KEPT_DELTAS_MAX: usize = 200_000;
+/// A quiet stream says this often that it is alive.
+const ALIVE_EVERY: Duration = Duration::from_secs(15);
+/// Different games that a frame is kept rendered for.
+const GAMES_MAX: usize = 32;
+
+/// What happened between two serials.
+struct Frame {
+    before: u64,
+    after: u64,
+    batches: Vec<Arc<Batch>>,
+    /// Rendered for all games (""), or for one.
+    rendered: Mutex<HashMap<String, Bytes>>,
+}
+
+pub struct Events {
+    /// Tells this run of the program from others: serials begin anew.
+    run: u32,
+    frames: broadcast::Sender<Arc<Frame>>,
+    kept: Mutex<VecDeque<Arc<Frame>>>,
+}
+
+impl Events {
+    pub fn new(run: u32) -> Events {
+        Events { run, frames: broadcast::Sender::new(BEHIND_MAX), kept: Mutex::default() }
+    }
+
+    fn id(&self, serial: u64) -> String {
+        format!("{:08x}-{serial}", self.run)
+    }
+
+    fn serial_of(&self, id: &str) -> Option<u64> {
+        let (run, serial) = id.split_once('-')?;
+        (u32::from_str_radix(run, 16).ok()? == self.run).then_some(serial.parse().ok()?)
+    }
+
+    fn keep(&self, frame: &Arc<Frame>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back(frame.clone());
+        let deltas = |frame: &Arc<Frame>| frame.batches.iter().map(|batch| batch.deltas.len()).sum::<usize>();
+        let mut all: usize = kept.iter().map(deltas).sum();
+        while kept.len() > KEPT_MAX || (all > KEPT_DELTAS_MAX && kept.len() > 1) {
+            all -= kept.pop_front().as_ref().map_or(0, deltas);
+        }
+    }
+
+    /// The frames from a serial on; None when they are no longer known.
+    fn since(&self, serial: u64) -> Option<Vec<Arc<Frame>>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match kept.iter().position(|frame| frame.before == serial) {
+            Some(at) => Some(kept.iter().skip(at).cloned().collect()),
+            None => kept.back().filter(|last| last.after == serial).map(|_| Vec::new()),
+        }
+    }
+
+    /// Gathers batches into frames until told to stop.
+    pub async fn gather(site: Arc<Site>, mut stop: watch::Receiver<bool>) {
+        let mut batches = site.hub.subscribe();
+        let mut serial = site.hub.view().serial;
+        loop {
+            let first = tokio::select! {
+                batch = batches.recv() => batch,
+                () = stopped(&mut stop) => return,
+            };
+            let until = Instant::now() + GATHER;
+            let mut gathered = Vec::new();
+            let mut gap = !take(first, serial, &mut gathered);
+            while let Ok(next) = timeout_at(until, batches.recv()).await {
+                gap |= !take(next, serial, &mut gathered);
+            }
+            let Some(after) = gathered.last().map(|batch| batch.serial) else { continue };
+            if gap {
+                // Some batches were missed: nobody can go on from here.
+                site.events.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            }
+            let rendered = Mutex::default();
+            let frame =
+                Arc::new(Frame { before: if gap { u64::MAX } else { serial }, after, batches: gathered, rendered });
+            serial = after;
+            site.events.keep(&frame);
+            let _ = site.events.frames.send(frame); // fails when nobody reads
+        }
+    }
+}
+
+/// Takes a batch that goes on from what is known; false when something is missing before it.
+fn take(received: Result<Arc<Batch>, broadcast::error::RecvError>, serial: u64, into: &mut Vec<Arc<Batch>>) -> bool {
+    match received {
+        Ok(batch) if batch.serial <= serial => true, // known already
+        Ok(batch) => {
+            let last = into.last().map_or(serial, |last| last.serial);
+            let follows = batch.serial == last + 1;
+            into.push(batch);
+            follows
+        }
+        Err(_) => false,
+    }
+}
+
+#[derive(Serialize)]
+struct Snapshot<'a> {
+    serial: u64,
+    servers: Vec<ServerJson<'a>>,
+}
+
+#[derive(Serialize, Default)]
+struct Deltas<'a> {
+    serial: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    removed: Vec<Gone<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    added: Vec<ServerJson<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    changed: Vec<ServerJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct Gone<'a> {
+    game: &'a str,
+    address: String,
+    port: u16,
+}
+
+/// Whether a reader of one game, or of all, sees this server.
+fn concerns(server: &Server, game: &str) -> bool {
+    if game.is_empty() { server.game.name() != MASTER } else { server.game.name() == game }
+}
+
+impl Frame {
+    /// The frame without what a snapshot in its midst has told already.
+    fn text_since(&self, serial: u64, events: &Events, game: &str) -> Bytes {
+        if self.before == serial {
+            return self.text(events, game);
+        }
+        let news = self.batches.iter().filter(|batch| batch.serial > serial);
+        news.map(|batch| batch_event(events, batch, game)).collect::<String>().into()
+    }
+
+    /// The event's text for readers of a game ("": of all), written by the first who needs it.
+    fn text(&self, events: &Events, game: &str) -> Bytes {
+        let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = rendered.get(game) {
+            return text.clone();
+        }
+        let text: Bytes = self.batches.iter().map(|batch| batch_event(events, batch, game)).collect::<String>().into();
+        if rendered.len() < GAMES_MAX {
+            rendered.insert(game.to_string(), text.clone());
+        }
+        text
+    }
+}
+
+fn batch_event(events: &Events, batch: &Batch, game: &str) -> String {
+    let mut deltas = Deltas { serial: batch.serial, ..Deltas::default() };
+    for delta in &batch.deltas {
+        match delta {
+            Delta::Added(server) if concerns(server, game) => deltas.added.push(ServerJson::new(server)),
+            Delta::Changed(server) if concerns(server, game) => deltas.changed.push(ServerJson::new(server)),
+            Delta::Removed(server) if concerns(server, game) => deltas.removed.push(Gone {
+                game: server.game.name(),
+                address: server.address.ip().to_string(),
+                port: server.address.port(),
+            }),
+            _ => {}
+        }
+    }
+    event("delta", &events.id(batch.serial), &deltas)
+}
+
+fn snapshot_event(events: &Events, view: &View, game: &str) -> Bytes {
+    let servers: Vec<_> = match game {
+        "" => view.games().map(|server| ServerJson::new(server)).collect(),
+        game => view.of_game(game).map(|server| ServerJson::new(server)).collect(),
+    };
+    event("snapshot", &events.id(view.serial), &Snapshot { serial: view.serial, servers }).into()
+}
+
+/// JSON has no line breaks of its own, so one `data` line is enough.
+fn event(name: &str, id: &str, data: &impl Serialize) -> String {
+    let data = serde_json::to_string(data).unwrap_or_default();
+    format!("event: {name}\nid: {id}\ndata: {data}\n\n")
+}
+
+/// The list as it changes
+///
+/// Server-sent events: `snapshot` with `serial` and `servers`, then `delta` with `serial`, `removed`, `added` and
+/// `changed`, to be applied in this order. A reader that comes back with `Last-Event-ID` gets what it missed, or another
+/// snapshot. `reset` tells a reader that is too slow to start anew.
+#[utoipa::path(get, path = "/api/v1/events", tag = "servers", params(
+    ("game" = Option<String>, Query, description = "Only this game"),
+    ("Last-Event-ID" = Option<String>, Header, description = "The last event that was received"),
+), responses(
+    (status = 200, description = "Events without end", content_type = "text/event-stream", body = String),
+    (status = 400, description = "A parameter is wrong", body = Wrong),
+))]
+pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+    let mut game = String::new();
+    for (name, value) in form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes()) {
+        if name != "game" || value.len() > 64 {
+            return api::bad_request(&Wrong::parameter(&name, "is unknown here; `game` is known"));
+        }
+        game = value.into_owned();
+    }
+    // In this order: a frame that comes in between is received, and skipped by its serial.
+    let frames = site.events.frames.subscribe();
+    let last = headers.get("Last-Event-ID").and_then(|id| id.to_str().ok());
+    let missed =
+        last.and_then(|id| site.events.serial_of(id)).and_then(|serial| Some((serial, site.events.since(serial)?)));
+    let (serial, first) = match missed {
+        Some((serial, frames)) => {
+            let text = frames.iter().flat_map(|frame| frame.text(&site.events, &game)).collect::<Vec<u8>>();
+            (frames.last().map_or(serial, |frame| frame.after), Bytes::from(text))
+        }
+        None => {
+            let view = site.hub.view();
+            (view.serial, snapshot_event(&site.events, &view, &game))
+        }
+    };
+    // Even a resumed reader with nothing missed sees at once that it is connected.
+    let first = [Bytes::from_static(b"retry: 2000\n\n"), first].concat().into();
+    let reader = Reader { site: Arc::downgrade(&site), frames, game, serial, first: Some(first), over: false };
+    site.metrics.readers.inc();
+    let counted = Counted(site.metrics.readers.clone());
+    let body = stream::unfold((reader, counted), |(mut reader, counted)| async move {
+        let text = reader.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(text), (reader, counted)))
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    *response.status_mut() = StatusCode::OK;
+    reply::set(&mut response, header::CONTENT_TYPE, "text/event-stream");
+    reply::set(&mut response, header::CACHE_CONTROL, "no-store");
+    response
+}
+
+/// Counts a reader for as long as it reads.
+struct Counted(prometheus_client::metrics::gauge::Gauge);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+struct Reader {
+    /// Weak: a reader keeps nothing alive.
+    site: Weak<Site>,
+    frames: broadcast::Receiver<Arc<Frame>>,
+    game: String,
+    serial: u64,
+    first: Option<Bytes>,
+    over: bool,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        if self.over {
+            return None;
+        }
+        loop {
+            let alive = Instant::now() + ALIVE_EVERY;
+            let site = || self.site.upgrade();
+            match timeout_at(alive, self.frames.recv()).await {
+                Err(_) => return Some(Bytes::from_static(b": alive\n\n")),
+                Ok(Ok(frame)) if frame.after <= self.serial => {} // in the snapshot already
+                Ok(Ok(frame)) if frame.before <= self.serial => {
+                    let since = std::mem::replace(&mut self.serial, frame.after);
+                    return Some(frame.text_since(since, &site()?.events, &self.game));
+                }
+                // It fell behind, or frames were lost: the browser comes back and gets a fresh snapshot.
+                Ok(Ok(_)) | Ok(Err(broadcast::error::RecvError::Lagged(_))) => {
+                    self.over = true;
+                    return Some(Bytes::from_static(b"event: reset\nid:\ndata: {}\n\n"));
+                }
+                Ok(Err(broadcast::error::RecvError::Closed)) => return None,
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A server in JSON: the documents' names, absent where unknown, never null.
+
+use std::time::{Duration, SystemTime};
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
+
+use crate::model::{Player, Server};
+
+/// A listed server. A field that is absent is unknown.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Server)]
+pub struct ServerJson<'a> {
+    /// The game's name, as its protocol writes it.
+    game: &'a str,
+    /// The IP address.
+    address: String,
+    port: u16,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    mode: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    map: &'a str,
+    /// Those who play; where a game also counts clients or spectators, those are in the rules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    players_current: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    players_max: Option<u16>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    version: &'a str,
+    /// Whether one is needed to join.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    password: Option<bool>,
+    /// The operator's word.
+    official: bool,
+    /// The operator's word: lists are sorted by it, highest first.
+    #[serde(skip_serializing_if = "is_zero")]
+    priority: i32,
+    /// The kind of official server, in Hyperbol; 0 is unofficial.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flavor: Option<u8>,
+    /// How it was proven: `cookie`, `query`, `connection` or `config`.
+    verified_by: &'static str,
+    /// When it was last proven (RFC 3339, UTC).
+    proven_at: String,
+    first_seen: String,
+    /// When it last announced itself.
+    last_seen: String,
+    /// The round trip from this master, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rtt_ms: Option<f64>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    players: &'a [Player],
+    #[serde(skip_serializing_if = "Rules::is_empty")]
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    rules: Rules<'a>,
+}
+
+impl<'a> ServerJson<'a> {
+    pub fn new(server: &'a Server) -> ServerJson<'a> {
+        let details = server.details.as_deref();
+        // Only Hyperbol has flavors, and there every server has one.
+        let has_flavor = server.game.name() == crate::protocols::hyperbol::NAME;
+        ServerJson {
+            game: server.game.name(),
+            address: server.address.ip().to_string(),
+            port: server.address.port(),
+            name: server.texts.name(),
+            mode: server.texts.mode(),
+            map: server.texts.map(),
+            players_current: server.players_current,
+            players_max: server.players_max,
+            version: server.texts.version(),
+            password: server.password,
+            official: server.word.official,
+            priority: server.word.priority,
+            flavor: has_flavor.then_some(server.word.flavor),
+            verified_by: server.verified_by.name(),
+            proven_at: rfc3339(server.proven_at_ms),
+            first_seen: rfc3339(server.first_seen_ms),
+            last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),
+            rtt_ms: server.rtt_us.map(|us| f64::from(us) / 1000.0),
+            players: details.map(|details| details.players.as_slice()).unwrap_or_default(),
+            rules: Rules(details.map(|details| details.rules.as_slice()).unwrap_or_default()),
+        }
+    }
+}
+
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
+/// Rules as an object, in the server's own order.
+struct Rules<'a>(&'a [(Box<str>, Box<str>)]);
+
+impl Rules<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Rules<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+/// A time of day as RFC 3339, UTC.
+pub fn rfc3339(unix_ms: u64) -> String {
+    // Far beyond any clock, the formatter would panic.
+    let time = Duration::from_millis(unix_ms.min(4_102_444_800_000));
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + time).to_string()
+}

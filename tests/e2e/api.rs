@@ -1,0 +1,369 @@
+//! The API over real sockets: lists, one server, announcements, the event stream, the doctor, figures.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+
+use serde_json::{Value, json};
+
+use crate::support::*;
+
+fn three(server: &Server) {
+    let game = Game::new(server.address("iceball.listen"));
+    for (name, port, players) in [(&b"beta"[..], 1, 0), (b"Alpha", 2, 64), (b"gamma", 3, 5)] {
+        game.announce(&announcement(name, port, players));
+    }
+    until("all three", || (server.listed().len() == 3).then_some(()));
+}
+
+fn ports(list: &Value) -> Vec<u64> {
+    list["servers"].as_array().unwrap().iter().map(|server| server["port"].as_u64().unwrap()).collect()
+}
+
+fn post(server: &Server, body: &str, headers: &str) -> Response {
+    let request = format!(
+        "POST /api/v1/servers HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{headers}\r\n{body}",
+        body.len()
+    );
+    split(&exchange(server.address("web.listen"), request.as_bytes()))
+}
+
+fn parsed(response: &Response) -> Value {
+    serde_json::from_slice(&response.body).unwrap()
+}
+
+#[test]
+fn lists_with_filters_sorting_and_paging() {
+    let server = Server::start(&[]);
+    three(&server);
+    let list = server.json("/api/v1/servers");
+    assert_eq!((list["total"].as_u64(), ports(&list)), (Some(3), vec![2, 3, 1]));
+    let first = &list["servers"][0];
+    let expected = json!({
+        "game": "iceball", "address": "127.0.0.1", "port": 2, "name": "Alpha", "mode": "ctf", "map": "mesa.vxl",
+        "players_current": 64, "players_max": 64, "version": "0.2.1-37", "official": false, "verified_by": "cookie",
+    });
+    for (key, value) in expected.as_object().unwrap() {
+        assert_eq!(&first[key], value, "{key}");
+    }
+    for time in ["proven_at", "first_seen", "last_seen"] {
+        assert!(first[time].as_str().unwrap().ends_with('Z'), "{time}");
+    }
+    for unknown in ["password", "rtt_ms", "players", "rules", "flavor"] {
+        assert!(first.get(unknown).is_none(), "absent means unknown: {unknown}");
+    }
+    assert_eq!(ports(&server.json("/api/v1/servers?game=iceball&not_full=1&sort=name")), [1, 3]);
+    let page = server.json("/api/v1/servers?sort=address&limit=2");
+    assert_eq!(ports(&page), [1, 2]);
+    assert_eq!(page["total"], 3);
+    let next = page["next"].as_str().unwrap();
+    let rest = server.json(&format!("/api/v1/servers?sort=address&limit=2&after={next}"));
+    assert_eq!((ports(&rest), rest.get("next")), (vec![3], None));
+    assert_eq!(ports(&server.json("/api/v1/servers?sort=address&after=127.0.0.1:2")), [3]);
+
+    let one = server.json("/api/v1/servers/iceball/127.0.0.1:3");
+    assert_eq!(one["name"], "gamma");
+    assert_eq!(server.get("/api/v1/servers/iceball/127.0.0.1:9").status(), 404);
+    assert_eq!(server.get("/api/v1/servers/netpanzer/127.0.0.1:3").status(), 404);
+    assert_eq!(server.get("/api/v1/servers/iceball/nonsense").status(), 400);
+}
+
+#[test]
+fn bad_parameters_are_named() {
+    let server = Server::start(&[]);
+    for (query, parameter) in
+        [("limit=1001", "limit"), ("sort=x", "sort"), ("gmae=x", "gmae"), ("verified_by=x", "verified_by")]
+    {
+        let answer = server.get(&format!("/api/v1/servers?{query}"));
+        assert_eq!(answer.status(), 400);
+        assert_eq!(parsed(&answer)["parameter"], parameter);
+        assert!(parsed(&answer)["error"].is_string());
+    }
+    for (path, parameter) in [
+        ("/api/v1/check", "game"),
+        ("/api/v1/check?game=iceball", "address"),
+        ("/api/v1/check?game=iceball&address=x", "address"),
+        ("/api/v1/events?nonsense=1", "nonsense"),
+    ] {
+        let answer = server.get(path);
+        assert_eq!((answer.status(), &parsed(&answer)["parameter"]), (400, &json!(parameter)), "{path}");
+    }
+}
+
+#[test]
+fn caching_encodings_and_other_origins() {
+    let server = Server::start(&[]);
+    let game = Game::new(server.address("iceball.listen"));
+    (1..=20).for_each(|port| game.announce(&announcement(b"one of many", port, 0)));
+    until("all", || (server.listed().len() == 20).then_some(()));
+    let address = server.address("web.listen");
+    let plain = get(address, "/api/v1/servers", "");
+    assert_eq!(plain.header("Access-Control-Allow-Origin"), Some("*"));
+    assert_eq!(plain.header("Cache-Control"), Some("public, max-age=2"));
+    let known = format!("If-None-Match: {}\r\n", plain.header("Etag").unwrap());
+    assert_eq!(get(address, "/api/v1/servers", &known).status(), 304);
+    for encoding in ["gzip", "br", "zstd"] {
+        let packed = get(address, "/api/v1/servers", &format!("Accept-Encoding: {encoding}\r\n"));
+        assert_eq!(packed.header("Content-Encoding"), Some(encoding));
+        assert!(packed.body.len() < plain.body.len());
+    }
+    let preflight = request(address, "OPTIONS", "/api/v1/servers", "Origin: http://x\r\n");
+    assert_eq!(preflight.status(), 204);
+    assert!(preflight.header("Access-Control-Allow-Methods").unwrap().contains("POST"));
+}
+
+#[test]
+fn the_openapi_document_describes_every_path() {
+    let server = Server::start(&[]);
+    let document = server.json("/api/v1/openapi.json");
+    for path in [
+        "/api/v1/servers",
+        "/api/v1/servers/{game}/{address}",
+        "/api/v1/events",
+        "/api/v1/check",
+        "/api/v1/servers/{game}/{address}/history",
+        "/api/v1/history",
+    ] {
+        assert!(document["paths"].get(path).is_some(), "{path}");
+    }
+    assert!(document["paths"]["/api/v1/servers"].get("post").is_some());
+    let parameters = document["paths"]["/api/v1/servers"]["get"]["parameters"].as_array().unwrap();
+    assert_eq!(parameters.len(), 13);
+    // What the document says of a server is what a server has.
+    let properties = document["components"]["schemas"]["Server"]["properties"].as_object().unwrap().clone();
+    three(&server);
+    for field in server.json("/api/v1/servers")["servers"][0].as_object().unwrap().keys() {
+        assert!(properties.contains_key(field), "{field}");
+    }
+}
+
+#[test]
+fn announcements() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 100];
+        while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+            let mut reply = vec![0; 229];
+            reply[0] = 27;
+            reply[1..5].copy_from_slice(&buffer[1..5]);
+            reply[5..11].copy_from_slice(b"Hyper!");
+            socket.send_to(&reply, from).unwrap();
+        }
+    });
+    let server = Server::start(&["web.token=secret"]);
+    let listed = post(&server, &format!(r#"{{"game": "hyperbol", "port": {port}}}"#), "");
+    assert_eq!((listed.status(), &parsed(&listed)["listed"]), (200, &json!(true)), "{}", listed.text());
+    let one = server.json(&format!("/api/v1/servers/hyperbol/127.0.0.1:{port}"));
+    assert_eq!((&one["name"], &one["verified_by"], &one["flavor"]), (&json!("Hyper!"), &json!("query"), &json!(0)));
+    assert!(one["rtt_ms"].as_f64().is_some());
+
+    let refused = post(&server, &format!(r#"{{"game": "hyperbol", "port": {silent}}}"#), "");
+    assert_eq!(refused.status(), 422);
+    assert!(parsed(&refused)["error"].as_str().unwrap().starts_with("no answer from 127.0.0.1:"));
+    for (body, status) in [
+        (r#"{"game": "hyperbol", "port": 0}"#, 400),
+        (r#"{"game": "hyperbol"}"#, 400),
+        (r#"{"game": "hyperbol", "port": 70000}"#, 400),
+        (r#"{"game": "", "port": 1}"#, 400),
+        (r#"{"game": "master", "port": 1}"#, 400),
+        (r#"{"game": "iceball", "port": 1}"#, 400),
+        (r#"{"game": "x", "port": 1, "prot": 2}"#, 400),
+        ("nonsense", 400),
+        (r#"{"game": "x", "port": 1, "address": "127.0.0.2"}"#, 401),
+        (r#"{"game": "x", "port": 1, "address": "255.255.255.255"}"#, 401),
+    ] {
+        assert_eq!(post(&server, body, "").status(), status, "{body}");
+    }
+    let wrong_token = "Authorization: Bearer wrong\r\n";
+    let token = "Authorization: Bearer secret\r\n";
+    let elsewhere = r#"{"game": "x", "port": 1, "address": "127.0.0.2"}"#;
+    assert_eq!(post(&server, elsewhere, wrong_token).status(), 401);
+    assert_eq!(post(&server, elsewhere, token).status(), 200);
+    until("it", || (server.get("/api/v1/servers/x/127.0.0.2:1").status() == 200).then_some(()));
+    assert_eq!(post(&server, &"x".repeat(10_000), "").status(), 413);
+}
+
+/// A reader of the event stream.
+struct Stream {
+    lines: BufReader<TcpStream>,
+}
+
+impl Stream {
+    fn open(address: SocketAddr, path: &str, headers: &str) -> Stream {
+        let mut stream = connect(address);
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n{headers}\r\n").unwrap();
+        let mut lines = BufReader::new(stream);
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        assert!(line.starts_with("HTTP/1.1 200"), "{line}");
+        Stream { lines }
+    }
+
+    /// The next event: its name, its id and its data. Chunk sizes and comments are passed over.
+    fn next(&mut self) -> (String, String, Value) {
+        let (mut name, mut id) = (String::new(), String::new());
+        loop {
+            let mut line = String::new();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the stream ended");
+            let line = line.trim_end();
+            if let Some(text) = line.strip_prefix("event: ") {
+                name = text.into();
+            } else if let Some(text) = line.strip_prefix("id: ") {
+                id = text.into();
+            } else if let Some(text) = line.strip_prefix("data: ") {
+                return (name, id, serde_json::from_str(text).unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn events_begin_with_a_snapshot_and_go_on_with_deltas() {
+    let server = Server::start(&["iceball.life=3s"]);
+    let game = Game::new(server.address("iceball.listen"));
+    game.announce(&announcement(b"first", 1, 0));
+    until("it", || server.listed().pop());
+    let mut stream = Stream::open(server.address("web.listen"), "/api/v1/events", "");
+    let (name, _, data) = stream.next();
+    assert_eq!((name.as_str(), ports(&data)), ("snapshot", vec![1]));
+    game.announce(&announcement(b"second", 2, 0));
+    let (name, _, delta) = stream.next();
+    assert_eq!((name.as_str(), &delta["added"][0]["name"]), ("delta", &json!("second")));
+    assert!(delta["serial"].as_u64() > data["serial"].as_u64());
+    game.announce(&announcement(b"second", 2, 9));
+    assert_eq!(stream.next().2["changed"][0]["players_current"], 9);
+    let mut gone = Vec::new();
+    while gone.len() < 2 {
+        let (_, _, delta) = stream.next();
+        gone.extend(delta["removed"].as_array().into_iter().flatten().map(|gone| gone["port"].as_u64().unwrap()));
+    }
+    gone.sort_unstable();
+    assert_eq!(gone, [1, 2]);
+}
+
+#[test]
+fn a_reader_that_comes_back_misses_nothing() {
+    let server = Server::start(&[]);
+    let address = server.address("web.listen");
+    let game = Game::new(server.address("iceball.listen"));
+    let mut stream = Stream::open(address, "/api/v1/events", "");
+    let (_, _, data) = stream.next();
+    assert_eq!(ports(&data), Vec::<u64>::new());
+    game.announce(&announcement(b"first", 1, 0));
+    let (_, id, _) = stream.next();
+    drop(stream);
+    game.announce(&announcement(b"second", 2, 0));
+    until("it", || (server.listed().len() == 2).then_some(()));
+    let resume = |id: &str| Stream::open(address, "/api/v1/events", &format!("Last-Event-ID: {id}\r\n"));
+    let mut again = resume(&id);
+    let (name, last, delta) = again.next();
+    assert_eq!((name.as_str(), &delta["added"][0]["name"]), ("delta", &json!("second")), "only what was missed");
+    game.announce(&announcement(b"third", 3, 0));
+    assert_eq!(again.next().2["added"][0]["name"], "third");
+    // From the last event on, from another run, from nowhere.
+    game.announce(&announcement(b"fourth", 4, 0));
+    let (name, _, delta) = resume(&last).next();
+    assert_eq!((name.as_str(), delta["added"][0]["port"].as_u64()), ("delta", Some(3)));
+    for unknown in ["00000000-1", "nonsense", "-", ""] {
+        assert_eq!(resume(unknown).next().0, "snapshot", "{unknown}");
+    }
+    let mut other_game = Stream::open(address, "/api/v1/events?game=netpanzer", "");
+    assert_eq!(ports(&other_game.next().2), Vec::<u64>::new());
+}
+
+#[test]
+fn a_slow_reader_is_closed_and_the_others_go_on() {
+    let server = Server::start(&["guard.idle_timeout=1s", "guard.max_servers_per_ip=1000"]);
+    let address = server.address("web.listen");
+    let game = Game::new(server.address("iceball.listen"));
+    let mut slow = connect(address);
+    write!(slow, "GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut quick = Stream::open(address, "/api/v1/events", "");
+    quick.next();
+    let before = server.memory_kib();
+    let mut closed = false;
+    let mut players = 0;
+    let start = std::time::Instant::now();
+    // Changes and changes, until the slow one's buffers are full and it has been given up.
+    while !closed && start.elapsed() < LIMIT {
+        players += 1;
+        for port in 1..=400 {
+            game.announce(&announcement(b"a name that fills its field", port, players));
+        }
+        quick.next();
+        closed = !server.get("/metrics").text().contains("rallypoint_event_readers 2");
+    }
+    assert!(closed, "the slow reader is still there");
+    assert!(server.memory_kib().saturating_sub(before) < 64 << 10);
+    let mut rest = Vec::new();
+    slow.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    let _ = slow.read_to_end(&mut rest); // a reset or an end: it is over
+    game.announce(&announcement(b"still here", 999, 0));
+    until("the quick one to hear of it", || {
+        let added = quick.next().2["added"].clone();
+        added.as_array().into_iter().flatten().any(|server| server["port"] == 999).then_some(())
+    });
+}
+
+#[test]
+fn the_doctor_tells_what_was_seen() {
+    let server = Server::start(&["guard.max_servers_per_ip=2", "guard.bans=127.0.0.9"]);
+    let check = |game: &str, address: &str| server.json(&format!("/api/v1/check?game={game}&address={address}"));
+    let nothing = check("iceball", "127.0.0.1:1");
+    assert_eq!((&nothing["listed"], nothing["seen"].as_array().map(Vec::len)), (&json!(false), Some(0)));
+    assert!(nothing["summary"].as_str().unwrap().contains("Nothing was seen"), "{nothing}");
+
+    let game = Game::new(server.address("iceball.listen"));
+    game.cookie(&announcement(b"no handshake", 1, 0));
+    let sent = check("iceball", "127.0.0.1:1");
+    assert_eq!(sent["seen"][0]["what"], "cookie_sent");
+    assert_eq!(sent["seen"][0]["observed_port"], game.socket.local_addr().unwrap().port());
+    assert!(sent["advice"].as_str().unwrap().contains("firewall"), "{sent}");
+
+    let mut old = announcement(b"old", 1, 0);
+    old[6..10].copy_from_slice(&0x0080_0000u32.to_le_bytes());
+    game.ask(&old);
+    let version = check("iceball", "127.0.0.1:1");
+    assert!(version["summary"].as_str().unwrap().contains("version 0.2 (heartbeat 2); expected is 0.2.1"), "{version}");
+
+    for port in 1..=3 {
+        game.announce(&announcement(b"many", port, 0));
+    }
+    until("two", || (server.listed().len() == 2).then_some(()));
+    let listed = check("iceball", "127.0.0.1:1");
+    assert_eq!((&listed["listed"], &listed["server"]["name"]), (&json!(true), &json!("many")));
+    let full = check("iceball", "127.0.0.1:3");
+    assert!(full["summary"].as_str().unwrap().contains("too many servers at its address"), "{full}");
+    // Only what concerns the address asked about.
+    assert!(full["seen"].as_array().unwrap().iter().all(|seen| seen["announced_port"] != 1), "{full}");
+    assert_eq!(check("iceball", "127.0.0.2:1")["seen"], json!([]));
+    assert!(check("iceball", "127.0.0.9:1")["summary"].as_str().unwrap().contains("banned"));
+
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let heartbeat = format!(r"\heartbeat\gamename\netpanzer\port\{silent}\final\");
+    exchange(server.address("netpanzer.listen"), heartbeat.as_bytes());
+    let answer = check("netpanzer", &format!("127.0.0.1:{silent}"));
+    assert!(answer["summary"].as_str().unwrap().contains("did not answer our query"), "{answer}");
+    assert!(answer["advice"].as_str().unwrap().contains(&format!("UDP port {silent}")), "{answer}");
+}
+
+#[test]
+fn figures_for_prometheus() {
+    let server = Server::start(&[]);
+    three(&server);
+    exchange(server.address("netpanzer.listen"), br"\list\gamename\a\final\list\gamename\b\final\final\");
+    let metrics = until("the lists to be counted", || {
+        Some(server.get("/metrics"))
+            .filter(|metrics| metrics.text().contains("rallypoint_lists_total{list=\"netpanzer\"} 2"))
+    });
+    assert_eq!(metrics.header("Content-Type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    for line in [
+        "rallypoint_servers{game=\"iceball\"} 3",
+        "rallypoint_players{game=\"iceball\"} 69",
+        "rallypoint_events_total{kind=\"cookie_sent\"} 3",
+        "rallypoint_events_total{kind=\"cookie_returned\"} 3",
+    ] {
+        assert!(metrics.text().contains(line), "{line} is not in\n{}", metrics.text());
+    }
+}

@@ -1,0 +1,239 @@
+//! Uploading to a real FTP server, with and without TLS, and to servers that misbehave.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rallypoint::export::ftp::{Password, Settings, Target, upload};
+
+use crate::support::*;
+
+/// Debian's python3, whose pyftpdlib `scripts/test` installs.
+const PYTHON: &str = "/usr/bin/python3";
+
+struct FtpServer {
+    child: Child,
+    port: u16,
+    commands: Arc<Mutex<Vec<String>>>,
+}
+
+impl FtpServer {
+    fn start(folder: &Path, options: &[&str]) -> FtpServer {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/ftp_server.py");
+        let mut command = Command::new(PYTHON);
+        command.arg(script).arg(folder).args(options).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("Debian's python3 with python3-pyftpdlib and python3-openssl");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().expect("the FTP server to start: is python3-pyftpdlib installed?").unwrap();
+        let port = first.strip_prefix("port ").unwrap().parse().unwrap();
+        let commands = Arc::<Mutex<Vec<String>>>::default();
+        let heard = commands.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                heard.lock().unwrap().push(line.trim().to_string());
+            }
+        });
+        FtpServer { child, port, commands }
+    }
+
+    fn commands(&self) -> Vec<String> {
+        self.commands.lock().unwrap().clone()
+    }
+
+    fn target(&self, scheme: &str, folder: &str) -> Target {
+        Target::parse(&format!("{scheme}://joe@127.0.0.1:{}/{folder}", self.port)).unwrap()
+    }
+}
+
+impl Drop for FtpServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn password(text: &str) -> Password {
+    Password::find(None, Some(text.into())).unwrap()
+}
+
+fn settings(ca_file: Option<PathBuf>) -> Settings {
+    Settings { ca_file, ..Settings::default() }
+}
+
+fn put(target: &Target, secret: &str, settings: &Settings, bytes: &[u8]) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(upload(target, &password(secret), settings, "list.xml", bytes))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn openssl(folder: &Path, arguments: &str) {
+    let output = Command::new("openssl").current_dir(folder).args(arguments.split(' ')).output();
+    let output = output.expect("openssl, from Debian");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// An authority of our own and a server's certificate from it: `ca.crt`, and `server.pem` with its key.
+fn make_certificates(folder: &Path) -> (PathBuf, PathBuf) {
+    openssl(
+        folder,
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=test -days 2 -keyout ca.key -out ca.crt",
+    );
+    openssl(
+        folder,
+        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=127.0.0.1 -keyout server.key -out server.csr",
+    );
+    std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1\n").unwrap();
+    openssl(
+        folder,
+        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt",
+    );
+    let parts = ["server.key", "server.crt"].map(|name| std::fs::read_to_string(folder.join(name)).unwrap());
+    std::fs::write(folder.join("server.pem"), parts.concat()).unwrap();
+    (folder.join("ca.crt"), folder.join("server.pem"))
+}
+
+#[test]
+fn stored_under_a_temporary_name_then_renamed_then_replaced() {
+    let folder = Folder::new("ftp");
+    std::fs::create_dir(folder.path().join("www")).unwrap();
+    let server = FtpServer::start(folder.path(), &[]);
+    let target = server.target("ftp", "www");
+    // Line ends and bytes that the text mode of FTP would change.
+    let first = b"one\nline\r\n\0\xff".repeat(20_000);
+    put(&target, "secret", &settings(None), &first).unwrap();
+    let www = folder.path().join("www");
+    assert_eq!(std::fs::read(www.join("list.xml")).unwrap(), first);
+    put(&target, "secret", &settings(None), b"second").unwrap();
+    assert_eq!(std::fs::read(www.join("list.xml")).unwrap(), b"second");
+    assert_eq!(names(&www), ["list.xml"]);
+    let commands = until("all commands", || Some(server.commands()).filter(|all| all.last().unwrap() == "QUIT"));
+    let changes = ["STOR", "RNFR", "RNTO", "DELE", "PASV", "PORT"];
+    let seen: Vec<_> = commands.iter().filter(|line| changes.contains(&line.split(' ').next().unwrap())).collect();
+    assert_eq!(seen.len(), 8, "{seen:?}");
+    for (line, says) in seen.iter().zip(["PASV", "STOR", "RNFR", "RNTO"].iter().cycle()) {
+        assert!(line.starts_with(says), "{seen:?}");
+        assert_eq!(line.ends_with("list.xml.part"), matches!(*says, "STOR" | "RNFR"), "{line}");
+        assert_eq!(line.ends_with("/list.xml"), *says == "RNTO", "{line}");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_rename_over_a_file_is_helped() {
+    let folder = Folder::new("ftp-no-replace");
+    let server = FtpServer::start(folder.path(), &["--no-replace"]);
+    for content in [b"first", b"other"] {
+        put(&server.target("ftp", ""), "secret", &settings(None), content).unwrap();
+        assert_eq!(std::fs::read(folder.path().join("list.xml")).unwrap(), content);
+    }
+    assert_eq!(names(folder.path()), ["list.xml"]);
+}
+
+#[test]
+fn a_server_that_renames_nothing_keeps_the_old_file() {
+    let folder = Folder::new("ftp-no-rename");
+    std::fs::write(folder.path().join("list.xml"), "old").unwrap();
+    let server = FtpServer::start(folder.path(), &["--no-rename"]);
+    let error = put(&server.target("ftp", ""), "secret", &settings(None), b"new").unwrap_err();
+    assert!(error.contains("cannot rename list.xml.part to list.xml: the server says 550"), "{error}");
+    assert_eq!(std::fs::read(folder.path().join("list.xml")).unwrap(), b"old");
+    assert_eq!(names(folder.path()), ["list.xml"]);
+}
+
+#[test]
+fn over_tls_with_a_certificate_of_the_servers_own() {
+    let (keys, folder) = (Folder::new("ftps-own-keys"), Folder::new("ftps-own"));
+    // As its handbook says: no name in it, and it calls itself an authority.
+    for name in ["own", "other"] {
+        openssl(
+            keys.path(),
+            &format!("req -x509 -newkey rsa:2048 -nodes -subj /CN=ftp -days 2 -keyout {name}.key -out {name}.crt"),
+        );
+    }
+    let parts = ["own.key", "own.crt"].map(|name| std::fs::read_to_string(keys.path().join(name)).unwrap());
+    let pem = keys.write("own.pem", &parts.concat());
+    let server = FtpServer::start(folder.path(), &[pem.to_str().unwrap()]);
+    let trusting = |name: &str| settings(Some(keys.path().join(name)));
+    put(&server.target("ftps", ""), "secret", &trusting("own.crt"), b"content").unwrap();
+    assert_eq!(std::fs::read(folder.path().join("list.xml")).unwrap(), b"content");
+    let error = put(&server.target("ftps", ""), "secret", &trusting("other.crt"), b"x").unwrap_err();
+    assert!(error.contains("cannot start TLS") && error.contains("certificate"), "{error}");
+    let error = put(&server.target("ftps", ""), "secret", &trusting("own.key"), b"x").unwrap_err();
+    assert!(error.contains("own.key: no certificates in it"), "{error}");
+}
+
+#[test]
+fn over_tls_with_a_certificate_that_is_checked() {
+    let (keys, folder) = (Folder::new("ftps-keys"), Folder::new("ftps"));
+    let (authority, certificate) = make_certificates(keys.path());
+    let server = FtpServer::start(folder.path(), &[certificate.to_str().unwrap()]);
+    let target = server.target("ftps", "");
+    let content = b"over TLS".repeat(10_000);
+    put(&target, "secret", &settings(Some(authority.clone())), &content).unwrap();
+    assert_eq!(std::fs::read(folder.path().join("list.xml")).unwrap(), content);
+    let commands = server.commands();
+    for word in ["AUTH", "PROT", "STOR"] {
+        assert!(commands.iter().any(|line| line.starts_with(word)), "{commands:?}");
+    }
+
+    // Nobody vouches for it; and in the clear the server does not even take the user.
+    let before = server.commands().len();
+    let error = put(&target, "secret", &settings(None), b"x").unwrap_err();
+    assert!(error.contains("cannot start TLS") && error.contains("certificate"), "{error}");
+    assert!(!server.commands()[before..].iter().any(|line| line.starts_with("USER") || line.starts_with("PASS")));
+    let error = put(&server.target("ftp", ""), "secret", &settings(None), b"x").unwrap_err();
+    assert!(error.contains("cannot log in as joe"), "{error}");
+    let missing = settings(Some("/nowhere.pem".into()));
+    let error = put(&target, "secret", &missing, b"x").unwrap_err();
+    assert!(error.contains("/nowhere.pem: no certificates in it"), "{error}");
+    assert_eq!(std::fs::read(folder.path().join("list.xml")).unwrap(), content);
+}
+
+#[test]
+fn what_goes_wrong_is_said_in_words() {
+    let folder = Folder::new("ftp-wrong");
+    let server = FtpServer::start(folder.path(), &[]);
+    let wrong = |target: &Target, secret: &str, says: &[&str]| {
+        let error = put(target, secret, &settings(None), b"x").unwrap_err();
+        for says in says {
+            assert!(error.contains(says), "should say `{says}`: {error}");
+        }
+        assert!(!error.contains("wrong-secret") && !error.contains('\n'), "{error}");
+    };
+    let port = format!("ftp://127.0.0.1:{}", server.port);
+    wrong(&server.target("ftp", ""), "wrong-secret", &[&port, "cannot log in as joe: the server says 530"]);
+    wrong(&server.target("ftp", "nowhere"), "secret", &["cannot change to the folder nowhere", "550"]);
+    wrong(&server.target("ftps", ""), "secret", &["cannot start TLS"]);
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = Target::parse(&format!("ftp://joe@{nobody}/")).unwrap();
+    wrong(&away, "secret", &["cannot connect", "refused"]);
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[test]
+fn a_server_that_hangs_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = Target::parse(&format!("ftp://joe@{}/", listener.local_addr().unwrap())).unwrap();
+    let impatient = Settings { patience: Duration::from_millis(300), ..Settings::default() };
+    // It says nothing; then it greets and says no more; then it babbles without end.
+    let hang = std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for says in [&b""[..], b"220 hello\r\n", &b"220-hello\r\n".repeat(100_000)] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.write_all(says);
+            open.push(stream);
+        }
+        open
+    });
+    for says in ["get a greeting: no answer within", "log in as joe: no answer within", "get a greeting"] {
+        let error = put(&target, "secret", &impatient, b"x").unwrap_err();
+        assert!(error.contains(says), "{error}");
+    }
+    drop(hang.join().unwrap());
+}
