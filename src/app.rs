@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use nix::sys::resource::{Resource, getrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::asker;
@@ -33,10 +35,16 @@ use crate::web::{self, HttpLimits, Pages, Site};
 
 /// A cookie key seals for this long, and opens for as long again; longer than any cookie is good for.
 const KEY_EVERY: Duration = Duration::from_secs(60);
-/// Connections get this long to take what they asked for when the program stops.
+/// How often the keys and the threads are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Everybody gets this long to come to an end when the program stops.
 const GRACE: Duration = Duration::from_secs(2);
+/// Descriptors that are not for connections: listeners, files, sockets to game servers and other masters.
+const DESCRIPTORS_RESERVED: usize = 128;
 
 pub struct App {
+    /// What the ports were bound by.
+    started_with: Config,
     config: Config,
     hub: Arc<Hub>,
     guard: Arc<Guard>,
@@ -44,6 +52,7 @@ pub struct App {
     metrics: Arc<Metrics>,
     site: Arc<Site>,
     keys: Keys,
+    keys_made: Instant,
     iceball: SharedRules,
     netpanzer: SharedStreamRules,
     asking: watch::Sender<asker::Settings>,
@@ -63,7 +72,7 @@ impl App {
         let bound = bind(&config)?;
         let hub = Arc::new(Hub::new(config.registry()));
         let guard = &config.guard;
-        let guard = Guard::new(guard.connections_max, guard.connections_per_ip_max, &guard.bans);
+        let guard = Guard::new(connections_max(&config), guard.connections_per_ip_max, &guard.bans);
         let keys = Keys::new(random()?);
         let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(Metrics::new()));
         let (prober, prober_worker) =
@@ -88,6 +97,7 @@ impl App {
             iceball: Arc::new(ArcSwap::from_pointee(iceball_rules(&config, keys))),
             netpanzer: Arc::new(ArcSwap::from_pointee(netpanzer_rules(&config))),
             keys,
+            keys_made: Instant::now(),
             asking: watch::Sender::new(asking(&config)),
             network: watch::Sender::new(network(&config, bound.netpanzer_port())),
             threads: Vec::new(),
@@ -96,6 +106,7 @@ impl App {
             stop_tasks: watch::Sender::new(false),
             limits: Arc::new(ArcSwap::from_pointee(HttpLimits { idle: config.guard.idle })),
             store,
+            started_with: config.clone(),
             config,
         };
         app.warn_of_odd_settings();
@@ -147,15 +158,23 @@ impl App {
         Ok(())
     }
 
-    /// Rotates the cookie keys for as long as it is polled.
-    pub async fn keep(&mut self) {
-        let mut interval = tokio::time::interval(KEY_EVERY);
-        interval.tick().await; // the first is at once, and the keys are fresh
+    /// Looks after what has to be looked after for as long as it is polled: rotates the cookie keys, and ends with an error
+    /// when a thread has died, because nobody would notice otherwise.
+    pub async fn keep(&mut self) -> anyhow::Error {
         loop {
-            interval.tick().await;
+            tokio::time::sleep(LOOK_EVERY).await;
+            let stored = self.store.as_ref().and_then(Store::dead_thread);
+            if let Some(thread) = self.threads.iter().find(|thread| thread.is_finished()).or(stored) {
+                let name = thread.thread().name().unwrap_or("unnamed").to_string();
+                return anyhow::anyhow!("the thread `{name}` has ended: this is a bug. Start the program again");
+            }
+            if self.keys_made.elapsed() < KEY_EVERY {
+                continue;
+            }
             match random() {
                 Ok(secret) => {
                     self.keys = self.keys.rotated(secret);
+                    self.keys_made = Instant::now();
                     self.set_iceball_rules();
                 }
                 Err(error) => warn!("{error:#}; the cookie keys stay as they are"),
@@ -166,13 +185,15 @@ impl App {
     /// Takes over what can change while running. On an error nothing has changed.
     pub fn reload(&mut self, new: Config) -> anyhow::Result<()> {
         let pages = Pages::load(&new)?;
-        let fixed = self.config.needs_restart(&new);
+        let fixed = self.started_with.needs_restart(&new);
         if !fixed.is_empty() {
             warn!("changed, but in effect only after a restart: {}", fixed.join(", "));
         }
         self.config = new;
         let guard = &self.config.guard;
-        self.guard.set(guard.connections_max, guard.connections_per_ip_max, &guard.bans);
+        self.guard.set(connections_max(&self.config), guard.connections_per_ip_max, &guard.bans);
+        let bans = self.guard.bans();
+        self.hub.retain(|server| !bans.contains(server.ip()));
         self.limits.store(Arc::new(HttpLimits { idle: guard.idle }));
         self.hub.set_settings(self.config.registry());
         self.site.set_pages(pages);
@@ -194,18 +215,17 @@ impl App {
         Ok(())
     }
 
-    /// Stops everything, within the grace time and a moment.
+    /// Stops everything. What has not come to its end when the grace time is over is left where it is.
     pub async fn stop(mut self) {
+        let give_up = Instant::now() + GRACE;
         self.stop_threads.store(true, Ordering::Relaxed);
         self.stop_tasks.send_replace(true);
         self.hub.stop();
-        while self.tasks.join_next().await.is_some() {}
-        let give_up = tokio::time::Instant::now() + GRACE;
-        while self.guard.connections() > 0 && tokio::time::Instant::now() < give_up {
+        let tasks = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout_at(give_up, tasks).await;
+        let all_done = |app: &App| app.guard.connections() == 0 && app.threads.iter().all(JoinHandle::is_finished);
+        while !all_done(&self) && Instant::now() < give_up {
             tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        for thread in self.threads.drain(..) {
-            let _ = thread.join(); // a thread that panicked has already said so
         }
         if let Some(store) = self.store {
             self.hub.publish(self.hub.clock.now()); // the last changes, and then they are written
@@ -285,6 +305,19 @@ fn bind(config: &Config) -> Result<Bound, ListenError> {
     bound.netpanzer = bind_all("netpanzer.listen", &config.netpanzer.listen)?;
     bound.hyperbol = bind_all("hyperbol.listen", &config.hyperbol.listen)?;
     Ok(bound)
+}
+
+/// As many connections as are configured, or as the system has descriptors for.
+fn connections_max(config: &Config) -> usize {
+    let wanted = config.guard.connections_max;
+    let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(usize::MAX, |(soft, _)| soft as usize);
+    let possible = descriptors.saturating_sub(DESCRIPTORS_RESERVED).max(16);
+    if possible < wanted {
+        warn!(
+            "guard.max_connections is {wanted}, but the system allows only {descriptors} descriptors: {possible} it is"
+        );
+    }
+    wanted.min(possible)
 }
 
 fn listening(key: &str, listener: std::net::TcpListener) -> anyhow::Result<TcpListener> {

@@ -6,19 +6,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::broadcast;
 
 use crate::model::{Address, Change, Now, Server};
-use crate::registry::view::{Batch, Publisher, View};
+use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
 use crate::registry::{Life, Outcome, Record, Registry, Settings, Target};
 
 /// The shortest time between two views: what a burst of changes is gathered into.
 const PACE_MIN: Duration = Duration::from_millis(20);
 /// Publishing may take one part in this many of a core.
 const PACE_SHARE: u32 = 20;
-/// How long lists are rendered ahead of their readers; what is left is rendered by the first who asks.
-const WARM_TIME: Duration = Duration::from_millis(8);
+/// A list that is dear to render is as old as this at the most, where it could be newer.
+const STALE_MAX: Duration = Duration::from_secs(2);
+/// Lists remembered from view to view; one more pushes out the one that was asked for longest ago.
+const LISTS_MAX: usize = 64;
 /// How often ended lives are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_millis(250);
 /// Lives ended in one go, before other threads get their turn at the registry.
@@ -77,12 +79,35 @@ fn unix_ms() -> i64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
 
+/// A list as it was last rendered.
+#[derive(Default)]
+struct ListCell {
+    last: ArcSwapOption<Rendered>,
+    kept: Mutex<Kept>,
+}
+
+struct Kept {
+    serial: u64,
+    at: Instant,
+    /// How long it is good enough.
+    rest: Duration,
+}
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept { serial: u64::MAX, at: Instant::now(), rest: Duration::ZERO }
+    }
+}
+
+type Lists = Vec<(Arc<dyn Renderer>, Arc<ListCell>)>;
+
 pub struct Hub {
     pub clock: Clock,
     registry: Mutex<Registry>,
     changed: Condvar,
     publisher: Mutex<Publisher>,
     view: ArcSwap<View>,
+    lists: Mutex<Lists>,
     batches: broadcast::Sender<Arc<Batch>>,
     stopping: AtomicBool,
 }
@@ -97,6 +122,7 @@ impl Hub {
             changed: Condvar::new(),
             publisher: Mutex::default(),
             view: ArcSwap::from_pointee(View::new(0, now.unix_ms, Vec::new())),
+            lists: Mutex::default(),
             batches: broadcast::Sender::new(BATCHES_KEPT),
             stopping: AtomicBool::new(false),
         }
@@ -142,6 +168,12 @@ impl Hub {
         self.registry().record(address, self.clock.now())
     }
 
+    /// Takes off what is not to be kept any more, wherever it came from.
+    pub fn retain(&self, keep: impl Fn(Address) -> bool) {
+        self.registry().retain(keep);
+        self.changed.notify_one();
+    }
+
     /// The servers whose turn it is to be asked, at most `most`.
     pub fn due(&self, now: Now, most: usize, out: &mut Vec<Target>) {
         self.registry().due(now, most, out);
@@ -157,6 +189,45 @@ impl Hub {
         self.view.load_full()
     }
 
+    /// The newest view as a renderer shows it, or a slightly older one: rendering one list takes its share of a core at
+    /// the most, however many ask and however fast the list changes.
+    pub fn list(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
+        let cell = self.list_cell(renderer);
+        let view = self.view();
+        // Whoever finds somebody at work takes what was there before, if there is something.
+        let mut kept = match cell.kept.try_lock() {
+            Ok(kept) => kept,
+            Err(_) => match cell.last.load_full() {
+                Some(last) => return last,
+                None => cell.kept.lock().unwrap_or_else(PoisonError::into_inner),
+            },
+        };
+        if let Some(last) = cell.last.load_full()
+            && (kept.serial == view.serial || kept.at.elapsed() < kept.rest)
+        {
+            return last;
+        }
+        let started = Instant::now();
+        let rendered = Arc::new(Rendered::new(renderer.render(&view)));
+        let rest = (started.elapsed() * (PACE_SHARE - 1)).min(STALE_MAX);
+        *kept = Kept { serial: view.serial, at: Instant::now(), rest };
+        cell.last.store(Some(rendered.clone()));
+        rendered
+    }
+
+    fn list_cell(&self, renderer: &Arc<dyn Renderer>) -> Arc<ListCell> {
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = match lists.iter().position(|(known, _)| Arc::ptr_eq(known, renderer)) {
+            Some(at) => lists.remove(at).1,
+            None => Arc::default(),
+        };
+        if lists.len() >= LISTS_MAX {
+            lists.remove(0);
+        }
+        lists.push((renderer.clone(), cell.clone()));
+        cell
+    }
+
     /// Batches of deltas from now on. Take this first and [`Hub::view`] second, and no delta is missed.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Batch>> {
         self.batches.subscribe()
@@ -170,10 +241,8 @@ impl Hub {
         self.registry().drain(&mut dirty);
         if let Some((view, batch)) = publisher.publish(&mut dirty, now) {
             let view = Arc::new(view);
-            let earlier = self.view.swap(view.clone());
+            self.view.store(view);
             let _ = self.batches.send(Arc::new(batch)); // fails when nobody listens
-            let started = Instant::now();
-            view.warm(&earlier, || started.elapsed() < WARM_TIME);
         }
     }
 
@@ -276,6 +345,40 @@ mod tests {
         }
         assert_eq!(before, 59_900 + 4_000, "and has caught up");
         assert_eq!(at(60_000, -500_000), -500_000, "far apart: the system is right");
+    }
+
+    /// A renderer that takes its time.
+    struct Slow(std::sync::atomic::AtomicUsize);
+
+    impl Renderer for Slow {
+        fn render(&self, view: &View) -> Vec<u8> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(50));
+            view.serial.to_string().into_bytes()
+        }
+    }
+
+    #[test]
+    fn a_dear_list_is_not_rendered_for_every_change_and_holds_up_no_view() {
+        let hub = hub();
+        let slow = Arc::new(Slow(Default::default()));
+        let renderer: Arc<dyn Renderer> = slow.clone();
+        let now = hub.clock.now();
+        let mut last = String::new();
+        for port in 1..=20 {
+            hub.apply_one(&announce(now, port), now);
+            hub.publish(now);
+            assert_eq!(hub.view().serial, u64::from(port), "views do not wait for lists");
+            last = String::from_utf8(hub.list(&renderer).body.to_vec()).unwrap();
+        }
+        let rendered = slow.0.load(Ordering::Relaxed);
+        assert!(rendered < 20, "rendered {rendered} times");
+        assert_eq!(last, "1", "the first rendering is good for 19 times as long as it took");
+        for port in 21..=21 + LISTS_MAX as u16 {
+            let other: Arc<dyn Renderer> = Arc::new(Slow(Default::default()));
+            hub.list_cell(&other);
+            assert!(hub.lists.lock().unwrap().len() <= LISTS_MAX, "{port}");
+        }
     }
 
     #[test]

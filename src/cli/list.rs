@@ -47,14 +47,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// The list of a master; what is wrong with single entries is told.
 pub async fn fetch(master: &Place) -> Result<Vec<Found>, Failure> {
-    let listing = list(master).await.map_err(|error| {
-        let exit = match error {
-            ListError::Usage(_) => Exit::Usage,
-            ListError::Connect(_) => Exit::Network,
-            ListError::Bad(_) => Exit::Failed,
-        };
-        Failure::new(exit, format!("{master}: {error}"))
-    })?;
+    let failed = |error| Failure::new(exit_of(&error), format!("{master}: {error}"));
+    let listing = list(master).await.map_err(failed)?;
     tell_faults(&master.to_string(), &listing.faults);
     Ok(listing.servers)
+}
+
+/// The exit code that goes with an error.
+pub fn exit_of(error: &ListError) -> Exit {
+    match error {
+        ListError::Usage(_) => Exit::Usage,
+        ListError::Connect(_) => Exit::Network,
+        ListError::Bad(_) => Exit::Failed,
+    }
 }

@@ -3,6 +3,7 @@
 mod announce;
 mod backup;
 mod config;
+mod doctor;
 mod export;
 mod list;
 mod query;
@@ -50,6 +51,8 @@ enum Command {
     Export(export::Arguments),
     /// Run pretend game servers, to try launchers and masters with
     Simulate(simulate::Arguments),
+    /// Ask a Rallypoint why a server is listed or not
+    Doctor(doctor::Arguments),
     /// Announce a game server to masters, for as long as this runs
     Announce(announce::Arguments),
 }
@@ -98,6 +101,7 @@ pub fn run() -> ExitCode {
         Command::Query(arguments) => query::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Announce(arguments) => announce::run(&arguments),
     };
     match result {

@@ -58,7 +58,10 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
     tell_systemd(NotifyState::Ready);
     loop {
         tokio::select! {
-            () = app.keep() => {}
+            error = app.keep() => {
+                error!("{error:#}");
+                return Err(Failure::new(Exit::Failed, error));
+            }
             _ = hangup.recv() => reload_config(&mut app, arguments, level),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,

@@ -41,7 +41,8 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "web.listen",
-        doc: "Where the page and the API are served. An empty list turns the listener off.",
+        doc: "Where the page and the API are served. An empty list turns the listener off; \"[::]:8080\" is IPv6 only, so\n\
+              name both for both.",
         default: "[\"0.0.0.0:8080\"]",
         example: "",
         set: |config, item| {
@@ -311,7 +312,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "guard.max_servers_per_ip",
-        doc: "Servers listed for one IP address. Those that you name yourself do not count.",
+        doc: "Servers listed for one IP address (with IPv6, for one /64). Those that you name yourself do not count.",
         default: "32",
         example: "",
         set: |config, item| {
@@ -331,7 +332,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "guard.max_connections_per_ip",
-        doc: "TCP connections from one IP address; one more closes that address's longest idle one.",
+        doc: "TCP connections from one IP address (with IPv6, from one /64); one more closes the longest idle of those.",
         default: "256",
         example: "",
         set: |config, item| {

@@ -163,6 +163,9 @@ impl Config {
                 errors.push(format!("--set {assignment}: {reason}"));
             }
         }
+        if errors.is_empty() {
+            config.check_listeners(&mut errors);
+        }
         if errors.is_empty() { Ok(config) } else { Err(Errors(errors)) }
     }
 
@@ -216,22 +219,33 @@ impl Config {
 
     /// The keys whose values differ between two configurations and cannot change while the program runs.
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
-        let data_dir = self.data_dir != new.data_dir;
-        let [old, new] = [self, new].map(|config| {
-            [
-                ("web.listen", &config.web.listen),
-                ("iceball.listen", &config.iceball.listen),
-                ("iceball.client_listen", &config.iceball.client_listen),
-                ("netpanzer.listen", &config.netpanzer.listen),
-                ("hyperbol.listen", &config.hyperbol.listen),
-            ]
-        });
-        let changed = old.into_iter().zip(new).filter(|(old, new)| old != new);
-        let mut changed: Vec<_> = changed.map(|((path, _), _)| path).collect();
-        if data_dir {
-            changed.push("data_dir");
+        let changed = self.listeners().into_iter().zip(new.listeners()).filter(|(old, new)| old != new);
+        let data_dir = (self.data_dir != new.data_dir).then_some("data_dir");
+        changed.map(|((path, _), _)| path).chain(data_dir).collect()
+    }
+
+    fn listeners(&self) -> [(&'static str, &Vec<SocketAddr>); 5] {
+        [
+            ("web.listen", &self.web.listen),
+            ("iceball.listen", &self.iceball.listen),
+            ("iceball.client_listen", &self.iceball.client_listen),
+            ("netpanzer.listen", &self.netpanzer.listen),
+            ("hyperbol.listen", &self.hyperbol.listen),
+        ]
+    }
+
+    /// An address that is named twice could be bound only once.
+    fn check_listeners(&self, errors: &mut Vec<String>) {
+        let mut seen: Vec<(&str, SocketAddr)> = Vec::new();
+        for (path, addresses) in self.listeners() {
+            for &address in addresses.iter().filter(|address| address.port() != 0) {
+                match seen.iter().find(|(_, known)| *known == address) {
+                    Some((other, _)) if *other == path => errors.push(format!("{path}: {address} stands there twice")),
+                    Some((other, _)) => errors.push(format!("{path}: {address} is taken by {other} already")),
+                    None => seen.push((path, address)),
+                }
+            }
         }
-        changed
     }
 
     /// The operator's words on servers, of all games.

@@ -119,6 +119,22 @@ fn set_overrides_any_key() {
 }
 
 #[test]
+fn one_address_for_two_listeners_is_an_error() {
+    let error = set("web.listen=0.0.0.0:28900").unwrap_err();
+    assert_eq!(error, "netpanzer.listen: 0.0.0.0:28900 is taken by web.listen already");
+    assert!(set("web.listen=127.0.0.1:1,127.0.0.1:1").unwrap_err().contains("twice"));
+    assert!(set("web.listen=127.0.0.1:0,127.0.0.1:0").is_ok());
+}
+
+#[test]
+fn only_listeners_need_a_restart() {
+    let old = Config::default();
+    assert_eq!(old.needs_restart(&set("web.listen=127.0.0.1:1").unwrap()), ["web.listen"]);
+    assert_eq!(old.needs_restart(&set("hyperbol.listen=").unwrap()), ["hyperbol.listen"]);
+    assert!(old.needs_restart(&set("guard.bans=127.0.0.1").unwrap()).is_empty());
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = Config::load(Some(Path::new("/nowhere/rallypoint.toml")), &[]).unwrap_err().to_string();
     assert!(error.starts_with("/nowhere/rallypoint.toml: cannot be read"), "{error}");

@@ -18,7 +18,8 @@ pub struct BatchSocket<const REPLY: usize> {
     receive_headers: MultiHeaders<SockaddrStorage>,
     send_headers: MultiHeaders<SockaddrStorage>,
     buffers: Box<[[u8; DATAGRAM_BYTES_MAX]; BATCH]>,
-    received: ArrayVec<(SockaddrStorage, usize), BATCH>,
+    /// Who sent the datagram in each buffer, and how long it is.
+    received: ArrayVec<(Option<SockaddrStorage>, usize), BATCH>,
     replies: Box<ArrayVec<ArrayVec<u8, REPLY>, BATCH>>,
     reply_to: ArrayVec<Option<SockaddrStorage>, BATCH>,
 }
@@ -50,9 +51,7 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
         let flags = MsgFlags::MSG_WAITFORONE;
         let results = recvmmsg(self.socket.as_raw_fd(), &mut self.receive_headers, slices.iter_mut(), flags, None)?;
         for result in results {
-            if let Some(from) = result.address {
-                self.received.push((from, result.bytes));
-            }
+            self.received.push((result.address, result.bytes));
         }
         Ok(self.received.len())
     }
@@ -63,6 +62,7 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
         self.reply_to.clear();
         let mut reply = ArrayVec::new();
         for ((storage, size), buffer) in self.received.iter().zip(self.buffers.iter()) {
+            let Some(storage) = storage else { continue };
             let (Some(from), Some(bytes)) = (socket_addr(storage), buffer.get(..*size)) else { continue };
             look(Datagram { from, bytes }, &mut reply);
             if !reply.is_empty() {

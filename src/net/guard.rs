@@ -13,6 +13,8 @@ use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use tokio::sync::Notify;
 
+use crate::model::owner;
+
 /// How many connections are compared when one has to go: enough to be near the longest idle, few enough to be cheap.
 const COMPARED: usize = 16;
 
@@ -26,6 +28,7 @@ struct Rooms {
     connections_max: usize,
     per_ip_max: usize,
     all: Vec<Arc<Connection>>,
+    /// By whom an address counts for.
     by_ip: HashMap<IpAddr, Vec<Arc<Connection>>>,
     /// Where the comparison begins next time.
     next: usize,
@@ -45,11 +48,23 @@ impl Guard {
         Guard { bans: ArcSwap::from_pointee(Bans::new(bans)), start: Instant::now(), rooms: Mutex::new(rooms) }
     }
 
+    /// New limits and bans. Those who are banned now have to go; lower limits take hold as others come.
     pub fn set(&self, connections_max: usize, per_ip_max: usize, bans: &[IpNet]) {
-        self.bans.store(Arc::new(Bans::new(bans)));
+        let bans = Arc::new(Bans::new(bans));
+        self.bans.store(bans.clone());
         let mut rooms = self.rooms();
         rooms.connections_max = connections_max;
         rooms.per_ip_max = per_ip_max;
+        let banned: Vec<_> = rooms.all.iter().filter(|connection| bans.contains(connection.ip)).cloned().collect();
+        banned.iter().for_each(|connection| rooms.evict(connection));
+    }
+
+    /// Closes one connection that is among the longest idle, when the system has no more descriptors to give.
+    pub fn make_room(&self) {
+        let mut rooms = self.rooms();
+        if let Some(connection) = rooms.longest_idle_of_some() {
+            rooms.evict(&connection);
+        }
     }
 
     pub fn bans(&self) -> arc_swap::Guard<Arc<Bans>> {
@@ -68,7 +83,7 @@ impl Guard {
         let at = AtomicUsize::new(rooms.all.len());
         let connection = Arc::new(Connection { ip, at, active_at_ms, evicted: Notify::new() });
         rooms.all.push(connection.clone());
-        rooms.by_ip.entry(ip).or_default().push(connection.clone());
+        rooms.by_ip.entry(owner(ip)).or_default().push(connection.clone());
         Some(Admission { guard: self.clone(), connection })
     }
 
@@ -87,19 +102,28 @@ impl Guard {
 
 impl Rooms {
     fn make_room_for(&mut self, ip: IpAddr) {
-        let of_ip = self.by_ip.get(&ip).map(Vec::as_slice).unwrap_or_default();
-        let goes = if of_ip.len() >= self.per_ip_max {
-            longest_idle(of_ip.iter())
-        } else if self.all.len() >= self.connections_max {
-            self.next = (self.next + COMPARED) % self.all.len().max(1);
-            longest_idle(self.all.iter().cycle().skip(self.next).take(COMPARED.min(self.all.len())))
-        } else {
-            None
-        };
-        if let Some(connection) = goes {
-            connection.evicted.notify_one();
-            self.forget(&connection);
+        // More than one may have to go when the limits were lowered.
+        while let Some(connection) = self.one_too_many(ip) {
+            self.evict(&connection);
         }
+    }
+
+    fn one_too_many(&mut self, ip: IpAddr) -> Option<Arc<Connection>> {
+        let of_ip = self.by_ip.get(&owner(ip)).map(Vec::as_slice).unwrap_or_default();
+        if of_ip.len() >= self.per_ip_max {
+            return longest_idle(of_ip.iter());
+        }
+        if self.all.len() >= self.connections_max { self.longest_idle_of_some() } else { None }
+    }
+
+    fn longest_idle_of_some(&mut self) -> Option<Arc<Connection>> {
+        self.next = (self.next + COMPARED) % self.all.len().max(1);
+        longest_idle(self.all.iter().cycle().skip(self.next).take(COMPARED.min(self.all.len())))
+    }
+
+    fn evict(&mut self, connection: &Arc<Connection>) {
+        connection.evicted.notify_one();
+        self.forget(connection);
     }
 
     fn forget(&mut self, connection: &Arc<Connection>) {
@@ -110,10 +134,10 @@ impl Rooms {
                 moved.at.store(at, Ordering::Relaxed);
             }
         }
-        if let Some(of_ip) = self.by_ip.get_mut(&connection.ip) {
+        if let Some(of_ip) = self.by_ip.get_mut(&owner(connection.ip)) {
             of_ip.retain(|found| !Arc::ptr_eq(found, connection));
             if of_ip.is_empty() {
-                self.by_ip.remove(&connection.ip);
+                self.by_ip.remove(&owner(connection.ip));
             }
         }
     }
@@ -240,7 +264,20 @@ mod tests {
         assert!(guard.admit("::ffff:192.0.2.1".parse().unwrap()).is_none());
         assert!(guard.admit(ip(16)).is_some());
         guard.set(10, 10, &[]);
-        assert!(guard.admit(ip(15)).is_some());
+        let inside = guard.admit(ip(15)).unwrap();
+        guard.set(10, 10, &bans);
+        assert!(evicted(&inside), "banned while inside");
+    }
+
+    #[test]
+    fn lowered_limits_take_hold_with_the_next_one() {
+        let guard = Arc::new(Guard::new(100, 100, &[]));
+        let _all: Vec<_> = (0..20).map(|last| guard.admit(ip(last)).unwrap()).collect();
+        guard.set(5, 100, &[]);
+        let _new = guard.admit(ip(50)).unwrap();
+        assert_eq!(guard.connections(), 5);
+        guard.make_room();
+        assert_eq!(guard.connections(), 4);
     }
 
     proptest! {

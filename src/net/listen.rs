@@ -68,6 +68,7 @@ pub fn tcp_and_udp(
 
 fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    only_its_family(&socket, address)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -89,8 +90,14 @@ fn bind_udp(mut address: SocketAddr, count: usize) -> io::Result<Vec<UdpSocket>>
     Ok(sockets)
 }
 
+/// `[::]` is IPv6 and nothing else, so that `0.0.0.0` can be listened on beside it.
+fn only_its_family(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    if address.is_ipv6() { socket.set_only_v6(true) } else { Ok(()) }
+}
+
 fn udp_socket(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    only_its_family(&socket, address)?;
     socket.set_reuse_port(shared)?;
     if let Err(error) = socket.set_recv_buffer_size(RECEIVE_BUFFER) {
         tracing::debug!(%error, "the receive buffer stays as it is");

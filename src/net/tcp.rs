@@ -5,15 +5,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::guard::{Admission, Guard};
 use super::stopped;
 
 /// Out of descriptors or memory: waiting is all that helps, and the waiting connections do not go away.
-const AFTER_ERROR: Duration = Duration::from_millis(100);
+const AFTER_ERROR: Duration = Duration::from_millis(20);
+const WARN_EVERY: Duration = Duration::from_secs(60);
+/// Bytes that wait in the kernel for a slow reader. With more, a reader would seem to stand still for as long as a third of
+/// a big buffer takes.
+const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
 /// Hands every admitted connection to `serve`, each on a task of its own, until `stop` turns true. A connection that
 /// has to make room for another is dropped where it stands.
@@ -22,6 +28,7 @@ where
     S: Fn(TcpStream, SocketAddr, Arc<Admission>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
+    let mut last_warning = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -34,6 +41,7 @@ where
                     continue;
                 };
                 let _ = stream.set_nodelay(true); // fails on a connection that is gone already
+                let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
                 let admission = Arc::new(admission);
                 let serving = serve(stream, peer, admission.clone());
                 tokio::spawn(async move {
@@ -45,7 +53,12 @@ where
             }
             Err(error) if is_the_peers(&error) => debug!(%error, "a connection was gone before it was accepted"),
             Err(error) => {
-                warn!(%error, "accepting failed; going on");
+                // Most likely there are no more descriptors: somebody who sits idle has to give one back.
+                guard.make_room();
+                if last_warning.is_none_or(|at: Instant| at.elapsed() > WARN_EVERY) {
+                    last_warning = Some(Instant::now());
+                    warn!(%error, "accepting failed; going on");
+                }
                 tokio::time::sleep(AFTER_ERROR).await;
             }
         }

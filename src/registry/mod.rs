@@ -15,7 +15,9 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
-use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server};
+use crate::model::{
+    Address, Announce, Change, Facts, Game, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server, owner,
+};
 use per_ip::PerIp;
 pub use restore::Life;
 use wheel::Wheel;
@@ -116,6 +118,8 @@ struct Slot {
     asked: bool,
     /// Whether readers see it. One that no longer answers is kept until its life ends, for its owner to ask about.
     listed: bool,
+    /// Whether it counts for its owner's limit: those that the operator names do not.
+    counted: bool,
     dirty: bool,
 }
 
@@ -236,6 +240,13 @@ impl Registry {
         }
     }
 
+    /// Takes off every entry that `keep` does not want.
+    pub fn retain(&mut self, keep: impl Fn(Address) -> bool) {
+        let gone = |slot: &Slot| slot.server.is_some() && !keep(slot.address);
+        let gone: Vec<u32> = (0u32..).zip(&self.slots).filter(|(_, slot)| gone(slot)).map(|(at, _)| at).collect();
+        gone.into_iter().for_each(|at| self.remove(at));
+    }
+
     /// Whether anything changed since the last drain.
     pub fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
@@ -268,14 +279,14 @@ impl Registry {
     }
 
     fn add(&mut self, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
-        let ip = announce.address.ip();
         let word = self.words.get(&announce.address).map(|word| word.word);
-        if self.len() >= self.settings.servers_max {
-            return Outcome::Refused(Refusal::Full);
-        }
-        let on_ip = self.per_ip.count(ip);
-        if on_ip >= self.settings.servers_per_ip_max && word.is_none() {
-            return Outcome::Refused(Refusal::FullForIp);
+        if word.is_none() {
+            if self.len() >= self.settings.servers_max {
+                return Outcome::Refused(Refusal::Full);
+            }
+            if self.per_ip.count(owner(announce.address.ip())) >= self.settings.servers_per_ip_max {
+                return Outcome::Refused(Refusal::FullForIp);
+            }
         }
         let proven_at_ms = announce.proven_at_ms;
         let game = announce.game.clone();
@@ -421,6 +432,7 @@ impl Registry {
     /// Makes one entry what the operator's word, or its absence, says; true if that changed anything.
     fn heed(&mut self, address: Address, now: Now) -> bool {
         let word = self.words.get(&address).cloned();
+        self.recount(address, word.is_none());
         if let Some((at, slot)) = self.slot_of(address) {
             let Some(server) = &mut slot.server else { return false };
             if word.as_ref().is_none_or(|word| word.game == server.game) {
@@ -445,9 +457,21 @@ impl Registry {
         true
     }
 
+    /// Whether an entry counts for its owner's limit from now on.
+    fn recount(&mut self, address: Address, counts: bool) {
+        let Some((_, slot)) = self.slot_of(address) else { return };
+        if std::mem::replace(&mut slot.counted, counts) != counts {
+            let ip = owner(address.ip());
+            if counts { self.per_ip.add(ip) } else { self.per_ip.remove(ip) }
+        }
+    }
+
     fn insert(&mut self, server: Server, end_ms: u64, asked: bool, listed: bool) -> u32 {
         let address = server.address;
-        self.per_ip.add(address.ip());
+        let counted = !self.words.contains_key(&address);
+        if counted {
+            self.per_ip.add(owner(address.ip()));
+        }
         let at = self.place(Slot {
             address,
             end_ms,
@@ -458,6 +482,7 @@ impl Registry {
             misses: 0,
             asked,
             listed,
+            counted,
             dirty: false,
         });
         let Registry { by_address, slots, hasher, .. } = self;
@@ -484,11 +509,13 @@ impl Registry {
     fn remove(&mut self, at: u32) {
         let Some(slot) = self.slots.get_mut(at as usize) else { return };
         slot.server = None;
-        let address = slot.address;
+        let (address, counted) = (slot.address, slot.counted);
         if let Ok(entry) = self.by_address.find_entry(self.hasher.hash_one(address), |&other| other == at) {
             entry.remove();
         }
-        self.per_ip.remove(address.ip());
+        if counted {
+            self.per_ip.remove(owner(address.ip()));
+        }
         self.free.push(at);
         self.mark(at);
     }

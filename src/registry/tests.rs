@@ -115,9 +115,12 @@ fn limits_hold_for_newcomers_and_places_come_free() {
     }
     let third = announce(address(1, 3), 0, 0);
     assert_eq!(registry.apply(&third, at(0)), Outcome::Refused(Refusal::FullForIp));
-    // The operator's own servers do not count against the limit per address.
+    // The operator's own servers do not count against the limit per address, nor does the limit hold for them.
     registry.apply(&words(address(1, 3), "iceball", 1), at(0));
     assert_eq!(registry.apply(&third, at(0)), Outcome::Added);
+    registry.apply(&words(address(1, 1), "iceball", 1), at(0));
+    assert_eq!(registry.per_ip.count(address(1, 1).ip()), 2, "one is named now, another no longer");
+    registry.apply(&words(address(1, 3), "iceball", 1), at(0));
     for ip in 2..=4 {
         registry.apply(&announce(address(ip, 1), 0, 0), at(0));
     }
@@ -125,6 +128,18 @@ fn limits_hold_for_newcomers_and_places_come_free() {
     registry.expire(at(LIFE_MS + 1_000), 100);
     assert!(registry.is_empty() && registry.per_ip.is_empty());
     assert_eq!(registry.apply(&announce(address(9, 1), LIFE_MS, 0), at(LIFE_MS + 1_000)), Outcome::Added);
+}
+
+#[test]
+fn what_is_banned_later_goes_and_its_place_comes_free() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    for (ip, port) in [(1, 1), (1, 2), (2, 1)] {
+        registry.apply(&announce(address(ip, port), 0, 0), at(0));
+    }
+    registry.retain(|server| server.ip() != address(1, 1).ip());
+    assert_eq!(registry.len(), 1);
+    assert!(registry.listed(address(2, 1)).is_some() && registry.listed(address(1, 1)).is_none());
+    assert_eq!(registry.per_ip.count(address(1, 1).ip()), 0);
 }
 
 #[test]

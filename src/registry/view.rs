@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -55,17 +54,12 @@ pub struct View {
     lists: Mutex<Vec<List>>,
 }
 
-#[derive(Clone)]
 struct List {
     renderer: Arc<dyn Renderer>,
     cell: Arc<ListCell>,
 }
 
-#[derive(Default)]
-struct ListCell {
-    rendered: OnceLock<Arc<Rendered>>,
-    asked: AtomicBool,
-}
+type ListCell = OnceLock<Arc<Rendered>>;
 
 impl View {
     pub fn new(serial: u64, published_at_ms: u64, servers: Vec<Arc<Server>>) -> View {
@@ -95,25 +89,7 @@ impl View {
     /// This view as the renderer shows it: rendered by the first who asks, shared by the others.
     pub fn list(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
         let Some(cell) = self.cell(renderer) else { return Arc::new(Rendered::new(renderer.render(self))) };
-        cell.asked.store(true, Ordering::Relaxed);
-        self.fill(&cell, renderer)
-    }
-
-    /// Renders what readers of an earlier view asked for, so that they find it ready in this one, while `go_on` says so.
-    pub fn warm(&self, earlier: &View, go_on: impl Fn() -> bool) {
-        let lists = earlier.lists.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for List { renderer, cell } in lists {
-            if cell.asked.load(Ordering::Relaxed)
-                && go_on()
-                && let Some(cell) = self.cell(&renderer)
-            {
-                self.fill(&cell, &renderer);
-            }
-        }
-    }
-
-    fn fill(&self, cell: &ListCell, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
-        cell.rendered.get_or_init(|| Arc::new(Rendered::new(renderer.render(self)))).clone()
+        cell.get_or_init(|| Arc::new(Rendered::new(renderer.render(self)))).clone()
     }
 
     fn cell(&self, renderer: &Arc<dyn Renderer>) -> Option<Arc<ListCell>> {
@@ -190,7 +166,7 @@ impl Publisher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[derive(Default)]
     struct Count(AtomicUsize);
@@ -203,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_rendered_once_and_again_only_for_those_who_asked() {
+    fn a_list_is_rendered_once_per_view() {
         let counter = Arc::new(Count::default());
         let renderer: Arc<dyn Renderer> = counter.clone();
         let rendered = || counter.0.load(Ordering::Relaxed);
@@ -214,12 +190,8 @@ mod tests {
         assert_eq!(rendered(), 1);
 
         let second = View::new(2, 0, Vec::new());
-        second.warm(&first, || true);
+        assert_ne!(second.list(&renderer).etag, body.etag);
         assert_eq!(rendered(), 2);
-        let third = View::new(3, 0, Vec::new());
-        third.warm(&second, || true);
-        assert_eq!(rendered(), 2, "nobody asked the second view");
-        assert_ne!(second.list(&renderer).etag, first.list(&renderer).etag);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use rusqlite::Connection;
@@ -27,6 +28,8 @@ use history::Reader;
 pub use restore::Restored;
 use writer::Writer;
 
+/// How long the last write may take when the program stops.
+const STOP_MAX: Duration = Duration::from_secs(5);
 /// The name of the lock; it stays, and means nothing unless a process holds it.
 const LOCK: &str = "rallypoint.lock";
 
@@ -115,12 +118,22 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what the hub has published, and ends the thread.
+    /// Writes what the hub has published, and ends the thread. A disk that hangs is not waited for.
     pub fn stop(mut self) {
-        if let Some((stop, thread)) = self.thread.take() {
-            drop(stop);
-            let _ = thread.join(); // a thread that panicked has already said so
+        let Some((stop, thread)) = self.thread.take() else { return };
+        drop(stop);
+        let began = Instant::now();
+        while !thread.is_finished() {
+            if began.elapsed() > STOP_MAX {
+                return warn!("{}: the last changes are not written: the disk takes too long", self.path.display());
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// The thread, if it has died: it never ends by itself.
+    pub fn dead_thread(&self) -> Option<&JoinHandle<()>> {
+        self.thread.as_ref().map(|(_, thread)| thread).filter(|thread| thread.is_finished())
     }
 
     pub fn set_history(&self, settings: history::Settings) {

@@ -1,7 +1,6 @@
 //! The store against files that are new, old, foreign, damaged and full.
 
 use std::io::{Seek, SeekFrom};
-use std::time::Duration;
 
 use super::*;
 use crate::model::{

@@ -2,17 +2,21 @@
 //! header names in title case (`Length`, not `length`), a `Length` beside every `Content-Length`, no chunks.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, HttpBody};
-use axum::http::{HeaderName, HeaderValue, Request, Response, header};
+use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_io_timeout::TimeoutStream;
@@ -42,12 +46,9 @@ pub async fn serve_connection(
     limits: HttpLimits,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut stream = TimeoutStream::new(stream);
+    let mut stream = TimeoutStream::new(Touching { stream, admission });
     stream.set_write_timeout(Some(limits.idle));
-    let service = service_fn(move |request: Request<Incoming>| {
-        admission.touch();
-        answer(router.clone(), peer, request)
-    });
+    let service = service_fn(move |request: Request<Incoming>| answer(router.clone(), peer, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.idle)
@@ -67,6 +68,46 @@ pub async fn serve_connection(
     }
 }
 
+/// A stream whose connection counts as active whenever the other side takes something.
+struct Touching {
+    stream: TcpStream,
+    admission: Arc<Admission>,
+}
+
+impl AsyncRead for Touching {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Touching {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.admission.touch();
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.admission.touch();
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
 async fn answer(
     mut router: Router,
     peer: SocketAddr,
@@ -75,12 +116,15 @@ async fn answer(
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(Peer(peer));
     let mut response = router.call(request).await?;
-    if !response.headers().contains_key(header::CONTENT_LENGTH)
+    if response.status() != StatusCode::NOT_MODIFIED
+        && !response.headers().contains_key(header::CONTENT_LENGTH)
         && let Some(size) = response.body().size_hint().exact()
     {
         response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
     }
-    if let Some(size) = response.headers().get(header::CONTENT_LENGTH).cloned() {
+    // A 304 has no body, and says nothing of the length of what it stands for.
+    let has_body = response.status() != StatusCode::NOT_MODIFIED;
+    if let Some(size) = response.headers().get(header::CONTENT_LENGTH).cloned().filter(|_| has_body) {
         response.headers_mut().insert(LENGTH, size);
     }
     let nosniff = HeaderValue::from_static("nosniff");

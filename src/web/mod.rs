@@ -134,14 +134,13 @@ impl Site {
 
     /// The newest view as a renderer shows it. A long list is made off the threads that serve others.
     fn render(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
-        let view = self.hub.view();
         let render = || {
             let started = Instant::now();
-            let list = view.list(renderer);
+            let list = self.hub.list(renderer);
             self.metrics.render.observe(started.elapsed().as_secs_f64());
             list
         };
-        if view.servers.len() < LONG_LIST { render() } else { tokio::task::block_in_place(render) }
+        if self.hub.view().servers.len() < LONG_LIST { render() } else { tokio::task::block_in_place(render) }
     }
 }
 

@@ -349,6 +349,37 @@ fn the_doctor_tells_what_was_seen() {
 }
 
 #[test]
+fn the_doctors_command() {
+    let server = Server::start(&[]);
+    let master = format!("http://{}", server.address("web.listen"));
+    let doctor = |arguments: &[&str]| {
+        let output = command().arg("doctor").args(arguments).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let (code, said, _) = doctor(&[&master, "iceball", "127.0.0.1:1"]);
+    assert_eq!(code, 1);
+    assert!(said.contains("Nothing was seen of 127.0.0.1:1") && said.contains("port 27790"), "{said}");
+    Game::new(server.address("iceball.listen")).announce(&announcement(b"here", 1, 0));
+    until("it", || server.listed().pop());
+    let (code, said, _) = doctor(&[&master, "iceball", "127.0.0.1:1"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("Listed, proven by cookie") && said.contains("brought the cookie back"), "{said}");
+    let (code, json, _) = doctor(&[&master, "iceball", "127.0.0.1:1", "--json"]);
+    assert_eq!((code, &serde_json::from_str::<Value>(&json).unwrap()["listed"]), (0, &json!(true)));
+    for (arguments, code, says) in [
+        (&["iceball"][..], 2, "required"),
+        (&[&master, "iceball", "nonsense"], 2, "not an address"),
+        (&["netpanzer://x", "iceball", "127.0.0.1:1"], 2, "only a Rallypoint"),
+        (&["http://127.0.0.1:1", "iceball", "127.0.0.1:1"], 3, "127.0.0.1:1"),
+    ] {
+        let (found, _, said) = doctor(arguments);
+        assert_eq!(found, code, "{arguments:?}: {said}");
+        assert!(said.contains(says), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn figures_for_prometheus() {
     let server = Server::start(&[]);
     three(&server);

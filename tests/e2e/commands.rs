@@ -1,5 +1,6 @@
 //! The commands as a person uses them: help, defaults, mistakes, signals.
 
+use std::io::Write;
 use std::process::Output;
 use std::time::Duration;
 
@@ -118,7 +119,10 @@ fn listeners_can_be_turned_off() {
 fn stops_cleanly_and_soon_with_connections_open() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let server = Server::start(&[]);
-        let _idle: Vec<_> = (0..20).map(|_| connect(server.address("web.listen"))).collect();
+        let mut idle: Vec<_> = (0..20).map(|_| connect(server.address("web.listen"))).collect();
+        // One in the middle of its request, one that never reads its answers.
+        idle[0].write_all(b"GET / HTTP/1.1\r\nX").unwrap();
+        idle[1].write_all(&b"GET /style.css HTTP/1.1\r\nHost: x\r\n\r\n".repeat(500)).unwrap();
         Game::new(server.address("iceball.listen")).nothing_came_back();
         server.signal(signal);
         let (status, took, log) = server.end();
@@ -126,6 +130,59 @@ fn stops_cleanly_and_soon_with_connections_open() {
         assert!(took < Duration::from_secs(3), "{signal} took {took:?}");
         assert!(log.contains("stopped"), "{log}");
     }
+}
+
+#[test]
+fn sighup_takes_over_what_can_change() {
+    let folder = Folder::new("reload");
+    let file = folder.write("rallypoint.toml", "");
+    let mut server = Server::start_with(&["--config", file.to_str().unwrap()], &[]);
+    let master = server.address("iceball.listen");
+    let (game, other) = (Game::new(master), Game::on(master, "127.0.0.2".parse().unwrap()));
+    game.announce(&announcement(b"one", 1, 0));
+    other.announce(&announcement(b"to be banned", 1, 0));
+    until("both", || (server.listed().len() == 2).then_some(()));
+    folder.write(
+        "rallypoint.toml",
+        "log = \"debug\"\n[web]\ntitle = \"New\"\n[iceball]\nversion = \"0.3\"\nlife = \"2s\"\n\
+         [guard]\nbans = [\"127.0.0.2\"]\nmax_servers_per_ip = 1\nidle_timeout = \"300ms\"\n",
+    );
+    server.signal(Signal::SIGHUP);
+    server.wait_for_log("configuration reloaded");
+    // Bans take hold of what is there already; the rest keeps its place.
+    until("the banned one to go", || (server.listed().len() == 1).then_some(()));
+    assert_eq!(server.listed()[0]["name"], "one");
+    assert!(server.get("/").text().contains("<title>New"));
+    // The versions, the life, the limit.
+    let answer = game.ask(&announcement(b"old version", 1, 0));
+    assert_eq!(answer[..4], *b"BADV");
+    let mut new = announcement(b"new version", 2, 0);
+    new[6..10].copy_from_slice(&(3u32 << 22).to_le_bytes());
+    game.announce(&new);
+    let full = "/api/v1/check?game=iceball&address=127.0.0.1:2";
+    until("the new limit", || server.get(full).text().contains("too many servers").then_some(()));
+    // The log's level, and the idle time of new connections.
+    game.send(b"nonsense");
+    server.wait_for_log("UnknownMagic");
+    let mut idle = connect(server.address("iceball.listen"));
+    assert_eq!(std::io::Read::read(&mut idle, &mut [0; 10]).unwrap(), 0);
+}
+
+#[test]
+fn one_udp_socket_a_core() {
+    let server = Server::start(&[]);
+    let port = format!(":{:04X} ", server.address("iceball.listen").port());
+    let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
+    let ours = sockets.lines().filter(|line| line.contains(&port)).count();
+    assert_eq!(ours, std::thread::available_parallelism().unwrap().get());
+}
+
+#[test]
+fn out_of_descriptors_the_idle_make_room() {
+    let server = Server::start_after("ulimit -n 200", &["guard.idle_timeout=1h", "guard.max_connections_per_ip=5000"]);
+    assert!(server.log().contains("the system allows only 200 descriptors"), "{}", server.log());
+    let _idle: Vec<_> = (0..300).map(|_| connect(server.address("web.listen"))).collect();
+    assert_eq!(server.get("/healthz").status(), 200);
 }
 
 #[test]
