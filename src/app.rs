@@ -30,6 +30,7 @@ use crate::net::session::{self, Desk, SharedStreamRules};
 use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
 use crate::protocols::{DatagramRules, StreamRules, card, hyperbol, iceball, netpanzer};
+use crate::store::Store;
 use crate::web::{self, Home, HttpLimits, Pages, Site};
 
 /// A cookie key seals for this long, and opens for as long again; longer than any cookie is good for.
@@ -61,6 +62,7 @@ pub struct App {
     stop_threads: Arc<AtomicBool>,
     stop_tasks: watch::Sender<bool>,
     limits: Arc<ArcSwap<HttpLimits>>,
+    store: Option<Store>,
 }
 
 impl App {
@@ -78,8 +80,16 @@ impl App {
                 .context("cannot open a UDP socket to ask game servers")?;
         let door = Arc::new(Door { hub: hub.clone(), prober, ledger });
         let guard = Arc::new(guard);
+        let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
         let mut app = App {
-            site: Site::new(door.clone(), guard.clone(), metrics.clone(), pages, u32::from_ne_bytes(random()?)),
+            site: Site::new(
+                door.clone(),
+                guard.clone(),
+                metrics.clone(),
+                pages,
+                u32::from_ne_bytes(random()?),
+                store.as_ref(),
+            ),
             door,
             metrics,
             hub,
@@ -95,11 +105,13 @@ impl App {
             stop_threads: Arc::default(),
             stop_tasks: watch::Sender::new(false),
             limits: Arc::new(ArcSwap::from_pointee(HttpLimits { idle: config.guard.idle })),
+            store,
             started_with: config.clone(),
             config,
         };
         app.warn_of_odd_settings();
         app.apply_words();
+        app.restore()?;
         app.threads.push(app.hub.start().context("cannot start a thread")?);
         let stop = app.stop_tasks.subscribe();
         app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
@@ -107,6 +119,15 @@ impl App {
         app.tasks.spawn(neighbours::run(app.hub.clone(), app.network.subscribe(), stop));
         app.serve(bound)?;
         Ok(app)
+    }
+
+    /// Lists what was listed before, so that the first who asks sees it, and keeps it from here on.
+    fn restore(&mut self) -> anyhow::Result<()> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let bans = self.guard.bans();
+        store.restore(&self.hub, |ip| bans.contains(ip));
+        self.hub.publish(self.hub.clock.now());
+        store.start(&self.hub).context("cannot start a thread")
     }
 
     fn serve(&mut self, bound: Bound) -> anyhow::Result<()> {
@@ -142,7 +163,8 @@ impl App {
     pub async fn keep(&mut self) -> anyhow::Error {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            if let Some(thread) = self.threads.iter().find(|thread| thread.is_finished()) {
+            let stored = self.store.as_ref().and_then(Store::dead_thread);
+            if let Some(thread) = self.threads.iter().find(|thread| thread.is_finished()).or(stored) {
                 let name = thread.thread().name().unwrap_or("unnamed").to_string();
                 return anyhow::anyhow!("the thread `{name}` has ended: this is a bug. Start the program again");
             }
@@ -187,6 +209,9 @@ impl App {
         });
         self.warn_of_odd_settings();
         self.apply_words();
+        if let Some(store) = &self.store {
+            store.set_history(self.config.history);
+        }
         Ok(())
     }
 
@@ -201,6 +226,10 @@ impl App {
         let all_done = |app: &App| app.guard.connections() == 0 && app.threads.iter().all(JoinHandle::is_finished);
         while !all_done(&self) && Instant::now() < give_up {
             tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        if let Some(store) = self.store {
+            self.hub.publish(self.hub.clock.now()); // the last changes, and then they are written
+            store.stop();
         }
     }
 

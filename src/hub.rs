@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 
 use crate::model::{Address, Change, Now, Server};
 use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
-use crate::registry::{Outcome, Record, Registry, Settings, Target};
+use crate::registry::{Life, Outcome, Record, Registry, Settings, Target};
 
 /// The shortest time between two views: what a burst of changes is gathered into.
 const PACE_MIN: Duration = Duration::from_millis(20);
@@ -177,6 +177,11 @@ impl Hub {
     /// The servers whose turn it is to be asked, at most `most`.
     pub fn due(&self, now: Now, most: usize, out: &mut Vec<Target>) {
         self.registry().due(now, most, out);
+    }
+
+    /// When the lives of listed servers end, this very moment: see [`Registry::lives`].
+    pub fn lives(&self, from: usize, most: usize, now: Now, out: &mut Vec<Life>) -> Option<usize> {
+        self.registry().lives(from, most, now, out)
     }
 
     /// The newest published view.

@@ -1,7 +1,7 @@
 //! Rallypoint: one master server for many games. See ARCHITECTURE.md for the map; in short:
 //!
 //! A datagram goes in a straight line: [`net::udp`] → [`net::guard`] → the card's rule in [`protocols`] → effects
-//! (a reply, a change) → [`hub`] → [`registry`] → view and deltas → [`web`], and the next list. A TCP connection the
+//! (a reply, a change) → [`hub`] → [`registry`] → view and deltas → [`web`], [`store`], and the next list. A TCP connection the
 //! same, through [`net::tcp`].
 //!
 //! [`model`] holds the words that all rooms share; [`bytes`], [`text`] and [`cookie`] are what protocols are made of.
@@ -23,5 +23,6 @@ pub mod model;
 pub mod net;
 pub mod protocols;
 pub mod registry;
+pub mod store;
 pub mod text;
 pub mod web;

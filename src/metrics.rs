@@ -1,6 +1,7 @@
 //! Figures for the operator, in Prometheus' form. Labels are bounded: games with a card, and `other`.
 
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -13,6 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::ledger::Ledger;
 use crate::protocols::card;
 use crate::registry::view::View;
+use crate::store::Status;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfGame {
@@ -91,7 +93,7 @@ impl Metrics {
     }
 
     /// Everything, as text.
-    pub fn text(&self, view: &View, ledger: &Ledger, connections: usize) -> String {
+    pub fn text(&self, view: &View, ledger: &Ledger, connections: usize, store: Option<&Status>) -> String {
         self.servers.clear();
         self.players.clear();
         for card in crate::protocols::CARDS {
@@ -116,8 +118,26 @@ impl Metrics {
         for (label, count) in ledger.counts() {
             let _ = writeln!(text, "rallypoint_events_total{{kind=\"{label}\"}} {count}");
         }
+        if let Some(store) = store {
+            store_text(store, &mut text);
+        }
         text.push_str("# EOF\n");
         text
+    }
+}
+
+/// How what is kept on disk does.
+fn store_text(store: &Status, text: &mut String) {
+    let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
+    for (name, kind, help, value) in [
+        ("store_size_bytes", "gauge", "The file with the list and its history", number(&store.file_bytes)),
+        ("store_failing", "gauge", "1 while nothing can be written", store.is_failing().into()),
+        ("store_failures", "counter", "Attempts to write that failed", number(&store.failures)),
+        ("store_writes", "counter", "Transactions written", number(&store.writes)),
+    ] {
+        let _ = writeln!(text, "# HELP rallypoint_{name} {help}.\n# TYPE rallypoint_{name} {kind}");
+        let total = if kind == "counter" { "_total" } else { "" };
+        let _ = writeln!(text, "rallypoint_{name}{total} {value}");
     }
 }
 
@@ -148,7 +168,7 @@ mod tests {
         let view = View::new(7, 0, vec![server(1, "netpanzer"), server(2, "x\"} 1\nevil"), server(3, "master")]);
         metrics.rtt(20_000);
         metrics.listed("master.json", 1);
-        let text = metrics.text(&view, &ledger, 5);
+        let text = metrics.text(&view, &ledger, 5, None);
         for line in [
             "rallypoint_servers{game=\"netpanzer\"} 1",
             "rallypoint_players{game=\"netpanzer\"} 3",

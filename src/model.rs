@@ -190,7 +190,7 @@ pub struct Details {
 }
 
 /// One who plays. Absent means that the game does not tell.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 pub struct Player {
     #[schema(value_type = String)]
     pub name: Box<str>,
@@ -309,6 +309,8 @@ pub struct Server {
     pub first_seen_ms: u64,
     /// When it last announced itself, or was asked by name of the operator.
     pub last_seen_ms: u64,
+    /// How long it is listed after that; 0 where the operator's word keeps it.
+    pub life_ms: u32,
     pub details: Option<Arc<Details>>,
     pub keys: Option<Arc<HeartbeatKeys>>,
 }
@@ -337,6 +339,7 @@ impl Server {
             rtt_us: None,
             first_seen_ms: seen_ms,
             last_seen_ms: seen_ms,
+            life_ms: 0,
             details: facts.details.clone(),
             keys: None,
         }
@@ -419,6 +422,13 @@ pub enum Change<'a> {
     Quit {
         address: Address,
         master: bool,
+    },
+    /// A server that was listed before a restart is listed again, for what is left of its life.
+    Restore {
+        server: Arc<Server>,
+        ends_at_ms: u64,
+        /// Where it can be asked: how soon.
+        ask_in_ms: u64,
     },
     /// The operator's words on servers, all of them; they replace the earlier ones.
     Words(Arc<[OperatorWord]>),

@@ -1,6 +1,7 @@
 //! The commands. Data goes to stdout, messages to stderr; the exit code says how it went.
 
 mod announce;
+mod backup;
 mod config;
 mod doctor;
 mod export;
@@ -38,6 +39,8 @@ const AFTER_HELP: &str = "Start with `rallypoint serve`: it needs no file.\n\n\
 enum Command {
     /// Run the master server: on the defaults, or with your file
     Serve(serve::Arguments),
+    /// Copy the file with the list and its history, while the server runs
+    Backup(backup::Arguments),
     /// Print the commented default configuration, or check a file
     Config(config::Arguments),
     /// Show the servers that a master knows
@@ -92,6 +95,7 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
 pub fn run() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Backup(arguments) => backup::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
         Command::List(arguments) => list::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),

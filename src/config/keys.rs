@@ -29,6 +29,17 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        path: "data_dir",
+        doc: "The folder for what survives a restart: the list and its history, in one file. Made when it is missing.\n\
+              Empty: nothing is kept.",
+        default: "\"rallypoint-data\"",
+        example: "",
+        set: |config, item| {
+            config.data_dir = file(item)?;
+            Ok(())
+        },
+    },
+    Key {
         path: "web.listen",
         doc: "Where the page and the API are served. An empty list turns the listener off; \"[::]:8080\" is IPv6 only, so\n\
               name both for both.",
@@ -266,6 +277,26 @@ pub const KEYS: &[Key] = &[
         example: "",
         set: |config, item| {
             config.probe.per_second_max = item.integer(1, 1_000_000)? as u32;
+            Ok(())
+        },
+    },
+    Key {
+        path: "history.every",
+        doc: "How often players are counted. Counts are kept for a day, means of 5 minutes for a month, of an hour for a year.",
+        default: "\"60s\"",
+        example: "",
+        set: |config, item| {
+            config.history.every_s = item.duration(Duration::from_secs(1), Duration::from_secs(3_600))?.as_secs();
+            Ok(())
+        },
+    },
+    Key {
+        path: "history.max_mib",
+        doc: "How large the file in data_dir may become, in MiB; beyond, the oldest history goes first. 0: no history.",
+        default: "512",
+        example: "",
+        set: |config, item| {
+            config.history.bytes_max = (item.integer(0, 1_000_000)? as u64) << 20;
             Ok(())
         },
     },

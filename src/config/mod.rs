@@ -18,12 +18,16 @@ use tracing::Level;
 use crate::model::{Address, Game, OperatorWord, Word};
 use crate::protocols::{hyperbol, iceball, netpanzer};
 use crate::registry::Settings;
+use crate::store::history;
 use keys::{KEYS, Key};
 use value::Item;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub log: Level,
+    /// None: nothing is kept on disk.
+    pub data_dir: Option<PathBuf>,
+    pub history: history::Settings,
     pub web: Web,
     pub iceball: Iceball,
     pub netpanzer: Netpanzer,
@@ -93,6 +97,8 @@ impl Default for Config {
     fn default() -> Config {
         let mut config = Config {
             log: Level::INFO,
+            data_dir: None,
+            history: history::Settings { every_s: 0, bytes_max: 0 },
             web: Web {
                 listen: Vec::new(),
                 title: String::new(),
@@ -214,7 +220,8 @@ impl Config {
     /// The keys whose values differ between two configurations and cannot change while the program runs.
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let changed = self.listeners().into_iter().zip(new.listeners()).filter(|(old, new)| old != new);
-        changed.map(|((path, _), _)| path).collect()
+        let data_dir = (self.data_dir != new.data_dir).then_some("data_dir");
+        changed.map(|((path, _), _)| path).chain(data_dir).collect()
     }
 
     fn listeners(&self) -> [(&'static str, &Vec<SocketAddr>); 5] {

@@ -4,6 +4,7 @@
 //! [`Registry::drain`]; [`view`] turns those into the published list and its deltas.
 
 mod per_ip;
+mod restore;
 pub mod view;
 mod wheel;
 
@@ -18,6 +19,7 @@ use crate::model::{
     Address, Announce, Change, Facts, Game, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server, owner,
 };
 use per_ip::PerIp;
+pub use restore::Life;
 use wheel::Wheel;
 
 /// A stamp this far ahead of now was made before the clock was set back, and stands in nobody's way.
@@ -166,6 +168,7 @@ impl Registry {
             }
             Change::Miss { address, game } => self.miss(*address, game),
             Change::Quit { address, master } => self.quit(*address, *master),
+            Change::Restore { server, ends_at_ms, ask_in_ms } => self.restore(server, *ends_at_ms, *ask_in_ms, now),
             Change::Words(words) => self.set_words(words, now),
         }
     }
@@ -290,6 +293,7 @@ impl Registry {
         let mut server = Server::new(announce.address, game, announce.proof, proven_at_ms, &announce.facts);
         server.word = word.unwrap_or_default();
         server.rtt_us = announce.rtt_us;
+        server.life_ms = whole_life(announce.life_ms);
         server.keys = announce.keys.clone();
         let at = self.insert(server, end_ms, announce.asked, true);
         if announce.asked {
@@ -329,6 +333,7 @@ impl Registry {
                 rtt_us: announce.rtt_us,
                 first_seen_ms: if same_game { said.first_seen_ms } else { announce.proven_at_ms },
                 last_seen_ms: announce.proven_at_ms,
+                life_ms: whole_life(announce.life_ms),
                 keys: announce.keys.clone(),
                 ..said
             });
@@ -360,8 +365,8 @@ impl Registry {
         let unchanged = server.keys.as_ref() == Some(keys);
         let published_age_ms = now.unix_ms.abs_diff(server.last_seen_ms);
         if !unchanged || published_age_ms >= life_ms / REPUBLISH_PART {
-            let keys = Some(keys.clone());
-            *server = Arc::new(Server { keys, last_seen_ms: now.unix_ms, ..Server::clone(server) });
+            let (keys, life_ms) = (Some(keys.clone()), whole_life(life_ms));
+            *server = Arc::new(Server { keys, last_seen_ms: now.unix_ms, life_ms, ..Server::clone(server) });
             self.mark(at);
         }
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
@@ -559,6 +564,11 @@ impl Registry {
             self.dirty.push(at);
         }
     }
+}
+
+/// A life as a server shows it.
+fn whole_life(life_ms: u64) -> u32 {
+    u32::try_from(life_ms).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

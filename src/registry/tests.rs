@@ -309,6 +309,40 @@ fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
     assert!(registry.is_empty());
 }
 
+#[test]
+fn what_is_restored_lives_for_what_is_left_and_knows_the_limits() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let known = |port: u16| {
+        let mut server = Server::new(address(1, port), Game::Known("iceball"), Proof::Cookie, T, &Facts::default());
+        server.life_ms = LIFE_MS as u32;
+        Arc::new(server)
+    };
+    let restore =
+        |port: u16, ends_ms: u64| Change::Restore { server: known(port), ends_at_ms: T + ends_ms, ask_in_ms: 0 };
+    assert_eq!(registry.apply(&restore(1, 100_000), at(100_000)), Outcome::Refused(Refusal::Late));
+    for port in 1..=6 {
+        assert_eq!(registry.apply(&restore(port, 110_000), at(100_000)), Outcome::Added, "beyond two for an address");
+    }
+    assert_eq!(registry.apply(&restore(7, 110_000), at(100_000)), Outcome::Refused(Refusal::Full));
+    assert_eq!(registry.apply(&restore(1, 110_000), at(100_000)), Outcome::Stale);
+    let mut lives = Vec::new();
+    assert_eq!(registry.lives(0, 4, at(101_000), &mut lives), Some(4));
+    assert_eq!(registry.lives(4, 4, at(101_000), &mut lives), None);
+    let expected = |port| Life { address: address(1, port), ends_at_ms: T + 110_000 };
+    assert_eq!(lives, (1..=6).map(expected).collect::<Vec<_>>());
+    // A life that it had before goes on, and its next proof is like any other.
+    assert_eq!(registry.apply(&announce(address(1, 1), 105_000, 1), at(105_000)), Outcome::Changed);
+    registry.expire(at(111_000), 100);
+    assert_eq!(registry.len(), 1);
+
+    // The clock was set back by an hour meanwhile: no life is longer than it ever was.
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let back = Now { mono_ms: at(0).mono_ms, unix_ms: T - 3_600_000 };
+    assert_eq!(registry.apply(&restore(1, LIFE_MS), back), Outcome::Added);
+    registry.expire(at(LIFE_MS * 5 / 4 + 1_000), 100);
+    assert!(registry.is_empty());
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Announce { ip: u8, port: u16, age_ms: u64, players: u16, other_game: bool },

@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 use super::filter::{Filter, Wrong};
 use super::json::ServerJson;
 use super::reply::{self, Fresh};
-use super::{JSON, Peer, Site, check, events};
+use super::{JSON, Peer, Site, check, events, history};
 use crate::model::{Address, Game, HeartbeatKeys, MASTER};
 use crate::protocols::{Heartbeat, Verdict, card, iceball, is_one_host, netpanzer};
 use crate::registry::view::{Renderer, View};
@@ -42,6 +42,8 @@ pub fn routes() -> (Router<Arc<Site>>, utoipa::openapi::OpenApi) {
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(list, announce))
         .routes(routes!(one))
+        .routes(routes!(history::server))
+        .routes(routes!(history::game))
         .routes(routes!(events::events))
         .routes(routes!(check::check))
         .split_for_parts();

@@ -6,11 +6,13 @@ mod check;
 mod doctor;
 mod events;
 mod filter;
+mod history;
 mod http;
 mod json;
 mod lists;
 mod manual;
 mod page;
+pub mod plot;
 mod reply;
 mod template;
 
@@ -36,6 +38,7 @@ use crate::protocols::bloodmasters::list::emit_bans;
 use crate::protocols::bloodmasters::serve::ServerLines;
 use crate::protocols::iceball::{self, list::MasterJson};
 use crate::registry::view::{Rendered, Renderer};
+use crate::store::{Status, Store};
 use events::Events;
 use filter::Filter;
 pub use http::{HttpLimits, serve_connection};
@@ -64,6 +67,9 @@ pub struct Site {
     lists: Lists<Filter>,
     events: Events,
     openapi: Rendered,
+    /// What survives; none where nothing is kept.
+    history: Option<history::Access>,
+    store: Option<Arc<Status>>,
 }
 
 /// What follows from the configuration: renderers and files. Replaced as a whole.
@@ -107,7 +113,14 @@ impl Pages {
 
 impl Site {
     /// `run` tells this run of the program from others.
-    pub fn new(door: Arc<Door>, guard: Arc<Guard>, metrics: Arc<Metrics>, pages: Pages, run: u32) -> Arc<Site> {
+    pub fn new(
+        door: Arc<Door>,
+        guard: Arc<Guard>,
+        metrics: Arc<Metrics>,
+        pages: Pages,
+        run: u32,
+        store: Option<&Store>,
+    ) -> Arc<Site> {
         let (_, document) = api::routes();
         Arc::new(Site {
             hub: door.hub.clone(),
@@ -118,6 +131,8 @@ impl Site {
             lists: Lists::default(),
             events: Events::new(run),
             openapi: Rendered::new(document.to_pretty_json().unwrap_or_default()),
+            history: store.map(|store| history::Access::new(store.reader())),
+            store: store.map(Store::status),
         })
     }
 
@@ -222,7 +237,7 @@ async fn ready(State(site): State<Arc<Site>>) -> Json<Ready> {
 }
 
 async fn metrics(State(site): State<Arc<Site>>) -> Response {
-    let text = site.metrics.text(&site.hub.view(), &site.door.ledger, site.guard.connections());
+    let text = site.metrics.text(&site.hub.view(), &site.door.ledger, site.guard.connections(), site.store.as_deref());
     let mut response = Response::new(text.into());
     reply::set(&mut response, header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8");
     response

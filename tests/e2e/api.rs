@@ -115,7 +115,14 @@ fn caching_encodings_and_other_origins() {
 fn the_openapi_document_describes_every_path() {
     let server = Server::start(&[]);
     let document = server.json("/api/v1/openapi.json");
-    for path in ["/api/v1/servers", "/api/v1/servers/{game}/{address}", "/api/v1/events", "/api/v1/check"] {
+    for path in [
+        "/api/v1/servers",
+        "/api/v1/servers/{game}/{address}",
+        "/api/v1/events",
+        "/api/v1/check",
+        "/api/v1/servers/{game}/{address}/history",
+        "/api/v1/history",
+    ] {
         assert!(document["paths"].get(path).is_some(), "{path}");
     }
     assert!(document["paths"]["/api/v1/servers"].get("post").is_some());

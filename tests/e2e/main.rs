@@ -17,5 +17,6 @@ mod hyperbol;
 mod iceball;
 mod netpanzer;
 mod real_programs;
+mod store;
 mod support;
 mod tools;

@@ -60,6 +60,7 @@ impl Drop for Folder {
 pub struct Server {
     child: Child,
     log: Arc<Mutex<String>>,
+    reader: Option<std::thread::JoinHandle<()>>,
     listening: HashMap<String, SocketAddr>,
 }
 
@@ -85,6 +86,8 @@ impl Server {
         for key in LISTENERS {
             command.args(["--set", &format!("{key}=127.0.0.1:0")]);
         }
+        // Nothing on disk, unless a test names a folder.
+        command.args(["--set", "data_dir="]);
         for assignment in set {
             command.args(["--set", assignment]);
         }
@@ -92,14 +95,14 @@ impl Server {
         let log = Arc::<Mutex<String>>::default();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let shared = log.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let mut log = shared.lock().unwrap();
                 log.push_str(&line);
                 log.push('\n');
             }
         });
-        let mut server = Server { child, log, listening: HashMap::new() };
+        let mut server = Server { child, log, reader: Some(reader), listening: HashMap::new() };
         server.wait_for_log("is ready");
         for line in server.log().lines() {
             if let Some((before, address)) = line.split_once(": listening on ") {
@@ -137,6 +140,7 @@ impl Server {
         let start = Instant::now();
         let status = until("the program to end", || self.child.try_wait().unwrap());
         let took = start.elapsed();
+        self.reader.take().unwrap().join().unwrap(); // its last words, too
         (status, took, self.log())
     }
 

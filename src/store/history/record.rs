@@ -1,0 +1,285 @@
+//! The writing side of history: counts, the tiers that they go into when an hour is over, and what has to go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::series::{self, Counted, Point};
+use super::{HOUR_S, Settings, TIERS, Tier};
+use crate::model::Server;
+use crate::registry::view::View;
+
+/// Servers counted one by one; of more, those without players are left out first. Games are counted whole.
+const SERVERS_MAX: usize = 50_000;
+/// Games counted; anybody can make up a name.
+const GAMES_MAX: usize = 256;
+/// Series that go into the tiers in one go, so that nothing else has to wait for long.
+const SERIES_AT_ONCE: u32 = 250;
+/// Free pages in the file before some are given back to the system, and how many at once.
+const FREE_PAGES_MAX: i64 = 4_096;
+const PAGES_AT_ONCE: i64 = 512;
+
+/// Counts and thins. What it remembers can be forgotten: thinning the same hour twice changes nothing.
+#[derive(Default)]
+pub struct Recorder {
+    counted_s: u64,
+    /// The last series of the hour under way that is in the tiers.
+    done: u32,
+    /// Games that have been seen: they are counted when nobody is there, too.
+    games: Option<BTreeSet<String>>,
+    more: bool,
+}
+
+impl Recorder {
+    /// Whether a count is due: at full multiples of the pace, so that a restart neither doubles nor skips one.
+    pub fn is_due(&self, now_ms: u64, settings: Settings) -> bool {
+        settings.bytes_max > 0 && slot_s(now_ms, settings) != self.counted_s
+    }
+
+    /// Counts what is listed.
+    pub fn count(
+        &mut self,
+        connection: &Connection,
+        view: &View,
+        now_ms: u64,
+        settings: Settings,
+    ) -> rusqlite::Result<()> {
+        let at_s = slot_s(now_ms, settings);
+        let mut counted = Vec::new();
+        for server in chosen(view) {
+            let series = series_of(connection, server.game.name(), &server.address.to_string(), at_s)?;
+            let players_x10 = server.players_current.map(|players| u32::from(players) * 10);
+            counted.push((series, players_x10, 100));
+        }
+        for (game, (players, servers)) in self.totals(connection, view, at_s)? {
+            let series = series_of(connection, &game, "", at_s)?;
+            let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+            counted.push((series, Some(narrow(players * 10)), narrow(servers * 100)));
+        }
+        counted.sort_unstable();
+        counted.dedup_by_key(|(series, _, _)| *series);
+        let data = series::pack_sample(&counted);
+        connection.prepare_cached("INSERT OR REPLACE INTO samples VALUES (?1, ?2)")?.execute((at_s as i64, data))?;
+        self.counted_s = at_s;
+        Ok(())
+    }
+
+    /// Players and servers of each game that is or was there.
+    fn totals(
+        &mut self,
+        connection: &Connection,
+        view: &View,
+        at_s: u64,
+    ) -> rusqlite::Result<BTreeMap<String, (u64, u64)>> {
+        let games = match &mut self.games {
+            Some(games) => games,
+            None => self.games.insert(known_games(connection, at_s)?),
+        };
+        let mut totals: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for server in view.games() {
+            let total = totals.entry(server.game.name()).or_default();
+            total.0 += u64::from(server.players_current.unwrap_or(0));
+            total.1 += 1;
+        }
+        for game in totals.keys() {
+            if games.len() >= GAMES_MAX {
+                games.retain(|known| totals.contains_key(known.as_str()));
+            }
+            if games.len() < GAMES_MAX && !games.contains(*game) {
+                games.insert(game.to_string());
+            }
+        }
+        Ok(games.iter().map(|game| (game.clone(), totals.get(game.as_str()).copied().unwrap_or_default())).collect())
+    }
+
+    /// Whether [`Recorder::thin`] has left something to do.
+    pub fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// Does a part of what there is to do with full hours, and with a file that is too large.
+    pub fn thin(&mut self, connection: &Connection, now_ms: u64, settings: Settings) -> rusqlite::Result<()> {
+        self.more = self.thin_part(connection, now_ms, settings)?;
+        Ok(())
+    }
+
+    fn thin_part(&mut self, connection: &Connection, now_ms: u64, settings: Settings) -> rusqlite::Result<bool> {
+        let now_s = now_ms / 1_000;
+        let oldest: Option<i64> = connection.query_row("SELECT min(at) FROM samples", [], |row| row.get(0))?;
+        let Some(hour_s) = oldest.map(|at| at as u64 - at as u64 % HOUR_S).filter(|hour_s| hour_s + HOUR_S <= now_s)
+        else {
+            return shrink(connection, now_s, settings);
+        };
+        let last: Option<u32> = connection
+            .prepare_cached("SELECT max(id) FROM (SELECT id FROM series WHERE id > ?1 ORDER BY id LIMIT ?2)")?
+            .query_row([self.done, SERIES_AT_ONCE], |row| row.get(0))?;
+        if let Some(last) = last {
+            move_to_tiers(connection, hour_s, self.done + 1, last)?;
+            self.done = last;
+            return Ok(true);
+        }
+        let hour = (hour_s as i64, (hour_s + HOUR_S) as i64);
+        connection.execute("DELETE FROM samples WHERE at >= ?1 AND at < ?2", hour)?;
+        self.done = 0;
+        // By the hours that were counted: a clock that is wrong for a moment must not delete a year.
+        forget(connection, hour_s + HOUR_S)?;
+        Ok(true)
+    }
+}
+
+/// The time that a count at this moment belongs to.
+fn slot_s(now_ms: u64, settings: Settings) -> u64 {
+    let now_s = now_ms / 1_000;
+    now_s - now_s % settings.every_s.max(1)
+}
+
+/// The servers that are counted one by one.
+fn chosen(view: &View) -> impl Iterator<Item = &Server> {
+    let busy = |server: &&Server| server.players_current.is_some_and(|players| players > 0);
+    let all = || view.games().map(|server| &**server);
+    all().filter(busy).chain(all().filter(move |server| !busy(server))).take(SERVERS_MAX)
+}
+
+/// The number of a series, new or known.
+fn series_of(connection: &Connection, game: &str, address: &str, at_s: u64) -> rusqlite::Result<u32> {
+    let mut select = connection.prepare_cached("SELECT id FROM series WHERE game = ?1 AND address = ?2")?;
+    if let Some(series) = select.query_row([game, address], |row| row.get(0)).optional()? {
+        return Ok(series);
+    }
+    let sql = "INSERT INTO series (game, address, last) VALUES (?1, ?2, ?3) RETURNING id";
+    connection.prepare_cached(sql)?.query_row((game, address, at_s as i64), |row| row.get(0))
+}
+
+/// The games of the last week.
+fn known_games(connection: &Connection, at_s: u64) -> rusqlite::Result<BTreeSet<String>> {
+    let since_s = at_s.saturating_sub(7 * super::DAY_S) as i64;
+    let mut select = connection.prepare("SELECT game FROM series WHERE address = '' AND last >= ?1 LIMIT ?2")?;
+    let games = select.query_map([since_s, GAMES_MAX as i64], |row| row.get(0))?;
+    games.collect()
+}
+
+/// Puts what was counted in an hour into the tiers, for some of the series.
+fn move_to_tiers(connection: &Connection, hour_s: u64, first: u32, last: u32) -> rusqlite::Result<()> {
+    let mut points: BTreeMap<u32, Vec<Point>> = BTreeMap::new();
+    let mut times = Vec::new();
+    samples(
+        connection,
+        hour_s,
+        hour_s + HOUR_S,
+        first,
+        last,
+        &mut times,
+        |at_s, (series, players_x10, count_x100)| {
+            points.entry(series).or_default().push(Point { at_s, players_x10, count_x100 });
+        },
+    )?;
+    let mut seen = connection.prepare_cached("UPDATE series SET last = ?2 WHERE id = ?1")?;
+    for (series, points) in &points {
+        for tier in &TIERS {
+            match tier.step_s {
+                None => merge(connection, tier, *series, points)?,
+                Some(step_s) => merge(connection, tier, *series, &series::means(points, &times, step_s))?,
+            }
+        }
+        seen.execute((series, hour_s as i64))?;
+    }
+    Ok(())
+}
+
+/// Calls with everything counted from one time to another, for some of the series; `times` are all times of counts.
+pub fn samples(
+    connection: &Connection,
+    from_s: u64,
+    to_s: u64,
+    first: u32,
+    last: u32,
+    times: &mut Vec<u64>,
+    mut each: impl FnMut(u64, Counted),
+) -> rusqlite::Result<()> {
+    let sql = "SELECT at, data FROM samples WHERE at >= ?1 AND at < ?2 ORDER BY at";
+    let mut select = connection.prepare_cached(sql)?;
+    let mut rows = select.query([from_s as i64, to_s as i64])?;
+    while let Some(row) = rows.next()? {
+        let at_s = row.get::<_, i64>(0)? as u64;
+        times.push(at_s);
+        let data = row.get_ref(1)?.as_blob().unwrap_or_default();
+        series::unpack_sample(data, first..=last, |counted| each(at_s, counted));
+    }
+    Ok(())
+}
+
+/// Adds points to a series; a point that is there already is replaced.
+fn merge(connection: &Connection, tier: &Tier, series: u32, points: &[Point]) -> rusqlite::Result<()> {
+    for points in points.chunk_by(|a, b| tier.chunk_of(a.at_s) == tier.chunk_of(b.at_s)) {
+        let Some(first) = points.first() else { continue };
+        let start_s = tier.chunk_of(first.at_s);
+        let mut all: BTreeMap<u64, Point> = BTreeMap::new();
+        let known = chunk(connection, tier, start_s, series)?;
+        all.extend(known.into_iter().chain(points.iter().copied()).map(|point| (point.at_s, point)));
+        let all: Vec<Point> = all.into_values().collect();
+        let data = series::pack(start_s, &all);
+        let sql = "INSERT OR REPLACE INTO history VALUES (?1, ?2, ?3, ?4)";
+        connection.prepare_cached(sql)?.execute((tier.id, start_s as i64, series, data))?;
+    }
+    Ok(())
+}
+
+/// The points of one row; none where there is no row, or it makes no sense.
+pub fn chunk(connection: &Connection, tier: &Tier, start_s: u64, series: u32) -> rusqlite::Result<Vec<Point>> {
+    let sql = "SELECT data FROM history WHERE tier = ?1 AND start = ?2 AND series = ?3";
+    let mut select = connection.prepare_cached(sql)?;
+    let data: Option<Vec<u8>> = select.query_row((tier.id, start_s as i64, series), |row| row.get(0)).optional()?;
+    Ok(data.and_then(|data| series::unpack(start_s, &data)).unwrap_or_default())
+}
+
+/// Deletes what has been kept for long enough.
+fn forget(connection: &Connection, now_s: u64) -> rusqlite::Result<()> {
+    for tier in &TIERS {
+        let until_s = now_s.saturating_sub(tier.keep_s + tier.chunk_s) as i64;
+        let sql = "DELETE FROM history WHERE tier = ?1 AND start <= ?2";
+        connection.prepare_cached(sql)?.execute((tier.id, until_s))?;
+    }
+    forget_series(connection, now_s)
+}
+
+/// Deletes series of which nothing is kept any more.
+fn forget_series(connection: &Connection, now_s: u64) -> rusqlite::Result<()> {
+    let hour_s = now_s - now_s % HOUR_S;
+    let mut oldest_s = hour_s as i64 - HOUR_S as i64;
+    for tier in &TIERS {
+        oldest_s = oldest_s.min(oldest_chunk(connection, tier)?.unwrap_or(i64::MAX));
+    }
+    connection.execute("DELETE FROM series WHERE last < ?1", [oldest_s])?;
+    Ok(())
+}
+
+fn oldest_chunk(connection: &Connection, tier: &Tier) -> rusqlite::Result<Option<i64>> {
+    let mut select = connection.prepare_cached("SELECT min(start) FROM history WHERE tier = ?1")?;
+    select.query_row([tier.id], |row| row.get(0))
+}
+
+/// Deletes the oldest history while the file is too large, a chunk of one tier at a time, and gives free pages back;
+/// true while there is more to do.
+fn shrink(connection: &Connection, now_s: u64, settings: Settings) -> rusqlite::Result<bool> {
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (pages, free, size) = (pragma("page_count")?, pragma("freelist_count")?, pragma("page_size")?);
+    if settings.bytes_max > 0 && ((pages - free) * size) as u64 > settings.bytes_max {
+        let mut oldest: Option<(u64, u8, i64)> = None;
+        for tier in &TIERS {
+            if let Some(start) = oldest_chunk(connection, tier)? {
+                let end_s = start as u64 + tier.chunk_s;
+                oldest = Some(oldest.map_or((end_s, tier.id, start), |other| other.min((end_s, tier.id, start))));
+            }
+        }
+        if let Some((_, tier, start)) = oldest {
+            connection.execute("DELETE FROM history WHERE tier = ?1 AND start = ?2", (tier, start))?;
+            forget_series(connection, now_s)?;
+            return Ok(true);
+        }
+    }
+    if free > FREE_PAGES_MAX {
+        connection.execute_batch(&format!("PRAGMA incremental_vacuum({PAGES_AT_ONCE})"))?;
+        return Ok(true);
+    }
+    Ok(false)
+}

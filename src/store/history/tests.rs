@@ -1,0 +1,261 @@
+//! Years in moments: time is an argument.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use super::*;
+use crate::model::{Address, Facts, Game, Proof, Server};
+use crate::registry::view::View;
+use crate::store::sqlite;
+
+/// A full hour, somewhere in 2025, at the start of a chunk of thirty days.
+const T: u64 = 30 * DAY_S * 678;
+
+struct Book {
+    folder: PathBuf,
+    connection: Connection,
+    recorder: Recorder,
+    settings: Settings,
+}
+
+impl Book {
+    fn new(name: &str, every_s: u64, bytes_max: u64) -> Book {
+        let folder = std::env::temp_dir().join(format!("rallypoint-history-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let connection = sqlite::open(&folder.join(sqlite::FILE)).unwrap();
+        connection.pragma_update(None, "synchronous", "OFF").unwrap();
+        Book { folder, connection, recorder: Recorder::default(), settings: Settings { every_s, bytes_max } }
+    }
+
+    /// Counts at a time, and does what there is to do.
+    fn count(&mut self, at_s: u64, servers: &[(u16, Option<u16>)]) {
+        let now_ms = at_s * 1_000;
+        assert!(self.recorder.is_due(now_ms, self.settings));
+        let transaction = sqlite::begin(&mut self.connection).unwrap();
+        self.recorder.count(&transaction, &view(servers), now_ms, self.settings).unwrap();
+        assert!(!self.recorder.is_due(now_ms, self.settings));
+        self.recorder.thin(&transaction, now_ms, self.settings).unwrap();
+        while self.recorder.has_more() {
+            self.recorder.thin(&transaction, now_ms, self.settings).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+
+    fn reader(&self) -> Reader {
+        Reader::new(self.folder.join(sqlite::FILE))
+    }
+
+    fn server(&self, port: u16, range: Range, now_s: u64) -> Vec<Point> {
+        self.reader().server("tanks", address(port), range, now_s * 1_000).unwrap().unwrap().points
+    }
+
+    fn rows(&self, sql: &str) -> i64 {
+        self.connection.query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    fn used_bytes(&self) -> u64 {
+        let pragma = |name| self.connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
+        ((pragma("page_count") - pragma("freelist_count")) * pragma("page_size")) as u64
+    }
+}
+
+impl Drop for Book {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn address(port: u16) -> Address {
+    Address::new([192, 0, 2, 1].into(), port).unwrap()
+}
+
+fn view(servers: &[(u16, Option<u16>)]) -> View {
+    let server = |(port, players_current): &(u16, Option<u16>)| {
+        let facts = Facts { players_current: *players_current, ..Facts::default() };
+        Arc::new(Server::new(address(*port), Game::Known("tanks"), Proof::Cookie, 0, &facts))
+    };
+    View::new(1, 0, servers.iter().map(server).collect())
+}
+
+#[test]
+fn a_day_comes_back_as_counted_and_in_means() {
+    let mut book = Book::new("day", 60, 1 << 30);
+    let minutes = 26 * 60;
+    for minute in 0..minutes {
+        // Gone for ten minutes in each hour; the other never says how many play.
+        let here = minute % 60 >= 10;
+        let servers = [(1, Some((minute / 60) as u16)), (2, None)];
+        book.count(T + minute * 60, if here { &servers } else { &servers[1..] });
+    }
+    let now_s = T + (minutes - 1) * 60;
+    let day = book.server(1, Range::Day, now_s);
+    assert_eq!(day.len(), 24 * 50 + 1, "every count of 24 hours, from end to end");
+    assert!(day.windows(2).all(|pair| pair[0].at_s < pair[1].at_s));
+    assert_eq!(day.last().unwrap(), &Point { at_s: now_s, players_x10: Some(250), count_x100: 100 });
+    assert_eq!(day[0].players_x10, Some(10));
+
+    let week = book.server(1, Range::Week, now_s);
+    assert_eq!(week.len(), 26 * 10, "five minutes each, two of twelve missing in each hour");
+    assert_eq!(week[0], Point { at_s: T + 600, players_x10: Some(0), count_x100: 100 });
+    let year = book.server(1, Range::Year, now_s);
+    let hour = |hour: u64| Point { at_s: T + hour * HOUR_S, players_x10: Some(hour as u32 * 10), count_x100: 83 };
+    assert_eq!(year, (0..26).map(hour).collect::<Vec<_>>(), "50 of 60 minutes each, the last hour as well");
+    assert_eq!(book.server(2, Range::Week, now_s)[0].players_x10, None);
+
+    let game = book.reader().game("tanks", Range::Year, now_s * 1_000).unwrap().unwrap().points;
+    assert_eq!((game[4].players_x10, game[4].count_x100), (Some(33), 183), "less when one is away");
+    let last_day = book.reader().last_day(now_s * 1_000).unwrap();
+    assert_eq!(last_day.len(), 2);
+    let small = &last_day[&("tanks".to_string(), address(1))];
+    assert!((47..=49).contains(&small.len()), "{}", small.len());
+    assert_eq!(book.reader().server("tanks", address(9), Range::Day, now_s * 1_000).unwrap(), None);
+    assert_eq!(book.reader().game("chess", Range::Day, now_s * 1_000).unwrap(), None);
+}
+
+#[test]
+fn a_game_without_servers_has_none_and_not_nothing() {
+    let mut book = Book::new("empty", 60, 1 << 30);
+    book.count(T, &[(1, Some(3))]);
+    book.count(T + 60, &[]);
+    book.recorder = Recorder::default(); // a restart
+    book.count(T + 120, &[]);
+    let game = book.reader().game("tanks", Range::Day, (T + 120) * 1_000).unwrap().unwrap().points;
+    let counts: Vec<_> = game.iter().map(|point| (point.players_x10, point.count_x100)).collect();
+    assert_eq!(counts, [(Some(30), 100), (Some(0), 0), (Some(0), 0)]);
+}
+
+#[test]
+fn a_year_is_thinned_and_forgotten_in_time() {
+    let mut book = Book::new("year", 6 * HOUR_S, 1 << 30);
+    book.count(T, &[(7, Some(1))]); // seen once
+    let mut now_s = T;
+    for quarter in 1..=400 * 4u64 {
+        now_s = T + quarter * 6 * HOUR_S;
+        book.count(now_s, &[(1, Some((quarter % 40) as u16))]);
+    }
+    let newest = |sql: &str| (now_s as i64 - book.rows(sql)) / DAY_S as i64;
+    assert_eq!(newest("SELECT min(start) FROM history WHERE tier = 0"), 1);
+    assert!((30..=31).contains(&newest("SELECT min(start) FROM history WHERE tier = 1")));
+    assert!((365..=395).contains(&newest("SELECT min(start) FROM history WHERE tier = 2")));
+    let lengths = Range::ALL.map(|range| book.server(1, range, now_s).len());
+    assert_eq!(lengths, [5, 29, 121, 365 * 4 + 1]);
+    assert_eq!(book.rows("SELECT count(*) FROM samples"), 1, "only the hour that is under way");
+    let one = (7, Range::Year);
+    assert_eq!(book.reader().server("tanks", address(one.0), one.1, now_s * 1_000).unwrap(), None);
+    assert_eq!(book.rows("SELECT count(*) FROM series"), 2, "the server and its game");
+    assert!(book.used_bytes() < 256 << 10, "{}", book.used_bytes());
+}
+
+#[test]
+fn the_file_stays_within_its_bound_and_the_oldest_goes_first() {
+    let bound = 96 << 10;
+    let mut book = Book::new("bound", 3 * HOUR_S, bound);
+    let mut random = 1u32;
+    let mut now_s = T;
+    for hour in (0..24 * 20u64).step_by(3) {
+        now_s = T + hour * HOUR_S;
+        // Different players everywhere and always: nothing that packs well.
+        let servers: Vec<_> = (1..=50u16)
+            .map(|port| {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (port, Some((random >> 20) as u16))
+            })
+            .collect();
+        book.count(now_s, &servers);
+        assert!(book.used_bytes() <= bound, "{} in hour {hour}", book.used_bytes());
+    }
+    assert!(book.used_bytes() > bound / 2, "and it is used: {}", book.used_bytes());
+    assert!(book.server(1, Range::Day, now_s).len() >= 7, "the newest is there");
+    let oldest = book.server(1, Range::Month, now_s)[0].at_s;
+    assert!(oldest > T + 2 * DAY_S, "the oldest is not: {} hours of {}", (oldest - T) / HOUR_S, (now_s - T) / HOUR_S);
+}
+
+#[test]
+fn thinning_the_same_hour_twice_changes_nothing() {
+    let mut book = Book::new("twice", 60, 1 << 30);
+    for minute in 0..60 {
+        book.count(T + minute * 60, &[(1, Some(minute as u16)), (2, Some(4))]);
+    }
+    let now_ms = (T + HOUR_S) * 1_000;
+    // Cut short after the series went into the tiers, before the samples were deleted; then a restart.
+    book.recorder.thin(&book.connection, now_ms, book.settings).unwrap();
+    assert!(book.recorder.has_more());
+    let before = book.server(1, Range::Year, T + HOUR_S);
+    book.recorder = Recorder::default();
+    book.count(T + HOUR_S, &[]);
+    assert_eq!(book.server(1, Range::Year, T + HOUR_S), before);
+    assert_eq!(before, [Point { at_s: T, players_x10: Some(295), count_x100: 100 }]);
+}
+
+#[test]
+fn ranges_have_names_and_others_are_refused_by_name() {
+    for range in Range::ALL {
+        assert_eq!(range.name().parse(), Ok(range));
+    }
+    assert_eq!("2d".parse::<Range>().unwrap_err(), "must be 24h, 7d, 30d or 1y, not `2d`");
+}
+
+/// `cargo test --release --lib -- --ignored --nocapture ten_thousand` tells what history costs.
+#[test]
+#[ignore = "a measurement"]
+fn ten_thousand_servers_for_a_day_and_a_bit() {
+    let mut book = Book::new("many", 60, 4 << 30);
+    let mut players = [0u16; 10_000];
+    let mut random = 1u32;
+    let (mut counting, mut thinning, mut longest): (Duration, Duration, Duration) = Default::default();
+    let hours = 26;
+    for minute in 0..hours * 60 {
+        // Half of them are empty; in the others somebody comes or goes every few minutes.
+        for players in &mut players[5_000..] {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *players = match random >> 28 {
+                0 => players.saturating_sub(1),
+                1 => (*players + 1).min(32),
+                _ => *players,
+            };
+        }
+        let servers: Vec<_> = players.iter().enumerate().map(|(at, players)| (at as u16 + 1, Some(*players))).collect();
+        let (view, now_ms) = (view(&servers), (T + minute * 60) * 1_000);
+        let began = Instant::now();
+        let transaction = sqlite::begin(&mut book.connection).unwrap();
+        book.recorder.count(&transaction, &view, now_ms, book.settings).unwrap();
+        transaction.commit().unwrap();
+        counting += began.elapsed();
+        loop {
+            let began = Instant::now();
+            let transaction = sqlite::begin(&mut book.connection).unwrap();
+            book.recorder.thin(&transaction, now_ms, book.settings).unwrap();
+            transaction.commit().unwrap();
+            thinning += began.elapsed();
+            longest = began.elapsed().max(longest);
+            if !book.recorder.has_more() {
+                break;
+            }
+        }
+    }
+    let now_s = T + hours * 3_600 - 60;
+    println!(
+        "a count {:?}, an hour thinned {:?}, at most {longest:?} at a time",
+        counting / (hours as u32 * 60),
+        thinning / hours as u32
+    );
+    println!("{} bytes in the file after {hours} hours", book.used_bytes());
+    for tier in TIERS {
+        let sql = format!("SELECT sum(length(data)) FROM history WHERE tier = {}", tier.id);
+        println!("tier {}: {} bytes of data", tier.id, book.rows(&sql));
+    }
+    for range in Range::ALL {
+        let began = Instant::now();
+        let number = book.server(9_000, range, now_s).len();
+        println!("{}: {number} points in {:?}", range.name(), began.elapsed());
+    }
+    let began = Instant::now();
+    println!(
+        "the last day of all {} servers in {:?}",
+        book.reader().last_day(now_s * 1_000).unwrap().len(),
+        began.elapsed()
+    );
+}

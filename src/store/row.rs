@@ -1,0 +1,205 @@
+//! A server as a row of the file, both directions.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rusqlite::{Connection, Row, named_params};
+
+use crate::model::{Address, Details, Facts, Game, HeartbeatKey, HeartbeatKeys, Proof, Server, VersionText};
+
+const PROOFS: [Proof; 4] = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];
+
+/// An address as bytes: 4 or 16 of the IP address, 2 of the port.
+pub fn address_bytes(address: Address) -> Vec<u8> {
+    let mut bytes = match address.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    bytes.extend(address.port().to_be_bytes());
+    bytes
+}
+
+pub fn address_from(bytes: &[u8]) -> Option<Address> {
+    let (ip, port) = bytes.split_last_chunk::<2>()?;
+    let ip = match ip.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(ip).ok()?),
+        _ => IpAddr::from(<[u8; 16]>::try_from(ip).ok()?),
+    };
+    Address::new(ip, u16::from_be_bytes(*port))
+}
+
+pub fn write(connection: &Connection, server: &Server) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare_cached(
+        "INSERT OR REPLACE INTO servers VALUES (:address, :game, :proof, :proven_at, :first_seen, :last_seen, :life,
+         :rtt_us, :name, :mode, :map, :version, :players, :players_max, :password, :details, :keys)",
+    )?;
+    let details = server.details.as_ref().map(|details| {
+        // Plain data without maps: it always has a text.
+        serde_json::to_string(&(&details.players, &details.rules)).unwrap_or_default()
+    });
+    insert.execute(named_params! {
+        ":address": address_bytes(server.address),
+        ":game": server.game.name(),
+        ":proof": server.verified_by.name(),
+        ":proven_at": server.proven_at_ms as i64,
+        ":first_seen": server.first_seen_ms as i64,
+        ":last_seen": server.last_seen_ms as i64,
+        ":life": server.life_ms,
+        ":rtt_us": server.rtt_us,
+        ":name": server.texts.name(),
+        ":mode": server.texts.mode(),
+        ":map": server.texts.map(),
+        ":version": server.texts.version(),
+        ":players": server.players_current,
+        ":players_max": server.players_max,
+        ":password": server.password,
+        ":details": details,
+        ":keys": server.keys.as_ref().map(|keys| keys_bytes(keys)),
+    })?;
+    Ok(())
+}
+
+pub fn delete(connection: &Connection, address: Address) -> rusqlite::Result<()> {
+    connection.prepare_cached("DELETE FROM servers WHERE address = ?1")?.execute([address_bytes(address)])?;
+    Ok(())
+}
+
+/// What tells one state of a server from another: whatever changes, one of these stamps does.
+pub type Version = (u64, u64);
+
+pub fn version(server: &Server) -> Version {
+    (server.proven_at_ms, server.last_seen_ms)
+}
+
+/// The address and version of every row, and None for a row that makes no sense.
+pub fn versions(connection: &Connection, mut each: impl FnMut(Option<(Address, Version)>)) -> rusqlite::Result<()> {
+    let mut select = connection.prepare_cached("SELECT address, proven_at, last_seen FROM servers")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let read = || Some((address_from(row.get_ref(0).ok()?.as_blob().ok()?)?, (stamp(row, 1)?, stamp(row, 2)?)));
+        each(read());
+    }
+    Ok(())
+}
+
+/// Every row as a server, and None for a row that makes no sense.
+pub fn servers(connection: &Connection, mut each: impl FnMut(Option<Server>)) -> rusqlite::Result<()> {
+    let mut games = HashMap::new();
+    let mut select = connection.prepare("SELECT * FROM servers")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        each(read(row, &mut games));
+    }
+    Ok(())
+}
+
+fn read(row: &Row<'_>, games: &mut HashMap<Box<str>, Game>) -> Option<Server> {
+    let text = |at: usize| row.get_ref(at).ok()?.as_str().ok();
+    let number = |at: usize| row.get::<_, Option<u16>>(at).ok().flatten();
+    let address = address_from(row.get_ref(0).ok()?.as_blob().ok()?)?;
+    let proof = text(2)?;
+    let facts = Facts {
+        name: text(8)?.into(),
+        mode: text(9)?.into(),
+        map: text(10)?.into(),
+        version: VersionText::from(text(11)?).ok()?,
+        players_current: number(12),
+        players_max: number(13),
+        password: row.get(14).ok()?,
+        details: optional(text(15), details_from)?,
+    };
+    let proof = PROOFS.into_iter().find(|known| known.name() == proof)?;
+    let mut server = Server::new(address, game(text(1)?, games), proof, stamp(row, 3)?, &facts);
+    server.first_seen_ms = stamp(row, 4)?;
+    server.last_seen_ms = stamp(row, 5)?;
+    server.life_ms = row.get(6).ok()?;
+    server.rtt_us = row.get(7).ok()?;
+    server.keys = optional(row.get_ref(16).ok()?.as_blob_or_null().ok()?, keys_from)?;
+    Some(server)
+}
+
+/// One name for all servers of a game, not one each.
+fn game(name: &str, games: &mut HashMap<Box<str>, Game>) -> Game {
+    match games.get(name) {
+        Some(game) => game.clone(),
+        None => games.entry(name.into()).or_insert(Game::Other(name.into())).clone(),
+    }
+}
+
+fn stamp(row: &Row<'_>, at: usize) -> Option<u64> {
+    u64::try_from(row.get::<_, i64>(at).ok()?).ok()
+}
+
+/// What is there has to make sense; what is not there does.
+fn optional<A, B>(found: Option<A>, read: impl Fn(A) -> Option<B>) -> Option<Option<Arc<B>>> {
+    match found {
+        Some(found) => Some(Some(Arc::new(read(found)?))),
+        None => Some(None),
+    }
+}
+
+fn details_from(text: &str) -> Option<Details> {
+    let (players, rules) = serde_json::from_str(text).ok()?;
+    Some(Details { players, rules })
+}
+
+/// Keys and values in turn, each behind its length. They are bytes, not text.
+fn keys_bytes(keys: &HeartbeatKeys) -> Vec<u8> {
+    let mut out = Vec::new();
+    for part in keys.0.iter().flat_map(|(key, value)| [key, value]) {
+        let size = u16::try_from(part.len()).unwrap_or(u16::MAX);
+        out.extend(size.to_le_bytes());
+        out.extend(part.iter().take(size.into()));
+    }
+    out
+}
+
+fn keys_from(mut bytes: &[u8]) -> Option<HeartbeatKeys> {
+    let mut next = || -> Option<Option<Box<[u8]>>> {
+        let Some((size, rest)) = bytes.split_first_chunk::<2>() else {
+            return if bytes.is_empty() { Some(None) } else { None };
+        };
+        let (part, rest) = rest.split_at_checked(u16::from_le_bytes(*size).into())?;
+        bytes = rest;
+        Some(Some(part.into()))
+    };
+    let mut keys: Vec<HeartbeatKey> = Vec::new();
+    while let Some(key) = next()? {
+        keys.push((key, next()??));
+    }
+    Some(HeartbeatKeys(keys))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Player;
+
+    #[test]
+    fn addresses_and_keys_come_back() {
+        for text in ["203.0.113.5:20737", "[2001:db8::5]:1"] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address_from(&address_bytes(address)), Some(address));
+        }
+        for bad in [&b""[..], b"12", b"123456789", &[0; 6], &[0; 17]] {
+            assert_eq!(address_from(bad), None, "{bad:?}");
+        }
+        let keys = HeartbeatKeys(vec![(b"port"[..].into(), b"1"[..].into()), (b"\xff"[..].into(), b""[..].into())]);
+        let bytes = keys_bytes(&keys);
+        assert_eq!(keys_from(&bytes), Some(keys));
+        for len in 1..bytes.len() {
+            let cut = keys_from(&bytes[..len]);
+            assert!(cut.is_none_or(|keys| keys.0.len() == 1), "{len}");
+        }
+    }
+
+    #[test]
+    fn details_come_back() {
+        let player = Player { name: "B\"b".into(), team: Some("red".into()), score: Some(-3), ..Player::default() };
+        let details = Details { players: vec![player], rules: vec![("a".into(), "é".into())] };
+        let text = serde_json::to_string(&(&details.players, &details.rules)).unwrap();
+        assert_eq!(details_from(&text), Some(details));
+        assert_eq!(details_from("{}"), None);
+    }
+}

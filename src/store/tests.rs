@@ -1,0 +1,390 @@
+//! The store against files that are new, old, foreign, damaged and full.
+
+use std::io::{Seek, SeekFrom};
+
+use super::*;
+use crate::model::{
+    Address, Announce, Change, Details, Facts, Game, HeartbeatKeys, Now, OperatorWord, Player, Proof, Server, Word,
+};
+use crate::registry::Settings;
+
+const SETTINGS: Settings = Settings { servers_max: 100, servers_per_ip_max: 2, ask_every_ms: 30_000, misses_max: 3 };
+const NO_HISTORY: history::Settings = history::Settings { every_s: 60, bytes_max: 0 };
+const LIFE_MS: u64 = 120_000;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("rallypoint-store-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Folder(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join(sqlite::FILE)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    fn open(&self) -> Result<Store, StoreError> {
+        Store::open(&self.0, NO_HISTORY)
+    }
+
+    /// Runs a hub and a store to their clean end.
+    fn run(&self, changes: &[Change<'_>]) {
+        let hub = hub();
+        let mut store = self.open().unwrap();
+        store.start(&hub).unwrap();
+        hub.apply(changes, hub.clock.now(), |_, _| {});
+        hub.publish(hub.clock.now());
+        store.stop();
+    }
+
+    /// A hub that has what the file has.
+    fn restored(&self) -> (Arc<Hub>, Restored) {
+        let hub = hub();
+        let restored = self.open().unwrap().restore(&hub, |_| false);
+        hub.publish(hub.clock.now());
+        (hub, restored)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn hub() -> Arc<Hub> {
+    Arc::new(Hub::new(SETTINGS))
+}
+
+fn now() -> Now {
+    hub().clock.now()
+}
+
+fn address(port: u16) -> Address {
+    Address::new([192, 0, 2, 1].into(), port).unwrap()
+}
+
+fn announce(port: u16, age_ms: u64, proof: Proof) -> Change<'static> {
+    let player = Player { name: "Bob".into(), team: Some("red".into()), score: Some(-2), ..Player::default() };
+    let details = Details { players: vec![player], rules: vec![("time".into(), "10 \"min\"".into())] };
+    Change::Announce(Announce {
+        address: address(port),
+        game: Game::Known("tanks"),
+        proof,
+        proven_at_ms: now().unix_ms - age_ms,
+        life_ms: LIFE_MS,
+        asked: proof == Proof::Query,
+        rtt_us: Some(1_234),
+        keys: Some(Arc::new(HeartbeatKeys(vec![(b"\xffkey"[..].into(), b"1"[..].into())]))),
+        facts: Facts {
+            name: "Grüße".into(),
+            map: "mesa".into(),
+            players_current: Some(3),
+            password: Some(false),
+            details: Some(Arc::new(details)),
+            ..Facts::default()
+        },
+    })
+}
+
+fn later(hub: &Hub, ms: u64) -> Now {
+    let now = hub.clock.now();
+    Now { mono_ms: now.mono_ms + ms, unix_ms: now.unix_ms + ms }
+}
+
+#[test]
+fn everything_comes_back_and_lives_go_on_where_they_were() {
+    let folder = Folder::new("back");
+    let before = hub();
+    let mut store = folder.open().unwrap();
+    store.start(&before).unwrap();
+    let changes = [announce(1, 0, Proof::Cookie), announce(2, 100_000, Proof::Query)];
+    before.apply(&changes, before.clock.now(), |_, _| {});
+    before.publish(before.clock.now());
+    let listed = before.view().servers.clone();
+    store.stop();
+
+    let (after, restored) = folder.restored();
+    assert_eq!(restored, Restored { listed: 2, ..Restored::default() });
+    let mut again: Vec<Arc<Server>> = after.view().servers.clone();
+    again.sort_by_key(|server| server.address);
+    assert_eq!(again, listed);
+    // The second has lived for 100 of its 120 seconds.
+    after.publish(later(&after, 10_000));
+    assert_eq!(after.view().servers.len(), 2);
+    after.publish(later(&after, 25_000));
+    assert_eq!(after.view().servers.len(), 1);
+    after.publish(later(&after, LIFE_MS + 5_000));
+    assert!(after.view().servers.is_empty());
+}
+
+#[test]
+fn what_ended_is_not_listed_and_leaves_the_file() {
+    let folder = Folder::new("ended");
+    folder.run(&[announce(1, 0, Proof::Cookie), announce(2, 0, Proof::Cookie)]);
+    let rows = || {
+        let connection = sqlite::open_to_read(&folder.file()).unwrap();
+        connection.query_row("SELECT count(*) FROM servers", [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    let connection = sqlite::open(&folder.file()).unwrap();
+    let set = "UPDATE servers SET last_seen = last_seen - 200000, proven_at = proven_at - 200000 WHERE address = ?1";
+    connection.execute(set, [row::address_bytes(address(2))]).unwrap();
+    drop(connection);
+    let (_, restored) = folder.restored();
+    assert_eq!(restored, Restored { listed: 1, ended: 1, ..Restored::default() });
+    assert_eq!(rows(), 2);
+    let hub = hub();
+    let mut store = folder.open().unwrap();
+    store.restore(&hub, |_| false);
+    hub.publish(hub.clock.now());
+    store.start(&hub).unwrap();
+    store.stop();
+    assert_eq!(rows(), 1);
+}
+
+#[test]
+fn those_who_can_be_asked_are_asked_soon_the_oldest_proof_first() {
+    let folder = Folder::new("asked");
+    let hub = Arc::new(Hub::new(Settings { servers_per_ip_max: 100, ..SETTINGS }));
+    let mut store = folder.open().unwrap();
+    store.start(&hub).unwrap();
+    let changes: Vec<_> = (1..=50).map(|port| announce(port, u64::from(port) * 1_000, Proof::Query)).collect();
+    hub.apply(&changes, hub.clock.now(), |_, _| {});
+    hub.apply_one(&announce(99, 0, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    store.stop();
+    // The limit for each address (2) is not asked again.
+    let (after, restored) = folder.restored();
+    assert_eq!(restored.listed, 51);
+    let mut order = Vec::new();
+    let mut most = 0;
+    for ms in (0..=3_500).step_by(250) {
+        let mut due = Vec::new();
+        after.due(later(&after, ms), 1_000, &mut due);
+        most = most.max(due.len());
+        order.extend(due.into_iter().map(|target| target.address.port()));
+    }
+    assert_eq!(order, (1..=50).rev().collect::<Vec<u16>>());
+    assert!(most <= 9, "{most} at once");
+}
+
+#[test]
+fn the_operators_word_comes_before_what_was_kept() {
+    let folder = Folder::new("words");
+    let word = Word { official: true, priority: 3, flavor: 4 };
+    let named = |port, game, asked| OperatorWord { address: address(port), game: Game::Known(game), word, asked };
+    let hub_with = |words: &[OperatorWord]| {
+        let hub = Arc::new(Hub::new(Settings { servers_per_ip_max: 100, ..SETTINGS }));
+        hub.apply_one(&Change::Words(words.into()), hub.clock.now());
+        hub
+    };
+    // One that only the operator's word keeps, and that answered a moment ago.
+    let before = hub_with(&[named(5, "tanks", true)]);
+    let mut store = folder.open().unwrap();
+    store.start(&before).unwrap();
+    let facts = Some(Facts { name: "named".into(), ..Facts::default() });
+    let answer = Change::Answer { address: address(5), game: Game::Known("tanks"), rtt_us: 5, facts };
+    before.apply(
+        &[answer, announce(1, 0, Proof::Cookie), announce(2, 0, Proof::Cookie)],
+        before.clock.now(),
+        |_, _| {},
+    );
+    before.publish(before.clock.now());
+    store.stop();
+
+    let after = hub_with(&[named(5, "tanks", true), named(1, "chess", false), named(2, "tanks", false)]);
+    let restored = folder.open().unwrap().restore(&after, |_| false);
+    assert_eq!(restored, Restored { listed: 2, refused: 1, ..Restored::default() });
+    assert_eq!(after.listed(address(5)).unwrap().texts.name(), "named");
+    assert_eq!(after.listed(address(2)).unwrap().word, word);
+    assert!(after.listed(address(1)).is_none(), "another game is configured there");
+    // No longer named: it goes.
+    assert_eq!(folder.restored().1, Restored { listed: 2, ended: 1, ..Restored::default() });
+    let banned = folder.open().unwrap().restore(&hub(), |_| true);
+    assert_eq!(banned, Restored { refused: 3, ..Restored::default() });
+}
+
+#[test]
+fn a_life_prolonged_in_silence_is_not_lost() {
+    let folder = Folder::new("prolonged");
+    let hub = hub();
+    let mut store = folder.open().unwrap();
+    store.start(&hub).unwrap();
+    hub.apply_one(&announce(1, 115_000, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    // Proven again within a quarter of a life: nothing to publish.
+    hub.apply_one(&announce(1, 90_000, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    assert_eq!(hub.view().serial, 1);
+    store.stop();
+    let (after, _) = folder.restored();
+    after.publish(later(&after, 28_000));
+    assert_eq!(after.view().servers.len(), 1, "30 s are left, not 5");
+    after.publish(later(&after, 33_000));
+    assert!(after.view().servers.is_empty());
+}
+
+#[test]
+fn and_not_when_the_program_is_killed_either() {
+    let folder = Folder::new("killed");
+    let hub = hub();
+    let (mut writer, _) = writer(&folder, &hub);
+    hub.apply_one(&announce(1, 115_000, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    writer.turn(false);
+    hub.apply_one(&announce(1, 90_000, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    writer.turn(false);
+    drop(writer); // and no last write
+    let (after, _) = folder.restored();
+    after.publish(later(&after, 28_000));
+    assert_eq!(after.view().servers.len(), 1, "30 s are left, not 5");
+    after.publish(later(&after, 36_000));
+    assert!(after.view().servers.is_empty(), "and not much more");
+}
+
+#[test]
+fn one_process_at_a_time() {
+    let folder = Folder::new("lock");
+    let first = folder.open().unwrap();
+    let second = folder.open().err().unwrap().to_string();
+    let process = format!("is in use by another rallypoint (process {})", std::process::id());
+    assert!(second.starts_with("data_dir: ") && second.contains(&process), "{second}");
+    drop(first);
+    folder.open().unwrap();
+}
+
+#[test]
+fn a_newer_file_and_a_foreign_one_are_refused_and_left_alone() {
+    let folder = Folder::new("newer");
+    folder.run(&[announce(1, 0, Proof::Cookie)]);
+    let pragma = |name: &str, value: i64| {
+        Connection::open(folder.file()).unwrap().pragma_update(None, name, value).unwrap();
+    };
+    pragma("user_version", 99);
+    let newer = folder.open().err().unwrap().to_string();
+    assert!(newer.contains("written by a newer rallypoint (its schema is 99, this one knows up to 1)"), "{newer}");
+    pragma("user_version", 1);
+    pragma("application_id", 7);
+    let foreign = folder.open().err().unwrap().to_string();
+    assert!(foreign.contains("belongs to another program"), "{foreign}");
+    pragma("application_id", 0x5261_6c6c);
+    assert_eq!(folder.restored().1.listed, 1);
+    assert!(!folder.names().iter().any(|name| name.contains("damaged")));
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_the_start_goes_on() {
+    for (number, damage) in ["nonsense", "cut", "overwritten"].into_iter().enumerate() {
+        let folder = Folder::new(&format!("damaged-{number}"));
+        folder.run(&(1..=2).map(|port| announce(port, 0, Proof::Cookie)).collect::<Vec<_>>());
+        let mut file = OpenOptions::new().write(true).open(folder.file()).unwrap();
+        match damage {
+            "nonsense" => {
+                file.set_len(0).unwrap();
+                file.write_all(&b"this is no database. ".repeat(1_000)).unwrap();
+            }
+            "cut" => file.set_len(5_000).unwrap(),
+            _ => {
+                // All pages but the first.
+                let size = file.metadata().unwrap().len();
+                file.seek(SeekFrom::Start(4_096)).unwrap();
+                file.write_all(&vec![0xa5; size as usize - 4_096]).unwrap();
+            }
+        }
+        drop(file);
+        let (_, restored) = folder.restored();
+        assert_eq!(restored, Restored::default(), "{damage}");
+        let aside = folder.names().into_iter().find(|name| name.starts_with("rallypoint.db.damaged-"));
+        assert!(aside.is_some(), "{damage}: {:?}", folder.names());
+        folder.run(&[announce(1, 0, Proof::Cookie)]);
+        assert_eq!(folder.restored().1.listed, 1, "{damage}");
+    }
+}
+
+#[test]
+fn a_row_that_makes_no_sense_is_left_out_and_mended() {
+    let folder = Folder::new("row");
+    folder.run(&[announce(1, 0, Proof::Cookie), announce(2, 0, Proof::Cookie)]);
+    let connection = sqlite::open(&folder.file()).unwrap();
+    connection
+        .execute("UPDATE servers SET details = '{' WHERE address = ?1", [row::address_bytes(address(1))])
+        .unwrap();
+    connection
+        .execute("UPDATE servers SET address = x'00' WHERE address = ?1", [row::address_bytes(address(2))])
+        .unwrap();
+    drop(connection);
+    assert_eq!(folder.restored().1, Restored { unreadable: 2, ..Restored::default() });
+    folder.run(&[announce(3, 0, Proof::Cookie)]);
+    assert_eq!(folder.restored().1, Restored { listed: 1, ..Restored::default() });
+}
+
+fn writer(folder: &Folder, hub: &Arc<Hub>) -> (Writer, Arc<Status>) {
+    let status = Arc::<Status>::default();
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let settings = Arc::new(ArcSwap::from_pointee(NO_HISTORY));
+    (Writer::new(hub.clone(), folder.file(), None, status.clone(), settings), status)
+}
+
+#[test]
+fn a_writer_that_was_left_behind_starts_from_a_fresh_view() {
+    let folder = Folder::new("behind");
+    let hub = Arc::new(Hub::new(Settings { servers_per_ip_max: 100, ..SETTINGS }));
+    let (mut writer, status) = writer(&folder, &hub);
+    hub.apply_one(&announce(60, 0, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    writer.turn(false);
+    // One goes and one comes, and then more happens than is kept for a slow reader.
+    hub.apply_one(&Change::Quit { address: address(60), master: false }, hub.clock.now());
+    hub.apply_one(&announce(50, 0, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    for round in 0..600u64 {
+        hub.apply_one(&announce(1 + (round % 2) as u16, 5_000 - round, Proof::Cookie), hub.clock.now());
+        hub.apply_one(&Change::Quit { address: address(1 + (round % 3) as u16), master: false }, hub.clock.now());
+        hub.publish(hub.clock.now());
+    }
+    writer.turn(false);
+    drop(writer);
+    assert_eq!(status.failures.load(Ordering::Relaxed), 0);
+    let mut expected: Vec<Address> = hub.view().servers.iter().map(|server| server.address).collect();
+    let mut found: Vec<Address> = folder.restored().0.view().servers.iter().map(|server| server.address).collect();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_file_without_room_is_a_warning_and_writing_goes_on_when_there_is_room() {
+    let folder = Folder::new("room");
+    let hub = hub();
+    let (mut writer, status) = writer(&folder, &hub);
+    writer.turn(false);
+    writer.connection().pragma_update(None, "max_page_count", 1).unwrap(); // as many as it has, and no more
+    let details = |port| {
+        let Change::Announce(mut announce) = announce(port, 0, Proof::Cookie) else { unreachable!() };
+        let rule = ("rule".into(), "x".repeat(60_000).into());
+        announce.facts.details = Some(Arc::new(Details { players: Vec::new(), rules: vec![rule] }));
+        Change::Announce(announce)
+    };
+    hub.apply_one(&details(1), hub.clock.now());
+    hub.publish(hub.clock.now());
+    writer.turn(false);
+    assert!(status.is_failing());
+    assert_eq!(status.failures.load(Ordering::Relaxed), 1);
+    assert_eq!(hub.view().servers.len(), 1, "served all the same");
+    assert!(writer.pause() > Duration::from_millis(500));
+    // The next connection has room again, and what was missed is written with what is new.
+    hub.apply_one(&details(2), hub.clock.now());
+    hub.publish(hub.clock.now());
+    writer.turn(true);
+    assert!(!status.is_failing());
+    drop(writer);
+    assert_eq!(folder.restored().1.listed, 2);
+}

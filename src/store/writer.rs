@@ -1,0 +1,229 @@
+//! The one thread that writes. It follows what the hub publishes, and writes it about every half second in one
+//! transaction. When writing fails, it says so once, and starts from a fresh view when there is room again.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rusqlite::Connection;
+use tokio::sync::broadcast::{self, error::TryRecvError};
+use tracing::{info, warn};
+
+use super::history::{Recorder, Settings};
+use super::lives::Sweep;
+use super::sqlite::{self, Fault};
+use super::{Status, row};
+use crate::hub::Hub;
+use crate::model::{Address, Now, Server};
+use crate::registry::view::{Batch, Delta, View};
+
+/// A change is in the file at the latest this long, and the time that writing takes, after it was published.
+const EVERY: Duration = Duration::from_millis(500);
+/// The longest pause between two attempts while writing fails.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+pub struct Writer {
+    hub: Arc<Hub>,
+    path: PathBuf,
+    connection: Option<Connection>,
+    status: Arc<Status>,
+    settings: Arc<ArcSwap<Settings>>,
+    batches: broadcast::Receiver<Arc<Batch>>,
+    /// What is to be written; None: to be deleted.
+    pending: HashMap<Address, Option<Arc<Server>>>,
+    /// Whether the file has to be compared with the whole view.
+    behind: bool,
+    sweep: Sweep,
+    recorder: Recorder,
+    pause: Duration,
+}
+
+impl Writer {
+    /// Begins by comparing: what ended while the program was down is still in the file.
+    pub fn new(
+        hub: Arc<Hub>,
+        path: PathBuf,
+        connection: Option<Connection>,
+        status: Arc<Status>,
+        settings: Arc<ArcSwap<Settings>>,
+    ) -> Writer {
+        Writer {
+            batches: hub.subscribe(),
+            sweep: Sweep::new(hub.clock.now()),
+            hub,
+            path,
+            connection,
+            status,
+            settings,
+            pending: HashMap::new(),
+            behind: true,
+            recorder: Recorder::default(),
+            pause: EVERY,
+        }
+    }
+
+    /// Writes until the other end of `stop` is gone; then once more, with every life's exact end.
+    pub fn run(mut self, stop: &Receiver<()>) {
+        loop {
+            let stopping = stop.recv_timeout(self.pause) != Err(RecvTimeoutError::Timeout);
+            self.turn(stopping);
+            if stopping {
+                return;
+            }
+        }
+    }
+
+    /// Gathers and writes once.
+    pub(super) fn turn(&mut self, stopping: bool) {
+        let now = self.hub.clock.now();
+        self.gather();
+        match self.write(now, stopping) {
+            Ok(()) => self.went_well(),
+            Err(fault) => self.failed(&fault),
+        }
+    }
+
+    /// Takes what has been published since the last time.
+    fn gather(&mut self) {
+        loop {
+            match self.batches.try_recv() {
+                Ok(batch) => {
+                    for delta in &batch.deltas {
+                        let (address, state) = match delta {
+                            Delta::Added(server) | Delta::Changed(server) => (server.address, Some(server.clone())),
+                            Delta::Removed(server) => (server.address, None),
+                        };
+                        self.pending.insert(address, state);
+                    }
+                }
+                Err(TryRecvError::Lagged(_)) => self.behind = true,
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
+        }
+        if self.behind {
+            // From here on nothing is missed, and the view that is taken next has everything up to here.
+            self.batches = self.hub.subscribe();
+            self.pending = HashMap::new();
+        }
+    }
+
+    fn write(&mut self, now: Now, stopping: bool) -> Result<(), Fault> {
+        if self.connection.is_none() {
+            self.connection = Some(sqlite::open(&self.path)?);
+        }
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let transaction = sqlite::begin(connection)?;
+        if self.behind {
+            reconcile(&transaction, &self.hub.view())?;
+        }
+        for (address, server) in &self.pending {
+            match server {
+                Some(server) => row::write(&transaction, server)?,
+                None => row::delete(&transaction, *address)?,
+            }
+        }
+        self.sweep.write(&transaction, &self.hub, now, stopping)?;
+        transaction.commit()?; // where nothing changed, nothing is written
+        self.status.writes.fetch_add(1, Ordering::Relaxed);
+        self.behind = false;
+        self.pending.clear();
+        if !stopping {
+            self.write_history(now)?;
+        }
+        if let Some(connection) = &self.connection {
+            let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+            let bytes = pragma("page_count")? * pragma("page_size")?;
+            self.status.file_bytes.store(bytes.max(0) as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A count when it is due, and a part of what full hours give to do.
+    fn write_history(&mut self, now: Now) -> Result<(), Fault> {
+        let settings = **self.settings.load();
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let is_due = self.recorder.is_due(now.unix_ms, settings);
+        if !is_due && !self.recorder.has_more() {
+            return Ok(());
+        }
+        let transaction = sqlite::begin(connection)?;
+        if is_due {
+            self.recorder.count(&transaction, &self.hub.view(), now.unix_ms, settings)?;
+        }
+        self.recorder.thin(&transaction, now.unix_ms, settings)?;
+        Ok(transaction.commit()?)
+    }
+
+    fn went_well(&mut self) {
+        self.pause = EVERY;
+        if self.status.failing.swap(false, Ordering::Relaxed) {
+            info!("{}: written again", self.path.display());
+        }
+    }
+
+    /// Whatever is wrong with the file or its disk: serving goes on, and so do the attempts.
+    fn failed(&mut self, fault: &Fault) {
+        self.status.failures.fetch_add(1, Ordering::Relaxed);
+        let reason = match fault {
+            Fault::Refused(reason) => reason.clone(),
+            Fault::Failed(error) => error.to_string(),
+        };
+        if !self.status.failing.swap(true, Ordering::Relaxed) {
+            let path = self.path.display();
+            warn!("{path}: {reason}; serving goes on, nothing is kept until this is mended");
+        }
+        self.pause = (self.pause * 2).min(RETRY_MAX);
+        self.behind = true;
+        self.sweep = Sweep::new(self.hub.clock.now());
+        self.recorder = Recorder::default();
+        self.connection = None;
+        if let Fault::Failed(error) = fault
+            && sqlite::is_damage(error)
+        {
+            sqlite::set_aside(&self.path);
+        }
+    }
+}
+
+/// Makes the file what the view says, touching only what differs.
+fn reconcile(connection: &Connection, view: &View) -> rusqlite::Result<()> {
+    let mut missing: HashMap<Address, &Arc<Server>> =
+        view.servers.iter().map(|server| (server.address, server)).collect();
+    let mut gone = Vec::new();
+    let mut unreadable = false;
+    row::versions(connection, |found| match found {
+        Some((address, version)) => match missing.get(&address) {
+            Some(server) if row::version(server) == version => drop(missing.remove(&address)),
+            Some(_) => {}
+            None => gone.push(address),
+        },
+        None => unreadable = true,
+    })?;
+    if unreadable {
+        // Rows that make no sense cannot be named: all are written anew.
+        connection.execute("DELETE FROM servers", [])?;
+        missing = view.servers.iter().map(|server| (server.address, server)).collect();
+    }
+    for address in gone {
+        row::delete(connection, address)?;
+    }
+    for server in missing.into_values() {
+        row::write(connection, server)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+impl Writer {
+    pub(super) fn connection(&mut self) -> &Connection {
+        self.connection.as_ref().unwrap()
+    }
+
+    pub(super) fn pause(&self) -> Duration {
+        self.pause
+    }
+}

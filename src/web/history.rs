@@ -1,0 +1,207 @@
+//! History as JSON. Reading it waits for a disk, so it happens beside the async threads, a few at a time.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use tracing::warn;
+use utoipa::ToSchema;
+
+use super::filter::Wrong;
+use super::json::rfc3339;
+use super::reply::{self, Fresh};
+use super::{JSON, Site, api};
+use crate::model::Address;
+use crate::registry::view::Rendered;
+use crate::store::history::{History, Range, Reader};
+
+/// A history may be used this long without asking again: it grows once a minute.
+const FRESH: Fresh = Fresh::Seconds(30);
+/// From this many bytes on, encoding takes milliseconds.
+const LONG_BODY: usize = 64 << 10;
+/// Longer names are no games.
+const GAME_BYTES_MAX: usize = 64;
+/// Readers of the file at one time; others wait for their turn.
+const READERS_MAX: usize = 4;
+
+/// The way to the file.
+pub struct Access {
+    reader: Reader,
+    turns: Arc<Semaphore>,
+}
+
+impl Access {
+    pub fn new(reader: Reader) -> Access {
+        Access { reader, turns: Arc::new(Semaphore::new(READERS_MAX)) }
+    }
+
+    /// Runs what reads on a thread that may wait. None where reading failed; the log says why.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Reader) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Option<T> {
+        let turn = self.turns.clone().acquire_owned().await.ok()?;
+        let reader = self.reader.clone();
+        let result = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            read(&reader)
+        });
+        match result.await {
+            Ok(Ok(found)) => Some(found),
+            Ok(Err(error)) => {
+                warn!("history cannot be read: {error}");
+                None
+            }
+            Err(_) => None, // a panic has told itself
+        }
+    }
+}
+
+/// A history. Where nothing was counted, or the server was not listed, there is no point.
+#[derive(Serialize, ToSchema)]
+struct HistoryJson {
+    game: String,
+    /// Absent for a whole game.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    /// `24h`, `7d`, `30d` or `1y`.
+    range: &'static str,
+    from: String,
+    to: String,
+    /// Seconds that a point stands for; absent where points are as counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<u64>,
+    points: Vec<PointJson>,
+}
+
+/// What was counted at one time, or the mean from there on.
+#[derive(Serialize, ToSchema)]
+struct PointJson {
+    at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    players: Option<f64>,
+    /// For a server: the share of the time that it was listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    present: Option<f64>,
+    /// For a game: its servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    servers: Option<f64>,
+}
+
+/// Players and presence of one server
+#[utoipa::path(get, path = "/api/v1/servers/{game}/{address}/history", tag = "history", params(
+    ("game" = String, Path, description = "The game's name"),
+    ("address" = String, Path, description = "Its address and port, e.g. 203.0.113.5:20737"),
+    ("range" = Option<String>, Query, description = "`24h` (as counted), `7d`, `30d` (5 minutes) or `1y` (hours)"),
+), responses(
+    (status = 200, description = "The history", body = HistoryJson),
+    (status = 400, description = "A parameter is wrong", body = Wrong),
+    (status = 404, description = "Nothing is known of this server, or no history is kept", body = Wrong),
+))]
+pub async fn server(
+    State(site): State<Arc<Site>>,
+    Path((game, address)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let parsed = address.parse().map_err(|error: String| Wrong::parameter("address", error));
+    let asked = parsed.and_then(|address: Address| Ok((address, asked(query.as_deref(), false)?.1)));
+    let (address, range) = match asked {
+        Ok(asked) => asked,
+        Err(wrong) => return api::bad_request(&wrong),
+    };
+    let listed = site.hub.listed(address).is_some_and(|server| server.game.name() == game);
+    answer(&site, Asked { game, address: Some(address), range, listed }, &headers).await
+}
+
+/// Players and servers of a whole game
+#[utoipa::path(get, path = "/api/v1/history", tag = "history", params(
+    ("game" = String, Query, description = "The game's name"),
+    ("range" = Option<String>, Query, description = "`24h` (as counted), `7d`, `30d` (5 minutes) or `1y` (hours)"),
+), responses(
+    (status = 200, description = "The history", body = HistoryJson),
+    (status = 400, description = "A parameter is wrong", body = Wrong),
+    (status = 404, description = "Nothing is known of this game, or no history is kept", body = Wrong),
+))]
+pub async fn game(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+    let (game, range) = match asked(query.as_deref(), true) {
+        Ok(asked) => asked,
+        Err(wrong) => return api::bad_request(&wrong),
+    };
+    let listed = site.hub.view().of_game(&game).next().is_some();
+    answer(&site, Asked { game, address: None, range, listed }, &headers).await
+}
+
+/// The game, where it is a parameter, and the range.
+fn asked(query: Option<&str>, with_game: bool) -> Result<(String, Range), Wrong> {
+    let (mut game, mut range) = (String::new(), Range::Day);
+    for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        match &*name {
+            "range" => range = value.parse().map_err(|error: String| Wrong::parameter("range", error))?,
+            "game" if with_game && value.len() <= GAME_BYTES_MAX => game = value.into_owned(),
+            "game" if with_game => return Err(Wrong::parameter("game", "must be the name of a game")),
+            _ => {
+                let known = if with_game { "`game` and `range` are" } else { "`range` is" };
+                return Err(Wrong::parameter(&name, format!("is unknown here; {known} known")));
+            }
+        }
+    }
+    if with_game && game.is_empty() {
+        return Err(Wrong::parameter("game", "is missing"));
+    }
+    Ok((game, range))
+}
+
+/// Whose history, and how far back.
+struct Asked {
+    game: String,
+    address: Option<Address>,
+    range: Range,
+    /// What is listed but was not counted yet has a history without points.
+    listed: bool,
+}
+
+async fn answer(site: &Site, asked: Asked, headers: &HeaderMap) -> Response {
+    let wrong = |status, error: String| api::wrong(status, &Wrong { error, parameter: None });
+    let Some(access) = &site.history else {
+        return wrong(StatusCode::NOT_FOUND, "this node keeps no history: its data_dir is empty".into());
+    };
+    let whose = asked.address.map_or(asked.game.clone(), |address| format!("{} {address}", asked.game));
+    let now_ms = site.hub.clock.now().unix_ms;
+    match access.read(move |reader| render(reader, asked, now_ms)).await {
+        Some(Some(list)) if list.body.len() < LONG_BODY => reply::rendered(&list, JSON, headers, FRESH),
+        Some(Some(list)) => tokio::task::block_in_place(|| reply::rendered(&list, JSON, headers, FRESH)),
+        Some(None) => wrong(StatusCode::NOT_FOUND, format!("nothing is known of {whose}")),
+        None => wrong(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment".into()),
+    }
+}
+
+fn render(reader: &Reader, asked: Asked, now_ms: u64) -> rusqlite::Result<Option<Rendered>> {
+    let Asked { game, address, range, listed } = asked;
+    let found = match address {
+        Some(address) => reader.server(&game, address, range, now_ms)?,
+        None => reader.game(&game, range, now_ms)?,
+    };
+    let to_s = now_ms / 1_000;
+    let empty = || History { from_s: to_s.saturating_sub(range.seconds()), to_s, points: Vec::new() };
+    let Some(history) = found.or_else(|| listed.then(empty)) else { return Ok(None) };
+    let points = history.points.iter().map(|point| PointJson {
+        at: rfc3339(point.at_s * 1_000),
+        players: point.players(),
+        present: address.map(|_| point.count()),
+        servers: address.is_none().then(|| point.count()),
+    });
+    let body = HistoryJson {
+        points: points.collect(),
+        game,
+        address: address.map(|address| address.to_string()),
+        range: range.name(),
+        from: rfc3339(history.from_s * 1_000),
+        to: rfc3339(history.to_s * 1_000),
+        step: range.step_s(),
+    };
+    Ok(Some(Rendered::new(serde_json::to_vec(&body).unwrap_or_default())))
+}
