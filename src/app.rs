@@ -28,6 +28,7 @@ use crate::net::session::{self, SharedStreamRules};
 use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
 use crate::protocols::{DatagramRules, StreamRules, hyperbol, iceball, netpanzer};
+use crate::store::cluster::Cluster;
 use crate::web::{self, HttpLimits, Pages, Site};
 
 /// A cookie key seals for this long, and opens for as long again; longer than any cookie is good for.
@@ -42,6 +43,8 @@ pub struct App {
     door: Arc<Door>,
     site: Arc<Site>,
     keys: Keys,
+    /// The keys of all nodes as they change, where there are others.
+    shared_keys: Option<watch::Receiver<Keys>>,
     iceball: SharedRules,
     netpanzer: SharedStreamRules,
     asking: watch::Sender<asker::Settings>,
@@ -57,17 +60,21 @@ impl App {
     /// Binds every port, then starts. Nothing runs yet when a port cannot be had.
     pub async fn start(config: Config) -> anyhow::Result<App> {
         let pages = Pages::load(&config)?;
+        config.cluster.check().map_err(anyhow::Error::msg)?;
         let bound = bind(&config)?;
         let hub = Arc::new(Hub::new(config.registry()));
         let guard = &config.guard;
         let guard = Guard::new(guard.connections_max, guard.connections_per_ip_max, &guard.bans);
         let keys = Keys::new(random()?);
-        let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(Metrics::new()));
+        let is_many = !config.cluster.nats.is_empty();
+        let metrics = if is_many { Metrics::new().with_cluster() } else { Metrics::new() };
+        let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(metrics));
         let (prober, prober_worker) =
             prober::Worker::new(hub.clone(), ledger.clone(), metrics.clone(), asking(&config), random()?)
                 .context("cannot open a UDP socket to ask game servers")?;
         let door = Arc::new(Door { hub: hub.clone(), prober, ledger });
         let guard = Arc::new(guard);
+        let cluster = if is_many { Some(cluster(&config, &hub, &guard, &metrics, keys)?) } else { None };
         let mut app = App {
             site: Site::new(door.clone(), guard.clone(), metrics, pages, u32::from_ne_bytes(random()?)),
             door,
@@ -76,6 +83,7 @@ impl App {
             iceball: Arc::new(ArcSwap::from_pointee(iceball_rules(&config, keys))),
             netpanzer: Arc::new(ArcSwap::from_pointee(netpanzer_rules(&config))),
             keys,
+            shared_keys: cluster.as_ref().map(Cluster::keys),
             asking: watch::Sender::new(asking(&config)),
             network: watch::Sender::new(network(&config, bound.netpanzer_port())),
             threads: Vec::new(),
@@ -89,6 +97,13 @@ impl App {
         app.apply_words();
         app.threads.push(app.hub.start().context("cannot start a thread")?);
         let stop = app.stop_tasks.subscribe();
+        let prober_worker = match &cluster {
+            Some(cluster) => prober_worker.sharing(cluster.share()),
+            None => prober_worker,
+        };
+        if let Some(cluster) = cluster {
+            app.tasks.spawn(cluster.run(stop.clone()));
+        }
         app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
         app.tasks.spawn(neighbours::run(app.hub.clone(), app.network.subscribe(), stop));
@@ -124,8 +139,11 @@ impl App {
         Ok(())
     }
 
-    /// Rotates the cookie keys for as long as it is polled.
+    /// Keeps the cookie keys fresh for as long as it is polled: by itself, or as all nodes do together.
     pub async fn keep(&mut self) {
+        if self.shared_keys.is_some() {
+            self.follow_keys().await;
+        }
         let mut interval = tokio::time::interval(KEY_EVERY);
         interval.tick().await; // the first is at once, and the keys are fresh
         loop {
@@ -137,6 +155,16 @@ impl App {
                 }
                 Err(error) => warn!("{error:#}; the cookie keys stay as they are"),
             }
+        }
+    }
+
+    /// Takes over the keys of all nodes as they change; ends when nobody changes them any more.
+    async fn follow_keys(&mut self) {
+        while let Some(shared) = &mut self.shared_keys
+            && shared.changed().await.is_ok()
+        {
+            self.keys = *shared.borrow_and_update();
+            self.set_iceball_rules();
         }
     }
 
@@ -280,6 +308,18 @@ fn network(config: &Config, port: u16) -> Network {
         port: settings.public.map_or(port, |public| public.port()),
         public: settings.public,
     }
+}
+
+fn cluster(
+    config: &Config,
+    hub: &Arc<Hub>,
+    guard: &Arc<Guard>,
+    metrics: &Arc<Metrics>,
+    keys: Keys,
+) -> anyhow::Result<Cluster> {
+    let (hub, guard, metrics) = (hub.clone(), guard.clone(), metrics.clone());
+    let random = u32::from_ne_bytes(random()?);
+    Ok(Cluster::new(config.cluster.clone(), config.life_max(), hub, guard, metrics, keys, random))
 }
 
 fn random<const N: usize>() -> anyhow::Result<[u8; N]> {

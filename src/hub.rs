@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 
 use crate::model::{Address, Change, Now, Server};
+use crate::registry::merge::Known;
 use crate::registry::view::{Batch, Publisher, View};
 use crate::registry::{Outcome, Record, Registry, Settings, Target};
 
@@ -140,6 +141,22 @@ impl Hub {
     /// All that is known of an address.
     pub fn record(&self, address: Address) -> Option<Record> {
         self.registry().record(address, self.clock.now())
+    }
+
+    /// Who this node is among many.
+    pub fn set_node(&self, node: u32) {
+        self.registry().set_node(node);
+    }
+
+    /// What can be told of some addresses to other nodes, in their order, under one lock.
+    pub fn known(&self, addresses: impl IntoIterator<Item = Address>, now: Now) -> Vec<Option<Known>> {
+        let registry = self.registry();
+        addresses.into_iter().map(|address| registry.known(address, now)).collect()
+    }
+
+    /// The removals that this node has to tell others of.
+    pub fn own_removals(&self) -> Vec<Address> {
+        self.registry().own_removals().collect()
     }
 
     /// The servers whose turn it is to be asked, at most `most`.

@@ -20,5 +20,6 @@ pub mod model;
 pub mod net;
 pub mod protocols;
 pub mod registry;
+pub mod store;
 pub mod text;
 pub mod web;

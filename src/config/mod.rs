@@ -18,6 +18,7 @@ use tracing::Level;
 use crate::model::{Address, Game, OperatorWord, Word};
 use crate::protocols::{hyperbol, iceball, netpanzer};
 use crate::registry::Settings;
+use crate::store::cluster;
 use keys::{KEYS, Key};
 use value::Item;
 
@@ -31,6 +32,7 @@ pub struct Config {
     pub bloodmasters: Bloodmasters,
     pub probe: Probe,
     pub guard: Guard,
+    pub cluster: cluster::Settings,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +120,7 @@ impl Default for Config {
                 idle: Duration::ZERO,
                 bans: Vec::new(),
             },
+            cluster: cluster::Settings::default(),
         };
         for key in KEYS {
             // A test reads every default, so none of these can fail.
@@ -209,8 +212,8 @@ impl Config {
     }
 
     /// The keys whose values differ between two configurations and cannot change while the program runs.
-    pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
-        let [old, new] = [self, new].map(|config| {
+    pub fn needs_restart(&self, other: &Config) -> Vec<&'static str> {
+        let [old, new] = [self, other].map(|config| {
             [
                 ("web.listen", &config.web.listen),
                 ("iceball.listen", &config.iceball.listen),
@@ -219,8 +222,13 @@ impl Config {
                 ("hyperbol.listen", &config.hyperbol.listen),
             ]
         });
-        let changed = old.into_iter().zip(new).filter(|(old, new)| old != new);
-        changed.map(|((path, _), _)| path).collect()
+        let listeners = old.into_iter().zip(new).filter(|(old, new)| old != new);
+        listeners.map(|((path, _), _)| path).chain((self.cluster != other.cluster).then_some("cluster")).collect()
+    }
+
+    /// The longest that a server can stay listed without a word.
+    pub fn life_max(&self) -> Duration {
+        Duration::from_millis(self.iceball.settings.life_ms.max(netpanzer::LIFE_MS))
     }
 
     /// The operator's words on servers, of all games.

@@ -6,6 +6,7 @@
 mod api;
 mod bad_input;
 mod bloodmasters;
+mod cluster;
 mod commands;
 mod house;
 mod http;

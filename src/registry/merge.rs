@@ -1,0 +1,247 @@
+//! Many nodes as one: what other nodes told, merged into what is known here.
+//!
+//! Two things are known of a server, each with its time: a proof (its facts with it), and a sign of life (its keys with
+//! it, and how long it lives). Of each, the newer one stays, whichever node it came from and in whatever order: the
+//! proof by (time stamp, node), the sign of life by its time stamp, the end of the life the later one. Another game
+//! replaces both if its proof is newer. A removal wins over every proof that is not newer than itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::{Outcome, Refusal, Registry, SKEW_MAX_MS};
+use crate::model::{Address, Gone, Listed, Now, Server, Told};
+
+/// Removals remembered, so that an older proof that arrives later lists nothing; the oldest is forgotten first.
+const REMOVALS_MAX: usize = 1 << 16;
+
+/// What this node can tell the others of an address.
+#[derive(Clone, Debug)]
+pub enum Known {
+    Listed { server: Arc<Server>, life_left_ms: u64, asked: bool },
+    Gone(Gone),
+}
+
+impl Known {
+    /// Whether other nodes told us all of it.
+    pub fn foreign(&self) -> bool {
+        match self {
+            Known::Listed { server, .. } => server.foreign,
+            Known::Gone(gone) => gone.foreign,
+        }
+    }
+
+    /// Whether what was told leaves out something that is known here: it would be lost to whoever reads it next.
+    pub fn is_ahead_of(&self, told: &Told<'_>) -> bool {
+        match (self, told) {
+            (Known::Listed { server, .. }, Told::Listed(told)) => {
+                (server.proven_at_ms, server.node) > (told.announce.proven_at_ms, told.node)
+                    || server.last_seen_ms > told.last_seen_ms
+            }
+            (Known::Listed { server, .. }, Told::Gone(gone)) => server.proven_at_ms > gone.at_ms,
+            (Known::Gone(gone), Told::Listed(told)) => gone.at_ms >= told.announce.proven_at_ms,
+            (Known::Gone(ours), Told::Gone(told)) => ours.at_ms > told.at_ms,
+        }
+    }
+}
+
+/// Who was taken off the list, and when.
+#[derive(Default)]
+pub(super) struct Removals {
+    by_address: HashMap<Address, Gone>,
+    /// In the order in which they came, with those that were forgotten since.
+    order: VecDeque<(Address, u64)>,
+}
+
+impl Removals {
+    pub(super) fn add(&mut self, gone: Gone) {
+        self.by_address.insert(gone.address, gone);
+        self.order.push_back((gone.address, gone.at_ms));
+        while self.order.len() > REMOVALS_MAX {
+            let Some((address, at_ms)) = self.order.pop_front() else { return };
+            if self.by_address.get(&address).is_some_and(|gone| gone.at_ms == at_ms) {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+
+    /// It is listed again, with a proof that is newer.
+    pub(super) fn forget(&mut self, address: Address) {
+        if !self.by_address.is_empty() {
+            self.by_address.remove(&address);
+        }
+    }
+
+    fn get(&self, address: Address) -> Option<&Gone> {
+        self.by_address.get(&address)
+    }
+}
+
+impl Registry {
+    /// Who this node is among many; what is proven from now on carries it.
+    pub fn set_node(&mut self, node: u32) {
+        self.node = node;
+    }
+
+    /// What can be told of an address; None when nothing is known, or its life has just ended.
+    pub fn known(&self, address: Address, now: Now) -> Option<Known> {
+        let slot = self.find(address).and_then(|at| self.slots.get(at as usize));
+        let Some((slot, server)) = slot.filter(|slot| slot.listed).and_then(|slot| Some((slot, slot.server.clone()?)))
+        else {
+            return self.removals.get(address).copied().map(Known::Gone);
+        };
+        let mut life_left_ms = slot.end_ms.saturating_sub(now.mono_ms);
+        let mut asked = slot.asked;
+        if self.words.get(&address).is_some_and(|word| word.asked) {
+            // Here the operator's word keeps it; elsewhere it lives as long as we could miss its answers, and it is
+            // for those who name it to ask it.
+            let word_ms = self.settings.ask_every_ms * (u64::from(self.settings.misses_max) + 1);
+            asked &= life_left_ms > word_ms;
+            life_left_ms = life_left_ms.max(word_ms);
+        }
+        (life_left_ms > 0).then_some(Known::Listed { server, life_left_ms, asked })
+    }
+
+    /// The removals that this node has to tell of.
+    pub fn own_removals(&self) -> impl Iterator<Item = Address> {
+        self.removals.by_address.values().filter(|gone| !gone.foreign).map(|gone| gone.address)
+    }
+
+    pub(super) fn merge(&mut self, told: &Told<'_>, now: Now) -> Outcome {
+        match told {
+            Told::Listed(listed) => self.merge_listed(listed, now),
+            Told::Gone(gone) => self.merge_gone(gone, now),
+        }
+    }
+
+    fn merge_gone(&mut self, gone: &Gone, now: Now) -> Outcome {
+        if self.removals.get(gone.address).is_some_and(|known| known.at_ms >= gone.at_ms) {
+            return Outcome::Stale;
+        }
+        let gone = Gone { foreign: true, ..*gone };
+        let Some((at, slot)) = self.slot_of(gone.address) else {
+            self.removals.add(gone);
+            return Outcome::Refreshed;
+        };
+        if slot.listed && slot.proven_at_ms > gone.at_ms && slot.proven_at_ms <= now.unix_ms + SKEW_MAX_MS {
+            let published_ms = slot.server.as_ref().map_or(0, |server| server.proven_at_ms);
+            if published_ms <= gone.at_ms {
+                self.say_it_is_proven(at);
+            }
+            return Outcome::Stale;
+        }
+        let was_listed = std::mem::replace(&mut slot.listed, false);
+        if gone.quit && !self.words.get(&gone.address).is_some_and(|word| word.asked) {
+            self.remove(at);
+        } else if was_listed {
+            self.mark(at);
+        }
+        self.removals.add(gone);
+        if was_listed { Outcome::Changed } else { Outcome::Refreshed }
+    }
+
+    fn merge_listed(&mut self, listed: &Listed<'_>, now: Now) -> Outcome {
+        let announce = &listed.announce;
+        let address = announce.address;
+        if announce.life_ms == 0 {
+            return Outcome::Refused(Refusal::Late);
+        }
+        let word = self.words.get(&address);
+        if word.is_some_and(|word| word.game != announce.game) {
+            return Outcome::Refused(Refusal::OtherGameConfigured);
+        }
+        if self.removals.get(address).is_some_and(|gone| gone.at_ms >= announce.proven_at_ms) {
+            return Outcome::Stale;
+        }
+        let end_ms = now.mono_ms + announce.life_ms;
+        if let Some(at) = self.find(address) {
+            return self.merge_into(at, listed, end_ms, now);
+        }
+        if self.len() >= self.settings.servers_max {
+            return Outcome::Refused(Refusal::Full);
+        }
+        let mut server =
+            Server::new(address, announce.game.clone(), announce.proof, announce.proven_at_ms, &announce.facts);
+        server.word = word.map(|word| word.word).unwrap_or_default();
+        server.foreign = true;
+        server.node = listed.node;
+        server.rtt_us = announce.rtt_us;
+        server.first_seen_ms = listed.first_seen_ms;
+        server.last_seen_ms = listed.last_seen_ms;
+        server.keys = announce.keys.clone();
+        self.removals.forget(address);
+        let at = self.insert(server, end_ms, announce.asked, true);
+        self.queue_ask(at, now.mono_ms + self.spread_ms(at));
+        Outcome::Added
+    }
+
+    /// Our newest proof said nothing new, and was not published; now others have to know that there is one.
+    fn say_it_is_proven(&mut self, at: u32) {
+        let node = self.node;
+        if let Some(slot) = self.slots.get_mut(at as usize)
+            && let Some(server) = &mut slot.server
+        {
+            let proven_at_ms = slot.proven_at_ms;
+            *server = Arc::new(Server { proven_at_ms, node, foreign: false, ..Server::clone(server) });
+            self.mark(at);
+        }
+    }
+
+    fn merge_into(&mut self, at: u32, listed: &Listed<'_>, end_ms: u64, now: Now) -> Outcome {
+        let announce = &listed.announce;
+        let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
+        let Some(server) = &mut slot.server else { return Outcome::Stale };
+        let same_game = server.game == announce.game;
+        // What is not listed was removed, and before this proof, or it has not been proven here at all.
+        let theirs_counts = !slot.listed || slot.proven_at_ms > now.unix_ms + SKEW_MAX_MS;
+        let newer_proof = theirs_counts || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, server.node);
+        let newer_sign = newer_proof && !same_game || same_game && listed.last_seen_ms > server.last_seen_ms;
+        if same_game {
+            slot.end_ms = slot.end_ms.max(end_ms);
+        }
+        if !newer_proof && announce.proven_at_ms > server.proven_at_ms {
+            self.say_it_is_proven(at);
+            return if newer_sign { self.merge_into(at, listed, end_ms, now) } else { Outcome::Stale };
+        }
+        if !newer_proof && !newer_sign {
+            return Outcome::Stale;
+        }
+        let unchanged = same_game && slot.listed && (!newer_proof || server.says(&announce.facts));
+        let nothing_of_ours =
+            announce.proven_at_ms >= server.proven_at_ms && listed.last_seen_ms >= server.last_seen_ms;
+        let mut new = if newer_proof { server.with_facts(&announce.facts) } else { Server::clone(server) };
+        if newer_proof {
+            new.game = announce.game.clone();
+            new.verified_by = announce.proof;
+            new.proven_at_ms = announce.proven_at_ms;
+            new.rtt_us = announce.rtt_us;
+            new.node = listed.node;
+            slot.proven_at_ms = announce.proven_at_ms;
+            slot.misses = 0;
+        }
+        if newer_sign {
+            new.last_seen_ms = listed.last_seen_ms;
+            new.keys = announce.keys.clone();
+        }
+        new.first_seen_ms = if same_game { new.first_seen_ms.min(listed.first_seen_ms) } else { listed.first_seen_ms };
+        new.foreign |= nothing_of_ours || !same_game || theirs_counts;
+        *server = Arc::new(new);
+        if !same_game {
+            slot.end_ms = end_ms;
+        }
+        let was_listed = std::mem::replace(&mut slot.listed, true);
+        let newly_asked = announce.asked && !slot.asked;
+        slot.asked = announce.asked || same_game && slot.asked;
+        let end_ms = slot.end_ms;
+        if self.ends.tick_for(end_ms) < slot.end_tick {
+            self.queue_end(at, end_ms);
+        }
+        if !was_listed {
+            self.removals.forget(announce.address);
+        }
+        if newly_asked {
+            self.queue_ask(at, now.mono_ms + self.spread_ms(at));
+        }
+        self.mark(at);
+        if unchanged { Outcome::Refreshed } else { Outcome::Changed }
+    }
+}
