@@ -144,7 +144,7 @@ impl Hub {
     }
 
     /// Who this node is among many.
-    pub fn set_node(&self, node: u32) {
+    pub fn set_node(&self, node: u8) {
         self.registry().set_node(node);
     }
 

@@ -290,8 +290,8 @@ pub struct Server {
     pub verified_by: Proof,
     /// Whether other nodes know all of this already, because it came from them.
     pub foreign: bool,
-    /// The node that has the proof; 0 where there is only one.
-    pub node: u32,
+    /// The node that has the proof, in one byte: it only breaks ties. 0 where there is one node.
+    pub node: u8,
     /// When it was last proven. Republished with the facts, and at the latest after a quarter of its life.
     pub proven_at_ms: u64,
     /// The last proof's round trip, where it was a query.
@@ -405,7 +405,7 @@ impl Told<'_> {
 pub struct Listed<'a> {
     pub announce: Announce<'a>,
     /// Who has the proof.
-    pub node: u32,
+    pub node: u8,
     pub first_seen_ms: u64,
     pub last_seen_ms: u64,
 }
@@ -468,6 +468,11 @@ mod tests {
         assert_eq!(Address::new(mapped, 0), None);
         assert!("203.0.113.5".parse::<Address>().unwrap_err().contains("203.0.113.5:20737"));
         assert!("203.0.113.5:0".parse::<Address>().unwrap_err().contains("port 0"));
+    }
+
+    #[test]
+    fn a_server_is_as_small_as_a_million_of_them_need() {
+        assert_eq!(size_of::<Server>(), 136);
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Removals {
 
 impl Registry {
     /// Who this node is among many; what is proven from now on carries it.
-    pub fn set_node(&mut self, node: u32) {
+    pub fn set_node(&mut self, node: u8) {
         self.node = node;
     }
 

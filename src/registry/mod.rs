@@ -95,7 +95,7 @@ pub struct Target {
 pub struct Registry {
     settings: Settings,
     /// Who this is, among many nodes.
-    node: u32,
+    node: u8,
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_address: HashTable<u32>,

@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use super::buckets::Lost;
 use super::keyring::Keyring;
-use super::record::node_id;
+use super::record::{node_id, node_tag};
 use super::session::Session;
 use super::share::{Nodes, Share};
 use crate::cookie::Keys;
@@ -93,7 +93,7 @@ impl Cluster {
     ) -> Cluster {
         let name = if settings.node.is_empty() { format!("{random:08x}") } else { settings.node.clone() };
         let own = node_id(&name);
-        hub.set_node(own);
+        hub.set_node(node_tag(&name));
         let ring = Keyring::new(keys, hub.clock.now().mono_ms);
         Cluster {
             settings,

@@ -39,11 +39,16 @@ const GAMES_MAX: usize = 1024;
 /// The teams that games have: their names are shared, not copied.
 const TEAMS: [&str; 3] = ["none", "red", "blue"];
 
-/// A node's number: it breaks ties between proofs, the same way everywhere. Never 0.
+/// A node's number among the living.
 pub fn node_id(name: &str) -> u32 {
     let mut hasher = SipHasher13::new();
     hasher.write(name.as_bytes());
-    (hasher.finish() as u32).max(1)
+    hasher.finish() as u32
+}
+
+/// What breaks ties between proofs of the same millisecond, the same way everywhere. Never 0.
+pub fn node_tag(name: &str) -> u8 {
+    (node_id(name) as u8).max(1)
 }
 
 /// Where an address is in the store.
@@ -140,7 +145,7 @@ struct WireGone {
 struct WireListed<'a> {
     game: Cow<'a, str>,
     proof: Cow<'a, str>,
-    node: u32,
+    node: u8,
     at: u64,
     seen: u64,
     first: u64,

@@ -9,13 +9,13 @@
 //!    so does a node that starts from the store alone. (In the last quarter of a life they may differ: a sign of life
 //!    that says nothing new is told only after a quarter.)
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher13;
 
 use super::outbox::{Held, Outbox, worth_putting};
-use super::record::{self, Games, Offset, SKEW_MAX_MS, node_id};
+use super::record::{self, Games, Offset, SKEW_MAX_MS, node_id, node_tag};
 use super::share::Share;
 use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, Told};
 use crate::registry::view::{Publisher, View};
@@ -93,7 +93,7 @@ impl Node {
         let unix_ms = (T + ms).saturating_add_signed(ahead_ms);
         let now = Now { mono_ms: ms, unix_ms };
         let mut registry = Registry::new(SETTINGS, now);
-        registry.set_node(node_id(name));
+        registry.set_node(node_tag(name));
         let mut node = Node {
             name,
             registry,
@@ -373,13 +373,14 @@ fn nothing_is_lost_nothing_stays_too_long_and_all_agree_in_the_end() {
 fn some_records(dice: &mut Dice) -> Vec<Told<'static>> {
     let mut games = Games::default();
     let mut records = Vec::new();
+    assert_eq!(NAMES.map(node_tag).into_iter().collect::<BTreeSet<_>>().len(), 3);
     for number in 0..12 {
         let name = NAMES[number % 3];
         // Different nodes may have the same stamp; one node never has it twice.
         let ms = 1_000 * dice.below(20) + number as u64 / 3;
         let now = Now { mono_ms: ms, unix_ms: T + ms };
         let mut registry = Registry::new(SETTINGS, now);
-        registry.set_node(node_id(name));
+        registry.set_node(node_tag(name));
         let port = dice.below(2) * 2 + 1; // the games that may quit
         registry.apply(&announce(port, dice.below(5), now), now);
         if dice.once_in(4) {
