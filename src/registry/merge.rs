@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::{Outcome, Refusal, Registry, SKEW_MAX_MS};
-use crate::model::{Address, Gone, Listed, Now, Server, Told};
+use crate::model::{Address, Gone, Listed, MASTER, Now, Server, Told};
 
 /// Removals remembered, so that an older proof that arrives later lists nothing; the oldest is forgotten first.
 const REMOVALS_MAX: usize = 1 << 16;
@@ -82,7 +82,8 @@ impl Registry {
         self.node = node;
     }
 
-    /// What can be told of an address; None when nothing is known, or its life has just ended.
+    /// What can be told of an address; None when nothing is known, or its life has just ended. Other masters are told of
+    /// by nobody: each node is in its own place among them.
     pub fn known(&self, address: Address, now: Now) -> Option<Known> {
         let slot = self.find(address).and_then(|at| self.slots.get(at as usize));
         let Some((slot, server)) = slot.filter(|slot| slot.listed).and_then(|slot| Some((slot, slot.server.clone()?)))
@@ -98,7 +99,8 @@ impl Registry {
             asked &= life_left_ms > word_ms;
             life_left_ms = life_left_ms.max(word_ms);
         }
-        (life_left_ms > 0).then_some(Known::Listed { server, life_left_ms, asked })
+        let is_news = life_left_ms > 0 && server.game.name() != MASTER;
+        is_news.then_some(Known::Listed { server, life_left_ms, asked })
     }
 
     /// The removals that this node has to tell of.
@@ -243,5 +245,169 @@ impl Registry {
         }
         self.mark(at);
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Announce, Change, Facts, Game, HeartbeatKeys, OperatorWord, Proof, Word};
+    use crate::registry::Settings;
+
+    const T: u64 = 1_760_000_000_000;
+    const SETTINGS: Settings = Settings { servers_max: 3, servers_per_ip_max: 1, ask_every_ms: 30_000, misses_max: 3 };
+
+    fn at(ms: u64) -> Now {
+        Now { mono_ms: 5_000 + ms, unix_ms: T + ms }
+    }
+
+    fn address(port: u16) -> Address {
+        Address::new([192, 0, 2, 1].into(), port).unwrap()
+    }
+
+    fn announce(port: u16, game: &'static str, proven_ms: u64) -> Announce<'static> {
+        Announce {
+            address: address(port),
+            game: Game::Known(game),
+            proof: Proof::Query,
+            proven_at_ms: T + proven_ms,
+            life_ms: 120_000,
+            asked: true,
+            rtt_us: Some(7),
+            keys: Some(Arc::new(HeartbeatKeys::of(game, address(port)))),
+            facts: Facts { name: "told".into(), ..Facts::default() },
+        }
+    }
+
+    fn told(port: u16, game: &'static str, proven_ms: u64) -> Change<'static> {
+        let announce = announce(port, game, proven_ms);
+        let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
+        Change::Merge(Box::new(Told::Listed(Listed { announce, node: 9, first_seen_ms, last_seen_ms })))
+    }
+
+    fn gone(port: u16, ms: u64, quit: bool) -> Change<'static> {
+        Change::Merge(Box::new(Told::Gone(Gone { address: address(port), at_ms: T + ms, quit, foreign: true })))
+    }
+
+    fn registry() -> Registry {
+        let mut registry = Registry::new(SETTINGS, at(0));
+        registry.set_node(1);
+        registry
+    }
+
+    #[test]
+    fn what_others_prove_counts_for_the_whole_list_and_not_for_one_address() {
+        let mut registry = registry();
+        for port in 1..=3 {
+            assert_eq!(registry.apply(&told(port, "netpanzer", 0), at(0)), Outcome::Added, "three at one address");
+        }
+        assert_eq!(registry.apply(&told(4, "netpanzer", 0), at(0)), Outcome::Refused(Refusal::Full));
+        let server = registry.listed(address(1)).unwrap();
+        assert!(server.foreign && server.node == 9 && server.texts.name() == "told");
+        assert!(matches!(registry.known(address(1), at(20_000)), Some(Known::Listed { life_left_ms: 100_000, .. })));
+    }
+
+    #[test]
+    fn an_echo_changes_nothing_and_a_newer_proof_of_ours_is_ours_again() {
+        let mut registry = registry();
+        registry.apply(&told(1, "netpanzer", 0), at(0));
+        let mut dirty = Vec::new();
+        registry.drain(&mut dirty);
+        assert_eq!(registry.apply(&told(1, "netpanzer", 0), at(10)), Outcome::Stale);
+        assert!(!registry.is_dirty());
+        let answer = Change::Answer { address: address(1), game: Game::Known("netpanzer"), rtt_us: 1, facts: None };
+        registry.apply(&answer, at(40_000));
+        let server = registry.listed(address(1)).unwrap();
+        assert_eq!((server.foreign, server.node, server.proven_at_ms), (false, 1, T + 40_000));
+        assert_eq!(
+            registry.apply(&told(1, "netpanzer", 39_000), at(41_000)),
+            Outcome::Refreshed,
+            "a newer sign of life"
+        );
+        let server = registry.listed(address(1)).unwrap();
+        assert_eq!((server.proven_at_ms, server.last_seen_ms), (T + 40_000, T + 39_000));
+        assert!(!server.foreign, "others lack the proof still");
+    }
+
+    #[test]
+    fn a_removal_wins_over_older_proofs_and_loses_to_newer_ones() {
+        let mut registry = registry();
+        assert_eq!(registry.apply(&gone(1, 500, true), at(500)), Outcome::Refreshed, "nothing was there");
+        assert_eq!(registry.apply(&told(1, "netpanzer", 400), at(600)), Outcome::Stale);
+        assert_eq!(registry.apply(&told(1, "netpanzer", 700), at(700)), Outcome::Added);
+        assert_eq!(registry.apply(&gone(1, 600, true), at(800)), Outcome::Stale);
+        assert_eq!(registry.apply(&gone(1, 900, false), at(900)), Outcome::Changed);
+        assert!(registry.listed(address(1)).is_none());
+        assert_eq!(registry.len(), 1, "one that no longer answers is kept for its owner");
+        assert_eq!(registry.apply(&told(1, "netpanzer", 1_000), at(1_000)), Outcome::Changed);
+        assert_eq!(registry.apply(&gone(1, 1_100, true), at(1_100)), Outcome::Changed);
+        assert!(registry.is_empty());
+        assert_eq!(registry.own_removals().count(), 0, "all of them came from others");
+    }
+
+    #[test]
+    fn own_removals_are_told_until_the_server_is_back() {
+        let mut registry = registry();
+        registry.apply(&Change::Announce(announce(1, "netpanzer", 0)), at(0));
+        registry.apply(&Change::Quit { address: address(1), master: false }, at(10));
+        assert_eq!(registry.own_removals().collect::<Vec<_>>(), [address(1)]);
+        assert!(matches!(
+            registry.known(address(1), at(10)),
+            Some(Known::Gone(Gone { quit: true, foreign: false, .. }))
+        ));
+        registry.apply(&Change::Announce(announce(1, "netpanzer", 20)), at(20));
+        assert_eq!(registry.own_removals().count(), 0);
+        while registry.expire(at(200_000), 100) {}
+        assert!(registry.known(address(1), at(200_000)).is_none(), "an ended life is nobody's news");
+        registry.apply(&Change::Announce(announce(2, MASTER, 200_000)), at(200_000));
+        assert!(registry.known(address(2), at(200_000)).is_none(), "nor is another master");
+        registry.apply(&Change::Quit { address: address(2), master: true }, at(200_000));
+        assert_eq!(registry.own_removals().count(), 0);
+    }
+
+    #[test]
+    fn the_number_of_remembered_removals_is_bounded() {
+        let mut removals = Removals::default();
+        let there = Address::new([192, 0, 2, 2].into(), 1).unwrap();
+        for at_ms in 0..=REMOVALS_MAX as u64 {
+            removals.add(Gone {
+                address: if at_ms == 0 { there } else { address(1) },
+                at_ms,
+                quit: true,
+                foreign: false,
+            });
+        }
+        assert_eq!((removals.by_address.len(), removals.order.len()), (1, REMOVALS_MAX));
+    }
+
+    #[test]
+    fn the_operators_word_holds_for_what_others_tell() {
+        let mut registry = registry();
+        let word = Word { official: true, priority: 5, flavor: 4 };
+        let game = Game::Known("hyperbol");
+        let named = OperatorWord { address: address(1), game, word, asked: true };
+        registry.apply(&Change::Words(Arc::new([named])), at(0));
+        let refused = Outcome::Refused(Refusal::OtherGameConfigured);
+        assert_eq!(registry.apply(&told(1, "netpanzer", 10), at(10)), refused);
+        assert_eq!(registry.apply(&told(1, "hyperbol", 10), at(10)), Outcome::Changed);
+        assert_eq!(registry.listed(address(1)).unwrap().word, word);
+        // Here it is kept by the word, and others are told of a life that outlasts three misses.
+        while registry.expire(at(600_000), 100) {}
+        let known = registry.known(address(1), at(600_000));
+        assert!(matches!(known, Some(Known::Listed { life_left_ms: 120_000, asked: false, .. })), "{known:?}");
+        assert_eq!(registry.apply(&gone(1, 600_000, true), at(600_000)), Outcome::Changed);
+        assert_eq!(registry.len(), 1, "the operator wants it asked still");
+        let mut targets = Vec::new();
+        registry.due(at(700_000), 10, &mut targets);
+        assert!(targets.iter().all(|target| target.named) && !targets.is_empty());
+    }
+
+    #[test]
+    fn another_game_replaces_if_its_proof_is_newer() {
+        let mut registry = registry();
+        registry.apply(&told(1, "netpanzer", 1_000), at(1_000));
+        assert_eq!(registry.apply(&told(1, "hyperbol", 900), at(1_000)), Outcome::Stale);
+        assert_eq!(registry.apply(&told(1, "hyperbol", 1_100), at(1_100)), Outcome::Changed);
+        assert_eq!(registry.listed(address(1)).unwrap().game.name(), "hyperbol");
     }
 }

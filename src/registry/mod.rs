@@ -426,7 +426,9 @@ impl Registry {
             return Outcome::Stale;
         }
         self.remove(at);
-        self.removals.add(Gone { address, at_ms: now.unix_ms, quit: true, foreign: false });
+        if !master {
+            self.removals.add(Gone { address, at_ms: now.unix_ms, quit: true, foreign: false });
+        }
         Outcome::Changed
     }
 

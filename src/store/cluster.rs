@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::{ConnectOptions, Event, ServerAddr};
+use percent_encoding::percent_decode_str;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
@@ -139,8 +140,9 @@ impl Cluster {
             if was_connected || !told_lost {
                 warn!("cluster: no NATS ({lost}); this node serves alone, and goes on trying");
                 told_lost = true;
+            } else {
+                debug!("cluster: {lost}");
             }
-            debug!("cluster: {lost}");
             pause = if was_connected { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
             // Not all nodes at the same moment.
             let own_pause = pause + Duration::from_millis(u64::from(self.run % 100));
@@ -194,6 +196,8 @@ impl Cluster {
         }
         if let Some(path) = &self.settings.credentials {
             options = credentials(options, path).await?;
+        } else if let Some(server) = servers.iter().find(|server| server.has_user_pass()) {
+            options = user(options, server);
         }
         let client = options.connect(servers).await.map_err(|error| Lost::because("cannot connect", &error))?;
         Session::open(self, client).await
@@ -265,6 +269,16 @@ impl Cluster {
 async fn credentials(options: ConnectOptions, path: &Path) -> Result<ConnectOptions, Lost> {
     let unreadable = |error| Lost::because(&format!("cluster.credentials {}", path.display()), &error);
     options.credentials_file(path).await.map_err(unreadable)
+}
+
+/// The client leaves it to us to look at what stands before the host's name: a user and a password, or a token.
+fn user(options: ConnectOptions, server: &ServerAddr) -> ConnectOptions {
+    let decoded = |text: Option<&str>| text.map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned());
+    match (decoded(server.username()), decoded(server.password())) {
+        (Some(user), Some(password)) => options.user_and_password(user, password),
+        (Some(token), None) => options.token(token),
+        _ => options,
+    }
 }
 
 /// A new cookie secret; None when the system gives no random numbers.

@@ -48,7 +48,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const IN_FLIGHT_MAX: usize = 2048;
 /// Looked up in the registry, or applied to it, in one go.
 const PUT_BATCH: usize = 64;
-const MERGE_BATCH: usize = 256;
+const MERGE_BATCH: usize = 64;
 /// What the store lacks is put at this pace, beside what is new: 20,000 a second.
 const REFILL_EVERY: Duration = Duration::from_millis(50);
 const REFILL_MOST: usize = 1000;

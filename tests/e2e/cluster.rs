@@ -75,10 +75,14 @@ impl Nats {
     }
 
     fn start_one(&mut self, at: usize) {
+        self.start_with(at, &[]);
+    }
+
+    fn start_with(&mut self, at: usize, arguments: &[&str]) {
         let routes: Vec<_> = self.servers.iter().map(|server| format!("nats://127.0.0.1:{}", server.route)).collect();
         let server = &mut self.servers[at];
         let mut command = Command::new(nats_server());
-        command.args(["-a", "127.0.0.1", "-p", &server.port.to_string(), "-n", &server.name, "-js"]);
+        command.args(arguments).args(["-a", "127.0.0.1", "-p", &server.port.to_string(), "-n", &server.name, "-js"]);
         command.arg("-sd").arg(self.folder.path().join(&server.name));
         if routes.len() > 1 {
             let own = format!("nats://127.0.0.1:{}", server.route);
@@ -296,6 +300,48 @@ fn nothing_proven_is_lost_when_nats_servers_die() {
     witness.saw_nothing_missing();
     let complaints = a.log().lines().filter(|line| line.contains("WARN") && line.contains("no NATS")).count();
     assert!((2..=6).contains(&complaints), "told at every loss, not at every try:\n{}", a.log());
+}
+
+#[test]
+fn over_tls_and_with_a_password() {
+    let mut nats = Nats::planned("cluster-tls", 1);
+    let folder = nats.folder.path().to_path_buf();
+    let openssl = |arguments: &str| {
+        let output = Command::new("openssl").args(arguments.split(' ')).current_dir(&folder).output();
+        let output = output.expect("openssl, from Debian's openssl");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    openssl("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=test-ca");
+    openssl("req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost");
+    nats.folder.write("names", "subjectAltName=IP:127.0.0.1");
+    openssl("x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem");
+    let [ca, certificate, key] =
+        ["ca.pem", "server.pem", "server.key"].map(|name| folder.join(name).display().to_string());
+    nats.start_with(0, &["--tls", "--tlscert", &certificate, "--tlskey", &key, "--user", "node", "--pass", "secret"]);
+    let port = nats.servers[0].port;
+    let ca = format!("cluster.ca={ca}");
+    let good = node("good", &format!("tls://node:secret@127.0.0.1:{port}"), &[&ca]);
+    let stranger = node("stranger", &format!("tls://node:guess@127.0.0.1:{port}"), &[&ca]);
+    let doubtful = node("doubtful", &format!("tls://node:secret@127.0.0.1:{port}"), &[]);
+    wait_for_nodes(&[&good], 1);
+    until("the refusal in the log", || stranger.log().contains("authorization violation").then_some(()));
+    until("the doubt in the log", || doubtful.log().to_lowercase().contains("certificate").then_some(()));
+    assert!(!cluster_state(&stranger).0 && !cluster_state(&doubtful).0);
+    for node in [&good, &stranger, &doubtful] {
+        assert!(!node.log().contains("secret") && !node.log().contains("guess"), "{}", node.log());
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named_at_the_start() {
+    for key in ["cluster.credentials", "cluster.ca"] {
+        let set = format!("{key}=/nowhere/file");
+        let output =
+            command().args(["serve", "--set", "cluster.nats=nats://127.0.0.1:1", "--set", &set]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(message.contains(&format!("{key}: /nowhere/file: No such file")), "{message}");
+    }
 }
 
 #[test]
