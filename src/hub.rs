@@ -154,9 +154,9 @@ impl Hub {
         addresses.into_iter().map(|address| registry.known(address, now)).collect()
     }
 
-    /// The removals that this node has to tell others of.
-    pub fn own_removals(&self) -> Vec<Address> {
-        self.registry().own_removals().collect()
+    /// The removals since then that this node has to tell others of.
+    pub fn own_removals(&self, since_ms: u64) -> Vec<Address> {
+        self.registry().own_removals(since_ms).collect()
     }
 
     /// The servers whose turn it is to be asked, at most `most`.

@@ -123,6 +123,15 @@ fn set_overrides_any_key() {
 }
 
 #[test]
+fn what_needs_a_restart_is_named() {
+    let (before, after) = (Config::default(), set("cluster.nats=nats://10.0.0.1:4222").unwrap());
+    assert_eq!(before.needs_restart(&before), Vec::<&str>::new());
+    assert_eq!(before.needs_restart(&after), ["cluster"]);
+    assert_eq!(after.needs_restart(&set("web.listen=").unwrap()), ["web.listen", "cluster"]);
+    assert_eq!(before.life_max(), Duration::from_secs(720));
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = Config::load(Some(Path::new("/nowhere/rallypoint.toml")), &[]).unwrap_err().to_string();
     assert!(error.starts_with("/nowhere/rallypoint.toml: cannot be read"), "{error}");

@@ -103,9 +103,10 @@ impl Registry {
         is_news.then_some(Known::Listed { server, life_left_ms, asked })
     }
 
-    /// The removals that this node has to tell of.
-    pub fn own_removals(&self) -> impl Iterator<Item = Address> {
-        self.removals.by_address.values().filter(|gone| !gone.foreign).map(|gone| gone.address)
+    /// The removals since then that this node has to tell of.
+    pub fn own_removals(&self, since_ms: u64) -> impl Iterator<Item = Address> {
+        let own = self.removals.by_address.values().filter(move |gone| !gone.foreign && gone.at_ms >= since_ms);
+        own.map(|gone| gone.address)
     }
 
     pub(super) fn merge(&mut self, told: &Told<'_>, now: Now) -> Outcome {
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(registry.apply(&told(1, "netpanzer", 1_000), at(1_000)), Outcome::Changed);
         assert_eq!(registry.apply(&gone(1, 1_100, true), at(1_100)), Outcome::Changed);
         assert!(registry.is_empty());
-        assert_eq!(registry.own_removals().count(), 0, "all of them came from others");
+        assert_eq!(registry.own_removals(0).count(), 0, "all of them came from others");
     }
 
     #[test]
@@ -350,19 +351,20 @@ mod tests {
         let mut registry = registry();
         registry.apply(&Change::Announce(announce(1, "netpanzer", 0)), at(0));
         registry.apply(&Change::Quit { address: address(1), master: false }, at(10));
-        assert_eq!(registry.own_removals().collect::<Vec<_>>(), [address(1)]);
+        assert_eq!(registry.own_removals(T + 10).collect::<Vec<_>>(), [address(1)]);
+        assert_eq!(registry.own_removals(T + 11).count(), 0);
         assert!(matches!(
             registry.known(address(1), at(10)),
             Some(Known::Gone(Gone { quit: true, foreign: false, .. }))
         ));
         registry.apply(&Change::Announce(announce(1, "netpanzer", 20)), at(20));
-        assert_eq!(registry.own_removals().count(), 0);
+        assert_eq!(registry.own_removals(0).count(), 0);
         while registry.expire(at(200_000), 100) {}
         assert!(registry.known(address(1), at(200_000)).is_none(), "an ended life is nobody's news");
         registry.apply(&Change::Announce(announce(2, MASTER, 200_000)), at(200_000));
         assert!(registry.known(address(2), at(200_000)).is_none(), "nor is another master");
         registry.apply(&Change::Quit { address: address(2), master: true }, at(200_000));
-        assert_eq!(registry.own_removals().count(), 0);
+        assert_eq!(registry.own_removals(0).count(), 0);
     }
 
     #[test]

@@ -80,6 +80,7 @@ impl Wanted {
                 GetStreamErrorKind::JetStream(reason) if reason.error_code() == ErrorCode::STREAM_NOT_FOUND => {
                     self.create(context).await?;
                 }
+                GetStreamErrorKind::Request => return Err(Lost::because("JetStream does not answer", &error)),
                 _ => return Err(failed(&error)),
             },
         }

@@ -322,7 +322,9 @@ impl<'a> Session<'a> {
 
     fn reconcile(&self, held: &Held) {
         let hub = &self.cluster.hub;
-        let (view, removals) = (hub.view(), hub.own_removals());
+        // Before that, every life that an older record could give has ended.
+        let since_ms = self.now().unix_ms.saturating_sub(self.cluster.life_max.as_millis() as u64);
+        let (view, removals) = (hub.view(), hub.own_removals(since_ms));
         let servers = view.servers.iter().map(|server| &**server);
         self.outbox().reconcile(servers, removals, held, &self.cluster.share);
     }

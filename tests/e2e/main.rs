@@ -12,6 +12,7 @@ mod house;
 mod http;
 mod hyperbol;
 mod iceball;
+mod nats;
 mod netpanzer;
 mod real_programs;
 mod support;
