@@ -31,12 +31,13 @@ use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
 use crate::protocols::{DatagramRules, StreamRules, card, hyperbol, iceball, netpanzer};
 use crate::store::Store;
+use crate::store::cluster::Cluster;
 use crate::web::{self, Home, HttpLimits, Pages, Site};
 
 /// A cookie key seals for this long, and opens for as long again; longer than any cookie is good for.
 const KEY_EVERY: Duration = Duration::from_secs(60);
 /// How often the keys and the threads are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Everybody gets this long to come to an end when the program stops.
 const GRACE: Duration = Duration::from_secs(2);
 /// Descriptors that are not for connections: listeners, files, sockets to game servers and other masters.
@@ -53,6 +54,8 @@ pub struct App {
     site: Arc<Site>,
     keys: Keys,
     keys_made: Instant,
+    /// The keys of all nodes as they change, where there are others.
+    shared_keys: Option<watch::Receiver<Keys>>,
     iceball: SharedRules,
     netpanzer: SharedStreamRules,
     asking: watch::Sender<asker::Settings>,
@@ -69,18 +72,22 @@ impl App {
     /// Binds every port, then starts. Nothing runs yet when a port cannot be had.
     pub async fn start(config: Config) -> anyhow::Result<App> {
         let pages = Pages::load(&config)?;
+        config.cluster.check().map_err(anyhow::Error::msg)?;
         let bound = bind(&config)?;
         let hub = Arc::new(Hub::new(config.registry()));
         let guard = &config.guard;
         let guard = Guard::new(connections_max(&config), guard.connections_per_ip_max, &guard.bans);
         let keys = Keys::new(random()?);
-        let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(Metrics::new()));
+        let is_many = !config.cluster.nats.is_empty();
+        let metrics = if is_many { Metrics::new().with_cluster() } else { Metrics::new() };
+        let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(metrics));
         let (prober, prober_worker) =
             prober::Worker::new(hub.clone(), ledger.clone(), metrics.clone(), asking(&config), random()?)
                 .context("cannot open a UDP socket to ask game servers")?;
         let door = Arc::new(Door { hub: hub.clone(), prober, ledger });
         let guard = Arc::new(guard);
         let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
+        let cluster = if is_many { Some(cluster(&config, &hub, &guard, &metrics, keys)?) } else { None };
         let mut app = App {
             site: Site::new(
                 door.clone(),
@@ -98,6 +105,7 @@ impl App {
             netpanzer: Arc::new(ArcSwap::from_pointee(netpanzer_rules(&config))),
             keys,
             keys_made: Instant::now(),
+            shared_keys: cluster.as_ref().map(Cluster::keys),
             asking: watch::Sender::new(asking(&config)),
             network: watch::Sender::new(network(&config, bound.netpanzer_port())),
             threads: Vec::new(),
@@ -114,6 +122,13 @@ impl App {
         app.restore()?;
         app.threads.push(app.hub.start().context("cannot start a thread")?);
         let stop = app.stop_tasks.subscribe();
+        let prober_worker = match &cluster {
+            Some(cluster) => prober_worker.sharing(cluster.share()),
+            None => prober_worker,
+        };
+        if let Some(cluster) = cluster {
+            app.tasks.spawn(cluster.run(stop.clone()));
+        }
         app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
         app.tasks.spawn(neighbours::run(app.hub.clone(), app.network.subscribe(), stop));
@@ -167,6 +182,14 @@ impl App {
             if let Some(thread) = self.threads.iter().find(|thread| thread.is_finished()).or(stored) {
                 let name = thread.thread().name().unwrap_or("unnamed").to_string();
                 return anyhow::anyhow!("the thread `{name}` has ended: this is a bug. Start the program again");
+            }
+            if let Some(shared) = &mut self.shared_keys {
+                // The nodes rotate the keys together.
+                if shared.has_changed().unwrap_or(false) {
+                    self.keys = *shared.borrow_and_update();
+                    self.set_iceball_rules();
+                }
+                continue;
             }
             if self.keys_made.elapsed() < KEY_EVERY {
                 continue;
@@ -351,6 +374,18 @@ fn network(config: &Config, port: u16) -> Network {
         port: settings.public.map_or(port, |public| public.port()),
         public: settings.public,
     }
+}
+
+fn cluster(
+    config: &Config,
+    hub: &Arc<Hub>,
+    guard: &Arc<Guard>,
+    metrics: &Arc<Metrics>,
+    keys: Keys,
+) -> anyhow::Result<Cluster> {
+    let (hub, guard, metrics) = (hub.clone(), guard.clone(), metrics.clone());
+    let random = u32::from_ne_bytes(random()?);
+    Ok(Cluster::new(config.cluster.clone(), config.life_max(), hub, guard, metrics, keys, random))
 }
 
 fn random<const N: usize>() -> anyhow::Result<[u8; N]> {

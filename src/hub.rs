@@ -10,6 +10,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::broadcast;
 
 use crate::model::{Address, Change, Now, Server};
+use crate::registry::merge::Known;
 use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
 use crate::registry::{Life, Outcome, Record, Registry, Settings, Target};
 
@@ -172,6 +173,22 @@ impl Hub {
     pub fn retain(&self, keep: impl Fn(Address) -> bool) {
         self.registry().retain(keep);
         self.changed.notify_one();
+    }
+
+    /// Who this node is among many.
+    pub fn set_node(&self, node: u8) {
+        self.registry().set_node(node);
+    }
+
+    /// What can be told of some addresses to other nodes, in their order, under one lock.
+    pub fn known(&self, addresses: impl IntoIterator<Item = Address>, now: Now) -> Vec<Option<Known>> {
+        let registry = self.registry();
+        addresses.into_iter().map(|address| registry.known(address, now)).collect()
+    }
+
+    /// The removals since then that this node has to tell others of.
+    pub fn own_removals(&self, since_ms: u64) -> Vec<Address> {
+        self.registry().own_removals(since_ms).collect()
     }
 
     /// The servers whose turn it is to be asked, at most `most`.

@@ -41,6 +41,21 @@ pub struct Metrics {
     pub readers: Gauge,
     /// How long it took to render a list that nobody had rendered yet.
     pub render: Histogram,
+    /// Only where there is a cluster.
+    pub cluster: Option<ClusterFigures>,
+}
+
+/// This node among others.
+#[derive(Clone, Default)]
+pub struct ClusterFigures {
+    /// 1 while what others put is seen, and what this node puts is taken.
+    pub connected: Gauge,
+    /// Living nodes, this one among them.
+    pub nodes: Gauge,
+    pub puts: Counter,
+    pub put_failures: Counter,
+    /// Records of other nodes that said something new.
+    pub merged: Counter,
 }
 
 impl Default for Metrics {
@@ -65,6 +80,7 @@ impl Metrics {
             questions: Counter::default(),
             readers: Gauge::default(),
             render: seconds(0.000_1),
+            cluster: None,
         };
         let registry = &mut metrics.registry;
         registry.register("servers", "Listed servers", metrics.servers.clone());
@@ -80,6 +96,22 @@ impl Metrics {
         registry.register("event_readers", "Readers of the event stream", metrics.readers.clone());
         registry.register("serial", "The published list's serial", metrics.serial.clone());
         metrics
+    }
+
+    /// With the figures of a cluster.
+    pub fn with_cluster(mut self) -> Metrics {
+        let figures = ClusterFigures::default();
+        figures.nodes.set(1);
+        let registry = &mut self.registry;
+        let connected = figures.connected.clone();
+        registry.register("cluster_connected", "Whether this node is connected to the others' store", connected);
+        registry.register("cluster_nodes", "Living nodes", figures.nodes.clone());
+        registry.register("cluster_puts", "Records put into the store", figures.puts.clone());
+        let failures = figures.put_failures.clone();
+        registry.register("cluster_put_failures", "Records that the store did not take, to be put again", failures);
+        registry.register("cluster_merged", "Records of other nodes that said something new", figures.merged.clone());
+        self.cluster = Some(figures);
+        self
     }
 
     /// A round trip to a game server.

@@ -302,6 +302,10 @@ pub struct Server {
     pub password: Option<bool>,
     pub word: Word,
     pub verified_by: Proof,
+    /// Whether other nodes know all of this already, because it came from them.
+    pub foreign: bool,
+    /// The node that has the proof, in one byte: it only breaks ties. 0 where there is one node.
+    pub node: u8,
     /// When it was last proven. Republished with the facts, and at the latest after a quarter of its life.
     pub proven_at_ms: u64,
     /// The last proof's round trip, where it was a query.
@@ -335,6 +339,8 @@ impl Server {
             password: facts.password,
             word: Word::default(),
             verified_by,
+            foreign: false,
+            node: 0,
             proven_at_ms: seen_ms,
             rtt_us: None,
             first_seen_ms: seen_ms,
@@ -395,6 +401,43 @@ pub struct Announce<'a> {
     pub facts: Facts<'a>,
 }
 
+/// What another node told of an address, in this node's own time.
+#[derive(Clone, Debug)]
+pub enum Told<'a> {
+    Listed(Listed<'a>),
+    Gone(Gone),
+}
+
+impl Told<'_> {
+    pub fn address(&self) -> Address {
+        match self {
+            Told::Listed(listed) => listed.announce.address,
+            Told::Gone(gone) => gone.address,
+        }
+    }
+}
+
+/// A server that another node lists. The life in `announce` is what is left of it now.
+#[derive(Clone, Debug)]
+pub struct Listed<'a> {
+    pub announce: Announce<'a>,
+    /// Who has the proof.
+    pub node: u8,
+    pub first_seen_ms: u64,
+    pub last_seen_ms: u64,
+}
+
+/// A server was taken off the list: it wins over proofs that are not newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    pub address: Address,
+    pub at_ms: u64,
+    /// It said so itself; otherwise it no longer answered, and is kept until its life ends.
+    pub quit: bool,
+    /// Whether this came from another node.
+    pub foreign: bool,
+}
+
 /// What may be done to the registry. All doors lead here.
 #[derive(Clone, Debug)]
 pub enum Change<'a> {
@@ -430,6 +473,8 @@ pub enum Change<'a> {
         /// Where it can be asked: how soon.
         ask_in_ms: u64,
     },
+    /// What another node told. Boxed, so that the changes of datagrams stay small.
+    Merge(Box<Told<'a>>),
     /// The operator's words on servers, all of them; they replace the earlier ones.
     Words(Arc<[OperatorWord]>),
 }
@@ -456,6 +501,11 @@ mod tests {
         assert_ne!(own("2001:db8::1"), own("2001:db8:0:1::1"));
         assert_ne!(own("192.0.2.1"), own("192.0.2.2"));
         assert_eq!(own("::ffff:192.0.2.1"), own("192.0.2.1"));
+    }
+
+    #[test]
+    fn a_server_is_as_small_as_a_million_of_them_need() {
+        assert_eq!(size_of::<Server>(), 144);
     }
 
     #[test]

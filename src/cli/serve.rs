@@ -8,6 +8,7 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, error, info};
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::reload;
 
@@ -102,6 +103,8 @@ pub fn start_log(level: LevelFilter) -> LogLevel {
     let (filter, handle) = reload::Layer::new(level);
     let is_terminal = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal).with_target(false);
+    // What the NATS client has to say of every try, the cluster says once, in words.
+    let lines = lines.with_filter(filter_fn(|line| !line.target().starts_with("async_nats")));
     // A second start in one process (as in tests) keeps the first one's log.
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     handle

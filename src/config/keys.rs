@@ -364,6 +364,69 @@ pub const KEYS: &[Key] = &[
             Ok(())
         },
     },
+    Key {
+        path: "cluster.nats",
+        doc: "Makes this node one of many: where NATS (2.11 or later, with JetStream) is, e.g.\n\
+              [\"nats://10.0.0.1:4222\", \"nats://10.0.0.2:4222\"]; tls:// for TLS. Empty: this node is alone. See docs/cluster.md.",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.cluster.nats = item.list("a list of NATS servers like [\"nats://10.0.0.1:4222\"]", |item| {
+                let text = item.text()?;
+                let known = text.starts_with("nats://") || text.starts_with("tls://");
+                match text.parse::<async_nats::ServerAddr>() {
+                    Ok(_) if known => Ok(text.to_string()),
+                    _ => Err((None, format!("must be nats://host:4222 or tls://host:4222, not \"{text}\""))),
+                }
+            })?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "cluster.replicas",
+        doc: "How many NATS servers keep each record; 0: as many as there are, up to 3.",
+        default: "0",
+        example: "",
+        set: |config, item| {
+            config.cluster.replicas = item.integer(0, 5)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        path: "cluster.node",
+        doc: "This node's name, different for each: letters, digits, - and _. Empty: a random one at every start.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            let name = item.text()?;
+            let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+            if name.len() > 32 || !name.chars().all(good) {
+                return Err((None, format!("must be up to 32 letters, digits, - and _, not \"{name}\"")));
+            }
+            config.cluster.node = name.to_string();
+            Ok(())
+        },
+    },
+    Key {
+        path: "cluster.credentials",
+        doc: "A credentials file for NATS (.creds). A user and password can stand in the address: nats://user:password@host.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            config.cluster.credentials = file(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "cluster.ca",
+        doc: "A file with the certificate authority of your NATS servers (PEM), where the system does not know it.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            config.cluster.ca = file(item)?;
+            Ok(())
+        },
+    },
 ];
 
 /// A file's path; an empty one means none.

@@ -18,7 +18,7 @@ use tracing::Level;
 use crate::model::{Address, Game, OperatorWord, Word};
 use crate::protocols::{hyperbol, iceball, netpanzer};
 use crate::registry::Settings;
-use crate::store::history;
+use crate::store::{cluster, history};
 use keys::{KEYS, Key};
 use value::Item;
 
@@ -35,6 +35,7 @@ pub struct Config {
     pub bloodmasters: Bloodmasters,
     pub probe: Probe,
     pub guard: Guard,
+    pub cluster: cluster::Settings,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -124,6 +125,7 @@ impl Default for Config {
                 idle: Duration::ZERO,
                 bans: Vec::new(),
             },
+            cluster: cluster::Settings::default(),
         };
         for key in KEYS {
             // A test reads every default, so none of these can fail.
@@ -221,7 +223,8 @@ impl Config {
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let changed = self.listeners().into_iter().zip(new.listeners()).filter(|(old, new)| old != new);
         let data_dir = (self.data_dir != new.data_dir).then_some("data_dir");
-        changed.map(|((path, _), _)| path).chain(data_dir).collect()
+        let cluster = (self.cluster != new.cluster).then_some("cluster");
+        changed.map(|((path, _), _)| path).chain(data_dir).chain(cluster).collect()
     }
 
     fn listeners(&self) -> [(&'static str, &Vec<SocketAddr>); 5] {
@@ -246,6 +249,11 @@ impl Config {
                 }
             }
         }
+    }
+
+    /// The longest that a server can stay listed without a word.
+    pub fn life_max(&self) -> Duration {
+        Duration::from_millis(self.iceball.settings.life_ms.max(netpanzer::LIFE_MS))
     }
 
     /// The operator's words on servers, of all games.

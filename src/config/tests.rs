@@ -83,6 +83,10 @@ fn wrong_types_and_impossible_values() {
             ":3: hyperbol.servers: flavor must be a whole number",
         ),
         ("[bloodmasters]\nlist = 1", ":2: bloodmasters.list: must be true or false"),
+        ("[cluster]\nnats = [\"http://10.0.0.1\"]", ":2: cluster.nats: must be nats://host:4222 or tls://host:4222"),
+        ("[cluster]\nnats = \"nats://10.0.0.1\"", "must be a list of NATS servers"),
+        ("[cluster]\nnode = \"a b\"", "must be up to 32 letters"),
+        ("[cluster]\nreplicas = 6", "must be a whole number from 0 to 5"),
         ("log = \"loud\"", ":1: log: must be \"error\""),
         ("log = ", ":1: "),
         ("log = \"info\"\nlog = \"warn\"", ":2: "),
@@ -132,6 +136,15 @@ fn only_listeners_need_a_restart() {
     assert_eq!(old.needs_restart(&set("web.listen=127.0.0.1:1").unwrap()), ["web.listen"]);
     assert_eq!(old.needs_restart(&set("hyperbol.listen=").unwrap()), ["hyperbol.listen"]);
     assert!(old.needs_restart(&set("guard.bans=127.0.0.1").unwrap()).is_empty());
+}
+
+#[test]
+fn what_needs_a_restart_is_named() {
+    let (before, after) = (Config::default(), set("cluster.nats=nats://10.0.0.1:4222").unwrap());
+    assert_eq!(before.needs_restart(&before), Vec::<&str>::new());
+    assert_eq!(before.needs_restart(&after), ["cluster"]);
+    assert_eq!(after.needs_restart(&set("web.listen=").unwrap()), ["web.listen", "cluster"]);
+    assert_eq!(before.life_max(), Duration::from_secs(720));
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::metrics::Metrics;
 use crate::model::{Address, Change, Game};
 use crate::protocols::{Query, fault, query_of};
 use crate::registry::Target;
+use crate::store::share::Share;
 
 /// How often the prober looks at what is due.
 const TICK: Duration = Duration::from_millis(20);
@@ -79,6 +80,8 @@ pub struct Worker {
     /// Whether IPv4 addresses have to be written as IPv6 for this socket.
     mapped: bool,
     asker: Asker<Purpose>,
+    /// Which servers are this node's to ask.
+    share: Arc<Share>,
     proofs: mpsc::Receiver<Proof>,
     changes: Vec<Change<'static>>,
     targets: Vec<Target>,
@@ -96,8 +99,14 @@ impl Worker {
         let (sender, proofs) = mpsc::channel(PROOFS_MAX);
         let asker = Asker::new(settings, seed);
         let (changes, targets) = (Vec::new(), Vec::new());
-        let worker = Worker { hub, ledger, metrics, socket, mapped, asker, proofs, changes, targets };
+        let share = Arc::default();
+        let worker = Worker { hub, ledger, metrics, socket, mapped, asker, share, proofs, changes, targets };
         Ok((Prober { proofs: sender }, worker))
+    }
+
+    /// Asks only this node's share, where there are others.
+    pub fn sharing(self, share: Arc<Share>) -> Worker {
+        Worker { share, ..self }
     }
 
     /// Asks until told to stop; new settings take effect as they come.
@@ -150,8 +159,8 @@ impl Worker {
         let room = IN_FLIGHT_MAX.saturating_sub(self.asker.in_flight());
         let mut targets = std::mem::take(&mut self.targets);
         self.hub.due(self.hub.clock.now(), room.min(DUE_MAX), &mut targets);
-        for Target { address, game } in targets.drain(..) {
-            let Some(query) = query_of(&game) else { continue };
+        for Target { address, game, named } in targets.drain(..) {
+            let Some(query) = query_of(&game).filter(|_| named || self.share.is_mine(address)) else { continue };
             let purpose = Purpose { round: Some(game), proofs: Vec::new() };
             if let Err(Purpose { round, .. }) = self.asker.ask(address, query, purpose)
                 && let Some(asked) = self.asker.tag_mut(address)

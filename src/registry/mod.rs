@@ -3,6 +3,7 @@
 //! The registry holds an entry only for what has been proven. It remembers which entries changed since the last
 //! [`Registry::drain`]; [`view`] turns those into the published list and its deltas.
 
+pub mod merge;
 mod per_ip;
 mod restore;
 pub mod view;
@@ -16,8 +17,9 @@ use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
 use crate::model::{
-    Address, Announce, Change, Facts, Game, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server, owner,
+    Address, Announce, Change, Facts, Game, Gone, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server, owner,
 };
+use merge::Removals;
 use per_ip::PerIp;
 pub use restore::Life;
 use wheel::Wheel;
@@ -88,10 +90,14 @@ pub struct Record {
 pub struct Target {
     pub address: Address,
     pub game: Game,
+    /// The operator of this node names it: other nodes may not know of it at all.
+    pub named: bool,
 }
 
 pub struct Registry {
     settings: Settings,
+    /// Who this is, among many nodes.
+    node: u8,
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_address: HashTable<u32>,
@@ -100,6 +106,7 @@ pub struct Registry {
     ends: Wheel,
     asks: Wheel,
     words: HashMap<Address, OperatorWord>,
+    removals: Removals,
     dirty: Vec<u32>,
 }
 
@@ -127,6 +134,7 @@ impl Registry {
     pub fn new(settings: Settings, now: Now) -> Registry {
         Registry {
             settings,
+            node: 0,
             slots: Vec::new(),
             free: Vec::new(),
             by_address: HashTable::new(),
@@ -135,6 +143,7 @@ impl Registry {
             ends: Wheel::new(now.mono_ms),
             asks: Wheel::new(now.mono_ms),
             words: HashMap::new(),
+            removals: Removals::default(),
             dirty: Vec::new(),
         }
     }
@@ -166,9 +175,10 @@ impl Registry {
             Change::Answer { address, game, rtt_us, facts } => {
                 self.answer(*address, game, *rtt_us, facts.as_ref(), now)
             }
-            Change::Miss { address, game } => self.miss(*address, game),
-            Change::Quit { address, master } => self.quit(*address, *master),
+            Change::Miss { address, game } => self.miss(*address, game, now),
+            Change::Quit { address, master } => self.quit(*address, *master, now),
             Change::Restore { server, ends_at_ms, ask_in_ms } => self.restore(server, *ends_at_ms, *ask_in_ms, now),
+            Change::Merge(told) => self.merge(told, now),
             Change::Words(words) => self.set_words(words, now),
         }
     }
@@ -196,9 +206,12 @@ impl Registry {
     pub fn read_ahead<'a>(&self, changes: impl IntoIterator<Item = &'a Change<'a>>) {
         let mut hashed = ArrayVec::<(u64, Address), READ_AHEAD>::new();
         for change in changes.into_iter().take(READ_AHEAD) {
-            if let Change::Announce(Announce { address, .. }) = change {
-                hashed.push((self.hasher.hash_one(address), *address));
-            }
+            let address = match change {
+                Change::Announce(Announce { address, .. }) => *address,
+                Change::Merge(told) => told.address(),
+                _ => continue,
+            };
+            hashed.push((self.hasher.hash_one(address), address));
         }
         let found: ArrayVec<&Slot, READ_AHEAD> = hashed
             .iter()
@@ -234,7 +247,8 @@ impl Registry {
             let Some(slot) = self.slots.get(at as usize) else { continue };
             let Some(server) = &slot.server else { continue };
             if slot.asked && slot.ask_tick == tick {
-                out.push(Target { address: slot.address, game: server.game.clone() });
+                let named = self.words.get(&slot.address).is_some_and(|word| word.asked);
+                out.push(Target { address: slot.address, game: server.game.clone(), named });
                 self.queue_ask(at, now.mono_ms + self.settings.ask_every_ms);
             }
         }
@@ -295,6 +309,8 @@ impl Registry {
         server.rtt_us = announce.rtt_us;
         server.life_ms = whole_life(announce.life_ms);
         server.keys = announce.keys.clone();
+        server.node = self.node;
+        self.removals.forget(announce.address);
         let at = self.insert(server, end_ms, announce.asked, true);
         if announce.asked {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
@@ -303,6 +319,7 @@ impl Registry {
     }
 
     fn renew(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
+        let node = self.node;
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         let from_the_future = slot.proven_at_ms > now.unix_ms + SKEW_MAX_MS;
@@ -322,6 +339,9 @@ impl Registry {
             && server.verified_by == announce.proof
             && server.keys == announce.keys
             && server.says(&announce.facts);
+        if !slot.listed {
+            self.removals.forget(announce.address);
+        }
         slot.listed = true;
         let published_age_ms = announce.proven_at_ms.abs_diff(server.proven_at_ms);
         if !unchanged || published_age_ms >= announce.life_ms / REPUBLISH_PART {
@@ -329,6 +349,8 @@ impl Registry {
             *server = Arc::new(Server {
                 game: announce.game.clone(),
                 verified_by: announce.proof,
+                foreign: false,
+                node,
                 proven_at_ms: announce.proven_at_ms,
                 rtt_us: announce.rtt_us,
                 first_seen_ms: if same_game { said.first_seen_ms } else { announce.proven_at_ms },
@@ -366,14 +388,15 @@ impl Registry {
         let published_age_ms = now.unix_ms.abs_diff(server.last_seen_ms);
         if !unchanged || published_age_ms >= life_ms / REPUBLISH_PART {
             let (keys, life_ms) = (Some(keys.clone()), whole_life(life_ms));
-            *server = Arc::new(Server { keys, last_seen_ms: now.unix_ms, life_ms, ..Server::clone(server) });
+            let last_seen_ms = now.unix_ms;
+            *server = Arc::new(Server { keys, last_seen_ms, life_ms, foreign: false, ..Server::clone(server) });
             self.mark(at);
         }
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
     }
 
     fn answer(&mut self, address: Address, game: &Game, rtt_us: u32, facts: Option<&Facts<'_>>, now: Now) -> Outcome {
-        let republish_ms = self.settings.ask_every_ms;
+        let (republish_ms, node) = (self.settings.ask_every_ms, self.node);
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
         let Some(server) = slot.server.as_mut().filter(|server| server.game == *game) else { return Outcome::Stale };
         let was_listed = std::mem::replace(&mut slot.listed, true);
@@ -385,13 +408,17 @@ impl Registry {
         if !unchanged || published_age_ms >= republish_ms {
             let said = says_new.map_or_else(|| Server::clone(server), |facts| server.with_facts(facts));
             let proven_at_ms = now.unix_ms;
-            *server = Arc::new(Server { verified_by: Proof::Query, proven_at_ms, rtt_us: Some(rtt_us), ..said });
+            let (verified_by, rtt_us) = (Proof::Query, Some(rtt_us));
+            *server = Arc::new(Server { verified_by, foreign: false, node, proven_at_ms, rtt_us, ..said });
             self.mark(at);
+        }
+        if !was_listed {
+            self.removals.forget(address);
         }
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
     }
 
-    fn miss(&mut self, address: Address, game: &Game) -> Outcome {
+    fn miss(&mut self, address: Address, game: &Game, now: Now) -> Outcome {
         let misses_max = self.settings.misses_max;
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
         if !slot.server.as_ref().is_some_and(|server| server.game == *game) {
@@ -401,18 +428,22 @@ impl Registry {
         if slot.listed && slot.misses >= misses_max {
             slot.listed = false;
             self.mark(at);
+            self.removals.add(Gone { address, at_ms: now.unix_ms, quit: false, foreign: false });
             return Outcome::Changed;
         }
         Outcome::Refreshed
     }
 
-    fn quit(&mut self, address: Address, master: bool) -> Outcome {
+    fn quit(&mut self, address: Address, master: bool, now: Now) -> Outcome {
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
         let Some(server) = &slot.server else { return Outcome::Stale };
         if server.keys.is_none() || (server.game.name() == MASTER) != master {
             return Outcome::Stale;
         }
         self.remove(at);
+        if !master {
+            self.removals.add(Gone { address, at_ms: now.unix_ms, quit: true, foreign: false });
+        }
         Outcome::Changed
     }
 

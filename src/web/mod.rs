@@ -228,12 +228,24 @@ struct Ready {
     ready: bool,
     serial: u64,
     servers: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<ClusterReady>,
+}
+
+/// A node that is cut off from the others serves all the same, and says so.
+#[derive(Serialize)]
+struct ClusterReady {
+    connected: bool,
+    nodes: i64,
 }
 
 /// Whoever gets an answer at all gets it from a node that has bound its ports and can serve.
 async fn ready(State(site): State<Arc<Site>>) -> Json<Ready> {
     let view = site.hub.view();
-    Json(Ready { ready: true, serial: view.serial, servers: view.servers.len() })
+    let figures = site.metrics.cluster.as_ref();
+    let cluster =
+        figures.map(|figures| ClusterReady { connected: figures.connected.get() == 1, nodes: figures.nodes.get() });
+    Json(Ready { ready: true, serial: view.serial, servers: view.servers.len(), cluster })
 }
 
 async fn metrics(State(site): State<Arc<Site>>) -> Response {

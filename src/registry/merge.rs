@@ -1,0 +1,415 @@
+//! Many nodes as one: what other nodes told, merged into what is known here.
+//!
+//! Two things are known of a server, each with its time: a proof (its facts with it), and a sign of life (its keys with
+//! it, and how long it lives). Of each, the newer one stays, whichever node it came from and in whatever order: the
+//! proof by (time stamp, node), the sign of life by its time stamp, the end of the life the later one. Another game
+//! replaces both if its proof is newer. A removal wins over every proof that is not newer than itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::{Outcome, Refusal, Registry, SKEW_MAX_MS};
+use crate::model::{Address, Gone, Listed, MASTER, Now, Server, Told};
+
+/// Removals remembered, so that an older proof that arrives later lists nothing; the oldest is forgotten first.
+const REMOVALS_MAX: usize = 1 << 16;
+
+/// What this node can tell the others of an address.
+#[derive(Clone, Debug)]
+pub enum Known {
+    Listed { server: Arc<Server>, life_left_ms: u64, asked: bool },
+    Gone(Gone),
+}
+
+impl Known {
+    /// Whether other nodes told us all of it.
+    pub fn foreign(&self) -> bool {
+        match self {
+            Known::Listed { server, .. } => server.foreign,
+            Known::Gone(gone) => gone.foreign,
+        }
+    }
+
+    /// Whether what was told leaves out something that is known here: it would be lost to whoever reads it next.
+    pub fn is_ahead_of(&self, told: &Told<'_>) -> bool {
+        match (self, told) {
+            (Known::Listed { server, .. }, Told::Listed(told)) => {
+                (server.proven_at_ms, server.node) > (told.announce.proven_at_ms, told.node)
+                    || server.last_seen_ms > told.last_seen_ms
+            }
+            (Known::Listed { server, .. }, Told::Gone(gone)) => server.proven_at_ms > gone.at_ms,
+            (Known::Gone(gone), Told::Listed(told)) => gone.at_ms >= told.announce.proven_at_ms,
+            (Known::Gone(ours), Told::Gone(told)) => ours.at_ms > told.at_ms,
+        }
+    }
+}
+
+/// Who was taken off the list, and when.
+#[derive(Default)]
+pub(super) struct Removals {
+    by_address: HashMap<Address, Gone>,
+    /// In the order in which they came, with those that were forgotten since.
+    order: VecDeque<(Address, u64)>,
+}
+
+impl Removals {
+    pub(super) fn add(&mut self, gone: Gone) {
+        self.by_address.insert(gone.address, gone);
+        self.order.push_back((gone.address, gone.at_ms));
+        while self.order.len() > REMOVALS_MAX {
+            let Some((address, at_ms)) = self.order.pop_front() else { return };
+            if self.by_address.get(&address).is_some_and(|gone| gone.at_ms == at_ms) {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+
+    /// It is listed again, with a proof that is newer.
+    pub(super) fn forget(&mut self, address: Address) {
+        if !self.by_address.is_empty() {
+            self.by_address.remove(&address);
+        }
+    }
+
+    fn get(&self, address: Address) -> Option<&Gone> {
+        self.by_address.get(&address)
+    }
+}
+
+impl Registry {
+    /// Who this node is among many; what is proven from now on carries it.
+    pub fn set_node(&mut self, node: u8) {
+        self.node = node;
+    }
+
+    /// What can be told of an address; None when nothing is known, or its life has just ended. Other masters are told of
+    /// by nobody: each node is in its own place among them.
+    pub fn known(&self, address: Address, now: Now) -> Option<Known> {
+        let slot = self.find(address).and_then(|at| self.slots.get(at as usize));
+        let Some((slot, server)) = slot.filter(|slot| slot.listed).and_then(|slot| Some((slot, slot.server.clone()?)))
+        else {
+            return self.removals.get(address).copied().map(Known::Gone);
+        };
+        let mut life_left_ms = slot.end_ms.saturating_sub(now.mono_ms);
+        let mut asked = slot.asked;
+        if self.words.get(&address).is_some_and(|word| word.asked) {
+            // Here the operator's word keeps it; elsewhere it lives as long as we could miss its answers, and it is
+            // for those who name it to ask it.
+            let word_ms = self.settings.ask_every_ms * (u64::from(self.settings.misses_max) + 1);
+            asked &= life_left_ms > word_ms;
+            life_left_ms = life_left_ms.max(word_ms);
+        }
+        let is_news = life_left_ms > 0 && server.game.name() != MASTER;
+        is_news.then_some(Known::Listed { server, life_left_ms, asked })
+    }
+
+    /// The removals since then that this node has to tell of.
+    pub fn own_removals(&self, since_ms: u64) -> impl Iterator<Item = Address> {
+        let own = self.removals.by_address.values().filter(move |gone| !gone.foreign && gone.at_ms >= since_ms);
+        own.map(|gone| gone.address)
+    }
+
+    pub(super) fn merge(&mut self, told: &Told<'_>, now: Now) -> Outcome {
+        match told {
+            Told::Listed(listed) => self.merge_listed(listed, now),
+            Told::Gone(gone) => self.merge_gone(gone, now),
+        }
+    }
+
+    fn merge_gone(&mut self, gone: &Gone, now: Now) -> Outcome {
+        if self.removals.get(gone.address).is_some_and(|known| known.at_ms >= gone.at_ms) {
+            return Outcome::Stale;
+        }
+        let gone = Gone { foreign: true, ..*gone };
+        let Some((at, slot)) = self.slot_of(gone.address) else {
+            self.removals.add(gone);
+            return Outcome::Refreshed;
+        };
+        if slot.listed && slot.proven_at_ms > gone.at_ms && slot.proven_at_ms <= now.unix_ms + SKEW_MAX_MS {
+            let published_ms = slot.server.as_ref().map_or(0, |server| server.proven_at_ms);
+            if published_ms <= gone.at_ms {
+                self.say_it_is_proven(at);
+            }
+            return Outcome::Stale;
+        }
+        let was_listed = std::mem::replace(&mut slot.listed, false);
+        if gone.quit && !self.words.get(&gone.address).is_some_and(|word| word.asked) {
+            self.remove(at);
+        } else if was_listed {
+            self.mark(at);
+        }
+        self.removals.add(gone);
+        if was_listed { Outcome::Changed } else { Outcome::Refreshed }
+    }
+
+    fn merge_listed(&mut self, listed: &Listed<'_>, now: Now) -> Outcome {
+        let announce = &listed.announce;
+        let address = announce.address;
+        if announce.life_ms == 0 {
+            return Outcome::Refused(Refusal::Late);
+        }
+        let word = self.words.get(&address);
+        if word.is_some_and(|word| word.game != announce.game) {
+            return Outcome::Refused(Refusal::OtherGameConfigured);
+        }
+        if self.removals.get(address).is_some_and(|gone| gone.at_ms >= announce.proven_at_ms) {
+            return Outcome::Stale;
+        }
+        let end_ms = now.mono_ms + announce.life_ms;
+        if let Some(at) = self.find(address) {
+            return self.merge_into(at, listed, end_ms, now);
+        }
+        if self.len() >= self.settings.servers_max {
+            return Outcome::Refused(Refusal::Full);
+        }
+        let mut server =
+            Server::new(address, announce.game.clone(), announce.proof, announce.proven_at_ms, &announce.facts);
+        server.word = word.map(|word| word.word).unwrap_or_default();
+        server.foreign = true;
+        server.node = listed.node;
+        server.rtt_us = announce.rtt_us;
+        server.first_seen_ms = listed.first_seen_ms;
+        server.last_seen_ms = listed.last_seen_ms;
+        server.keys = announce.keys.clone();
+        self.removals.forget(address);
+        let at = self.insert(server, end_ms, announce.asked, true);
+        self.queue_ask(at, now.mono_ms + self.spread_ms(at));
+        Outcome::Added
+    }
+
+    /// Our newest proof said nothing new, and was not published; now others have to know that there is one.
+    fn say_it_is_proven(&mut self, at: u32) {
+        let node = self.node;
+        if let Some(slot) = self.slots.get_mut(at as usize)
+            && let Some(server) = &mut slot.server
+        {
+            let proven_at_ms = slot.proven_at_ms;
+            *server = Arc::new(Server { proven_at_ms, node, foreign: false, ..Server::clone(server) });
+            self.mark(at);
+        }
+    }
+
+    fn merge_into(&mut self, at: u32, listed: &Listed<'_>, end_ms: u64, now: Now) -> Outcome {
+        let announce = &listed.announce;
+        let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
+        let Some(server) = &mut slot.server else { return Outcome::Stale };
+        let same_game = server.game == announce.game;
+        // What is not listed was removed, and before this proof, or it has not been proven here at all.
+        let theirs_counts = !slot.listed || slot.proven_at_ms > now.unix_ms + SKEW_MAX_MS;
+        let newer_proof = theirs_counts || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, server.node);
+        let newer_sign = newer_proof && !same_game || same_game && listed.last_seen_ms > server.last_seen_ms;
+        if same_game {
+            slot.end_ms = slot.end_ms.max(end_ms);
+        }
+        if !newer_proof && announce.proven_at_ms > server.proven_at_ms {
+            self.say_it_is_proven(at);
+            return if newer_sign { self.merge_into(at, listed, end_ms, now) } else { Outcome::Stale };
+        }
+        if !newer_proof && !newer_sign {
+            return Outcome::Stale;
+        }
+        let unchanged = same_game && slot.listed && (!newer_proof || server.says(&announce.facts));
+        let nothing_of_ours =
+            announce.proven_at_ms >= server.proven_at_ms && listed.last_seen_ms >= server.last_seen_ms;
+        let mut new = if newer_proof { server.with_facts(&announce.facts) } else { Server::clone(server) };
+        if newer_proof {
+            new.game = announce.game.clone();
+            new.verified_by = announce.proof;
+            new.proven_at_ms = announce.proven_at_ms;
+            new.rtt_us = announce.rtt_us;
+            new.node = listed.node;
+            slot.proven_at_ms = announce.proven_at_ms;
+            slot.misses = 0;
+        }
+        if newer_sign {
+            new.last_seen_ms = listed.last_seen_ms;
+            new.keys = announce.keys.clone();
+        }
+        new.first_seen_ms = if same_game { new.first_seen_ms.min(listed.first_seen_ms) } else { listed.first_seen_ms };
+        new.foreign |= nothing_of_ours || !same_game || theirs_counts;
+        *server = Arc::new(new);
+        if !same_game {
+            slot.end_ms = end_ms;
+        }
+        let was_listed = std::mem::replace(&mut slot.listed, true);
+        let newly_asked = announce.asked && !slot.asked;
+        slot.asked = announce.asked || same_game && slot.asked;
+        let end_ms = slot.end_ms;
+        if self.ends.tick_for(end_ms) < slot.end_tick {
+            self.queue_end(at, end_ms);
+        }
+        if !was_listed {
+            self.removals.forget(announce.address);
+        }
+        if newly_asked {
+            self.queue_ask(at, now.mono_ms + self.spread_ms(at));
+        }
+        self.mark(at);
+        if unchanged { Outcome::Refreshed } else { Outcome::Changed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Announce, Change, Facts, Game, HeartbeatKeys, OperatorWord, Proof, Word};
+    use crate::registry::Settings;
+
+    const T: u64 = 1_760_000_000_000;
+    const SETTINGS: Settings = Settings { servers_max: 3, servers_per_ip_max: 1, ask_every_ms: 30_000, misses_max: 3 };
+
+    fn at(ms: u64) -> Now {
+        Now { mono_ms: 5_000 + ms, unix_ms: T + ms }
+    }
+
+    fn address(port: u16) -> Address {
+        Address::new([192, 0, 2, 1].into(), port).unwrap()
+    }
+
+    fn announce(port: u16, game: &'static str, proven_ms: u64) -> Announce<'static> {
+        Announce {
+            address: address(port),
+            game: Game::Known(game),
+            proof: Proof::Query,
+            proven_at_ms: T + proven_ms,
+            life_ms: 120_000,
+            asked: true,
+            rtt_us: Some(7),
+            keys: Some(Arc::new(HeartbeatKeys::of(game, address(port)))),
+            facts: Facts { name: "told".into(), ..Facts::default() },
+        }
+    }
+
+    fn told(port: u16, game: &'static str, proven_ms: u64) -> Change<'static> {
+        let announce = announce(port, game, proven_ms);
+        let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
+        Change::Merge(Box::new(Told::Listed(Listed { announce, node: 9, first_seen_ms, last_seen_ms })))
+    }
+
+    fn gone(port: u16, ms: u64, quit: bool) -> Change<'static> {
+        Change::Merge(Box::new(Told::Gone(Gone { address: address(port), at_ms: T + ms, quit, foreign: true })))
+    }
+
+    fn registry() -> Registry {
+        let mut registry = Registry::new(SETTINGS, at(0));
+        registry.set_node(1);
+        registry
+    }
+
+    #[test]
+    fn what_others_prove_counts_for_the_whole_list_and_not_for_one_address() {
+        let mut registry = registry();
+        for port in 1..=3 {
+            assert_eq!(registry.apply(&told(port, "netpanzer", 0), at(0)), Outcome::Added, "three at one address");
+        }
+        assert_eq!(registry.apply(&told(4, "netpanzer", 0), at(0)), Outcome::Refused(Refusal::Full));
+        let server = registry.listed(address(1)).unwrap();
+        assert!(server.foreign && server.node == 9 && server.texts.name() == "told");
+        assert!(matches!(registry.known(address(1), at(20_000)), Some(Known::Listed { life_left_ms: 100_000, .. })));
+    }
+
+    #[test]
+    fn an_echo_changes_nothing_and_a_newer_proof_of_ours_is_ours_again() {
+        let mut registry = registry();
+        registry.apply(&told(1, "netpanzer", 0), at(0));
+        let mut dirty = Vec::new();
+        registry.drain(&mut dirty);
+        assert_eq!(registry.apply(&told(1, "netpanzer", 0), at(10)), Outcome::Stale);
+        assert!(!registry.is_dirty());
+        let answer = Change::Answer { address: address(1), game: Game::Known("netpanzer"), rtt_us: 1, facts: None };
+        registry.apply(&answer, at(40_000));
+        let server = registry.listed(address(1)).unwrap();
+        assert_eq!((server.foreign, server.node, server.proven_at_ms), (false, 1, T + 40_000));
+        assert_eq!(
+            registry.apply(&told(1, "netpanzer", 39_000), at(41_000)),
+            Outcome::Refreshed,
+            "a newer sign of life"
+        );
+        let server = registry.listed(address(1)).unwrap();
+        assert_eq!((server.proven_at_ms, server.last_seen_ms), (T + 40_000, T + 39_000));
+        assert!(!server.foreign, "others lack the proof still");
+    }
+
+    #[test]
+    fn a_removal_wins_over_older_proofs_and_loses_to_newer_ones() {
+        let mut registry = registry();
+        assert_eq!(registry.apply(&gone(1, 500, true), at(500)), Outcome::Refreshed, "nothing was there");
+        assert_eq!(registry.apply(&told(1, "netpanzer", 400), at(600)), Outcome::Stale);
+        assert_eq!(registry.apply(&told(1, "netpanzer", 700), at(700)), Outcome::Added);
+        assert_eq!(registry.apply(&gone(1, 600, true), at(800)), Outcome::Stale);
+        assert_eq!(registry.apply(&gone(1, 900, false), at(900)), Outcome::Changed);
+        assert!(registry.listed(address(1)).is_none());
+        assert_eq!(registry.len(), 1, "one that no longer answers is kept for its owner");
+        assert_eq!(registry.apply(&told(1, "netpanzer", 1_000), at(1_000)), Outcome::Changed);
+        assert_eq!(registry.apply(&gone(1, 1_100, true), at(1_100)), Outcome::Changed);
+        assert!(registry.is_empty());
+        assert_eq!(registry.own_removals(0).count(), 0, "all of them came from others");
+    }
+
+    #[test]
+    fn own_removals_are_told_until_the_server_is_back() {
+        let mut registry = registry();
+        registry.apply(&Change::Announce(announce(1, "netpanzer", 0)), at(0));
+        registry.apply(&Change::Quit { address: address(1), master: false }, at(10));
+        assert_eq!(registry.own_removals(T + 10).collect::<Vec<_>>(), [address(1)]);
+        assert_eq!(registry.own_removals(T + 11).count(), 0);
+        assert!(matches!(
+            registry.known(address(1), at(10)),
+            Some(Known::Gone(Gone { quit: true, foreign: false, .. }))
+        ));
+        registry.apply(&Change::Announce(announce(1, "netpanzer", 20)), at(20));
+        assert_eq!(registry.own_removals(0).count(), 0);
+        while registry.expire(at(200_000), 100) {}
+        assert!(registry.known(address(1), at(200_000)).is_none(), "an ended life is nobody's news");
+        registry.apply(&Change::Announce(announce(2, MASTER, 200_000)), at(200_000));
+        assert!(registry.known(address(2), at(200_000)).is_none(), "nor is another master");
+        registry.apply(&Change::Quit { address: address(2), master: true }, at(200_000));
+        assert_eq!(registry.own_removals(0).count(), 0);
+    }
+
+    #[test]
+    fn the_number_of_remembered_removals_is_bounded() {
+        let mut removals = Removals::default();
+        let there = Address::new([192, 0, 2, 2].into(), 1).unwrap();
+        for at_ms in 0..=REMOVALS_MAX as u64 {
+            removals.add(Gone {
+                address: if at_ms == 0 { there } else { address(1) },
+                at_ms,
+                quit: true,
+                foreign: false,
+            });
+        }
+        assert_eq!((removals.by_address.len(), removals.order.len()), (1, REMOVALS_MAX));
+    }
+
+    #[test]
+    fn the_operators_word_holds_for_what_others_tell() {
+        let mut registry = registry();
+        let word = Word { official: true, priority: 5, flavor: 4 };
+        let game = Game::Known("hyperbol");
+        let named = OperatorWord { address: address(1), game, word, asked: true };
+        registry.apply(&Change::Words(Arc::new([named])), at(0));
+        let refused = Outcome::Refused(Refusal::OtherGameConfigured);
+        assert_eq!(registry.apply(&told(1, "netpanzer", 10), at(10)), refused);
+        assert_eq!(registry.apply(&told(1, "hyperbol", 10), at(10)), Outcome::Changed);
+        assert_eq!(registry.listed(address(1)).unwrap().word, word);
+        // Here it is kept by the word, and others are told of a life that outlasts three misses.
+        while registry.expire(at(600_000), 100) {}
+        let known = registry.known(address(1), at(600_000));
+        assert!(matches!(known, Some(Known::Listed { life_left_ms: 120_000, asked: false, .. })), "{known:?}");
+        assert_eq!(registry.apply(&gone(1, 600_000, true), at(600_000)), Outcome::Changed);
+        assert_eq!(registry.len(), 1, "the operator wants it asked still");
+        let mut targets = Vec::new();
+        registry.due(at(700_000), 10, &mut targets);
+        assert!(targets.iter().all(|target| target.named) && !targets.is_empty());
+    }
+
+    #[test]
+    fn another_game_replaces_if_its_proof_is_newer() {
+        let mut registry = registry();
+        registry.apply(&told(1, "netpanzer", 1_000), at(1_000));
+        assert_eq!(registry.apply(&told(1, "hyperbol", 900), at(1_000)), Outcome::Stale);
+        assert_eq!(registry.apply(&told(1, "hyperbol", 1_100), at(1_100)), Outcome::Changed);
+        assert_eq!(registry.listed(address(1)).unwrap().game.name(), "hyperbol");
+    }
+}

@@ -1,0 +1,138 @@
+//! The cookie keys of all nodes: one pair in the store, so that a handshake that one node began can end at any other.
+//! One node at a time replaces them: whoever is first, the others take over what it made. No socket, no clock.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cookie::{Key, Keys};
+
+/// Keys are replaced when they are this old.
+pub const KEYS_EVERY_MS: u64 = 60_000;
+/// Without the store, a node keeps the keys that all have for this long before it makes its own.
+pub const ALONE_AFTER_MS: u64 = 600_000;
+const VERSION: u8 = 1;
+const VALUE_BYTES_MAX: usize = 1024;
+
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    v: u8,
+    current: (u8, String),
+    previous: (u8, String),
+}
+
+pub fn encode(keys: &Keys) -> Vec<u8> {
+    let wire = |key: &Key| (key.id, key.secret.iter().map(|byte| format!("{byte:02x}")).collect());
+    let wire = Wire { v: VERSION, current: wire(&keys.current), previous: wire(&keys.previous) };
+    serde_json::to_vec(&wire).unwrap_or_default() // plain data: cannot fail
+}
+
+/// None when these are no keys of this version.
+pub fn decode(value: &[u8]) -> Option<Keys> {
+    if value.len() > VALUE_BYTES_MAX {
+        return None;
+    }
+    let wire: Wire = serde_json::from_slice(value).ok().filter(|wire: &Wire| wire.v == VERSION)?;
+    let key = |(id, text): (u8, String)| {
+        let is_secret = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let secret = u128::from_str_radix(&text, 16).ok().filter(|_| is_secret)?.to_be_bytes();
+        Some(Key { id, secret })
+    };
+    Some(Keys { current: key(wire.current)?, previous: key(wire.previous)? })
+}
+
+/// The keys in use, since when, and which revision of the store they are.
+pub struct Keyring {
+    pub keys: Keys,
+    pub revision: Option<u64>,
+    since_ms: u64,
+}
+
+impl Keyring {
+    /// A node's own keys, before it has seen the store.
+    pub fn new(keys: Keys, mono_ms: u64) -> Keyring {
+        Keyring { keys, revision: None, since_ms: mono_ms }
+    }
+
+    /// The store's keys, already `age_ms` old; true if they are others than before.
+    pub fn take_over(&mut self, keys: Keys, revision: u64, mono_ms: u64, age_ms: u64) -> bool {
+        if self.revision.is_some_and(|known| known >= revision) {
+            return false;
+        }
+        self.keys = keys;
+        self.revision = Some(revision);
+        self.since_ms = mono_ms.saturating_sub(age_ms);
+        true
+    }
+
+    /// Forgets which revision it was: the store went away, and may have lost what it had.
+    pub fn disconnected(&mut self) {
+        self.revision = None;
+    }
+
+    pub fn is_old(&self, mono_ms: u64) -> bool {
+        mono_ms.saturating_sub(self.since_ms) >= KEYS_EVERY_MS
+    }
+
+    /// Makes keys of this node's own if those it has are too old; true if it did.
+    pub fn go_alone(&mut self, mono_ms: u64, secret: impl FnOnce() -> Option<[u8; 16]>) -> bool {
+        if mono_ms.saturating_sub(self.since_ms) < ALONE_AFTER_MS {
+            return false;
+        }
+        let Some(secret) = secret() else { return false };
+        self.keys = self.keys.rotated(secret);
+        // The next one follows at the usual pace.
+        self.since_ms = mono_ms + KEYS_EVERY_MS - ALONE_AFTER_MS.min(mono_ms + KEYS_EVERY_MS);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(byte: u8) -> Keys {
+        Keys::new([byte; 32])
+    }
+
+    fn secret(ring: &Keyring) -> u8 {
+        ring.keys.current.secret[0]
+    }
+
+    #[test]
+    fn keys_come_back_as_they_were_and_nothing_else_does() {
+        let before = Keys::new(std::array::from_fn(|at| at as u8 * 3)).rotated([0x0f; 16]);
+        let value = encode(&before);
+        let after = decode(&value).unwrap();
+        assert_eq!((after.current.id, after.current.secret), (2, [0x0f; 16]));
+        assert_eq!((after.previous.id, after.previous.secret), (before.previous.id, before.previous.secret));
+        for cut in 0..value.len() {
+            assert!(decode(&value[..cut]).is_none(), "{cut}");
+        }
+        let text = String::from_utf8(value).unwrap();
+        for (from, to) in [("\"v\":1", "\"v\":2"), ("0f0f", "0f"), ("0f0f", "+f0f"), ("0f0f", "zz0f")] {
+            assert!(decode(text.replacen(from, to, 1).as_bytes()).is_none(), "{to}");
+        }
+    }
+
+    #[test]
+    fn newer_keys_are_taken_over_once() {
+        let mut ring = Keyring::new(keys(1), 0);
+        assert!(ring.take_over(keys(2), 5, 1_000, 400));
+        assert!(!ring.take_over(keys(3), 4, 1_000, 0), "older");
+        assert!(!ring.take_over(keys(2), 5, 1_000, 0), "the same");
+        assert_eq!((secret(&ring), ring.revision), (2, Some(5)));
+        assert!(!ring.is_old(60_599) && ring.is_old(60_600));
+        ring.disconnected();
+        assert!(ring.take_over(keys(4), 1, 2_000, 0), "a store that began anew");
+    }
+
+    #[test]
+    fn alone_a_node_makes_its_own_only_when_they_are_too_old() {
+        let mut ring = Keyring::new(keys(1), 0);
+        assert!(!ring.go_alone(ALONE_AFTER_MS - 1, || Some([2; 16])));
+        assert!(!ring.go_alone(ALONE_AFTER_MS, || None), "no random numbers");
+        assert!(ring.go_alone(ALONE_AFTER_MS, || Some([2; 16])));
+        assert_eq!((secret(&ring), ring.keys.previous.secret[0]), (2, 1));
+        assert!(!ring.go_alone(ALONE_AFTER_MS + KEYS_EVERY_MS - 1, || Some([3; 16])));
+        assert!(ring.go_alone(ALONE_AFTER_MS + KEYS_EVERY_MS, || Some([3; 16])));
+    }
+}

@@ -1,0 +1,576 @@
+//! What a node puts into the store: one value an address, as JSON that a person can read with `nats kv get`. No socket,
+//! no clock.
+//!
+//! Keys are `v4.203-0-113-5.20737` and `v6.<32 hex digits>.20737`. A value has a version, who put it and when, and either
+//! a listed server with its proof and what was left of its life, or a removal. What comes back is read as what it is:
+//! from the network. It is bounded, cleaned again, and a version that is not ours is left alone.
+//!
+//! Times in a record are the store's: a node whose clock differs from it by more than [`SKEW_MAX_MS`] converts.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::Hasher;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher13;
+
+use crate::model::{
+    Address, Announce, Details, Facts, Game, Gone, HeartbeatKeys, Listed, Now, Player, Proof, Told, VersionText,
+};
+use crate::registry::merge::Known;
+use crate::text;
+
+/// Two clocks that differ by less count as the same.
+pub const SKEW_MAX_MS: u64 = 2_000;
+/// The longest value. What would be longer goes without its players and rules.
+pub const VALUE_BYTES_MAX: usize = 64 << 10;
+/// No game's life is longer than what the configuration allows.
+const LIFE_MS_MAX: u64 = 2 * 86_400_000;
+const VERSION: u8 = 1;
+const GAME_BYTES_MAX: usize = 512;
+const PEOPLE_MAX: usize = 256;
+const RULES_MAX: usize = 256;
+const KEYS_MAX: usize = 64;
+const PART_BYTES_MAX: usize = 1024;
+/// Different names of games remembered; one more has its own copy.
+const GAMES_MAX: usize = 1024;
+/// The teams that games have: their names are shared, not copied.
+const TEAMS: [&str; 3] = ["none", "red", "blue"];
+
+/// A node's number among the living.
+pub fn node_id(name: &str) -> u32 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(name.as_bytes());
+    hasher.finish() as u32
+}
+
+/// What breaks ties between proofs of the same millisecond, the same way everywhere. Never 0.
+pub fn node_tag(name: &str) -> u8 {
+    (node_id(name) as u8).max(1)
+}
+
+/// Where an address is in the store.
+pub fn key(address: Address) -> String {
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            let [a, b, c, d] = ip.octets();
+            format!("v4.{a}-{b}-{c}-{d}.{}", address.port())
+        }
+        IpAddr::V6(ip) => format!("v6.{:032x}.{}", ip.to_bits(), address.port()),
+    }
+}
+
+/// The address that a key names, if it names one that a server could have.
+pub fn address(key: &str) -> Option<Address> {
+    let (kind, rest) = key.split_once('.')?;
+    let (ip, port) = rest.split_once('.')?;
+    let ip: IpAddr = match kind {
+        "v4" => ip.replace('-', ".").parse::<Ipv4Addr>().ok()?.into(),
+        "v6" if ip.len() == 32 => Ipv6Addr::from_bits(u128::from_str_radix(ip, 16).ok()?).into(),
+        _ => return None,
+    };
+    let address = Address::new(ip, port.parse().ok()?)?;
+    (!address.ip().is_unspecified() && !address.ip().is_multicast()).then_some(address)
+}
+
+/// Why a value is no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordError {
+    TooLong,
+    /// Written by a later version of the program.
+    Version(u8),
+    Malformed,
+}
+
+/// A value from the store. Times are the store's.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The name of the node that put it.
+    pub by: String,
+    pub put_ms: u64,
+    told: Told<'static>,
+}
+
+/// How this node's clock stands to the store's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offset {
+    /// What has to be added to this node's time to get the store's; 0 while the two are nearly the same.
+    pub ms: i64,
+}
+
+impl Offset {
+    /// From one of our own records that came back: put at `put_ms` and seen again at `seen_ms` by our clock, taken by
+    /// the store at `created_ms` by its own, so somewhere in between.
+    pub fn measured(put_ms: u64, created_ms: u64, seen_ms: u64) -> Offset {
+        let most = created_ms as i64 - put_ms as i64;
+        let least = created_ms as i64 - seen_ms as i64;
+        let ms = if least > 0 { least } else { most.min(0) };
+        Offset { ms: if ms.unsigned_abs() > SKEW_MAX_MS { ms } else { 0 } }
+    }
+
+    pub fn to_store(self, ms: u64) -> u64 {
+        ms.saturating_add_signed(self.ms)
+    }
+
+    pub fn to_here(self, ms: u64) -> u64 {
+        ms.saturating_add_signed(-self.ms)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Wire<'a> {
+    v: u8,
+    by: Cow<'a, str>,
+    put: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    listed: Option<WireListed<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    gone: Option<WireGone>,
+}
+
+#[derive(Deserialize)]
+struct WireVersion {
+    v: u8,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireGone {
+    at: u64,
+    quit: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireListed<'a> {
+    game: Cow<'a, str>,
+    proof: Cow<'a, str>,
+    node: u8,
+    at: u64,
+    seen: u64,
+    first: u64,
+    left: u64,
+    asked: bool,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    rtt_us: Option<u32>,
+    #[serde(skip_serializing_if = "str::is_empty", default)]
+    name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty", default)]
+    mode: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty", default)]
+    map: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty", default)]
+    version: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    players: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    players_max: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    password: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    details: Option<WireDetails<'a>>,
+    /// Bytes as the characters of the same numbers: heartbeats are not always UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    keys: Option<Vec<(String, String)>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireDetails<'a> {
+    people: Vec<WirePlayer<'a>>,
+    rules: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WirePlayer<'a> {
+    name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    team: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    spectator: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    ping: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    score: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    points: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    kills: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    deaths: Option<i32>,
+}
+
+/// What is known of a server, as the node `by` puts it at `put_ms`; `put_ms` and all stamps by this node's clock.
+pub fn encode(by: &str, put_ms: u64, known: &Known, offset: Offset) -> Vec<u8> {
+    let mut wire = Wire { v: VERSION, by: by.into(), put: offset.to_store(put_ms), listed: None, gone: None };
+    match known {
+        Known::Gone(gone) => wire.gone = Some(WireGone { at: offset.to_store(gone.at_ms), quit: gone.quit }),
+        Known::Listed { server, life_left_ms, asked } => {
+            wire.listed = Some(WireListed {
+                game: server.game.name().into(),
+                proof: server.verified_by.name().into(),
+                node: server.node,
+                at: offset.to_store(server.proven_at_ms),
+                seen: offset.to_store(server.last_seen_ms),
+                first: offset.to_store(server.first_seen_ms),
+                left: *life_left_ms,
+                asked: *asked,
+                rtt_us: server.rtt_us,
+                name: server.texts.name().into(),
+                mode: server.texts.mode().into(),
+                map: server.texts.map().into(),
+                version: server.texts.version().into(),
+                players: server.players_current,
+                players_max: server.players_max,
+                password: server.password,
+                details: server.details.as_deref().map(wire_details),
+                keys: server.keys.as_deref().map(wire_keys),
+            });
+        }
+    }
+    let mut bytes = json(&wire);
+    if bytes.len() > VALUE_BYTES_MAX
+        && let Some(listed) = &mut wire.listed
+    {
+        listed.details = None;
+        bytes = json(&wire);
+    }
+    bytes
+}
+
+fn json(wire: &Wire<'_>) -> Vec<u8> {
+    serde_json::to_vec(wire).unwrap_or_default() // plain data and text keys: nothing here can fail
+}
+
+fn wire_details(details: &Details) -> WireDetails<'_> {
+    let people = details.players.iter().map(|player| WirePlayer {
+        name: (&*player.name).into(),
+        team: player.team.as_deref().map(Cow::Borrowed),
+        spectator: player.spectator,
+        ping: player.ping,
+        score: player.score,
+        points: player.points,
+        kills: player.kills,
+        deaths: player.deaths,
+    });
+    let rules = details.rules.iter().map(|(name, value)| ((&**name).into(), (&**value).into()));
+    WireDetails { people: people.collect(), rules: rules.collect() }
+}
+
+fn wire_keys(keys: &HeartbeatKeys) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| bytes.iter().copied().map(char::from).collect();
+    keys.0.iter().map(|(key, value)| (text(key), text(value))).collect()
+}
+
+/// The names of games, each kept once however many servers play it.
+#[derive(Default)]
+pub struct Games(HashMap<Box<str>, Arc<str>>);
+
+impl Games {
+    fn game(&mut self, name: &str) -> Game {
+        if let Some(known) = self.0.get(name) {
+            return Game::Other(known.clone());
+        }
+        let shared: Arc<str> = name.into();
+        if self.0.len() < GAMES_MAX {
+            self.0.insert(name.into(), shared.clone());
+        }
+        Game::Other(shared)
+    }
+}
+
+/// Reads the value of an address.
+pub fn decode(address: Address, value: &[u8], games: &mut Games) -> Result<Record, RecordError> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(RecordError::TooLong);
+    }
+    let wire = match serde_json::from_slice::<Wire<'_>>(value) {
+        Ok(wire) if wire.v == VERSION => wire,
+        _ => {
+            let version = serde_json::from_slice::<WireVersion>(value).map(|wire| wire.v);
+            return Err(match version {
+                Ok(v) if v != VERSION => RecordError::Version(v),
+                _ => RecordError::Malformed,
+            });
+        }
+    };
+    let told = match (wire.listed, wire.gone) {
+        (Some(listed), None) => Told::Listed(read_listed(address, listed, games).ok_or(RecordError::Malformed)?),
+        (None, Some(WireGone { at, quit })) => Told::Gone(Gone { address, at_ms: at, quit, foreign: true }),
+        _ => return Err(RecordError::Malformed),
+    };
+    Ok(Record { by: cleaned(&wire.by, 64).into_string(), put_ms: wire.put, told })
+}
+
+fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Option<Listed<'static>> {
+    let proofs = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];
+    let game = cleaned(&wire.game, GAME_BYTES_MAX);
+    if game.is_empty() {
+        return None;
+    }
+    let fact = |text: &str| Cow::Owned(cleaned(text, PART_BYTES_MAX).into_string());
+    let version: VersionText = text::version(wire.version.as_bytes());
+    Some(Listed {
+        node: wire.node,
+        first_seen_ms: wire.first,
+        last_seen_ms: wire.seen,
+        announce: Announce {
+            address,
+            game: games.game(&game),
+            proof: proofs.into_iter().find(|proof| proof.name() == wire.proof)?,
+            proven_at_ms: wire.at,
+            life_ms: wire.left.min(LIFE_MS_MAX),
+            asked: wire.asked,
+            rtt_us: wire.rtt_us,
+            keys: wire.keys.and_then(read_keys),
+            facts: Facts {
+                name: fact(&wire.name),
+                mode: fact(&wire.mode),
+                map: fact(&wire.map),
+                version,
+                players_current: wire.players,
+                players_max: wire.players_max,
+                password: wire.password,
+                details: wire.details.map(|details| Arc::new(read_details(details))),
+            },
+        },
+    })
+}
+
+fn read_details(wire: WireDetails<'_>) -> Details {
+    let players = wire.people.into_iter().take(PEOPLE_MAX).map(|player| Player {
+        name: cleaned(&player.name, PART_BYTES_MAX),
+        team: player.team.and_then(|team| TEAMS.into_iter().find(|known| *known == team)).map(Cow::Borrowed),
+        spectator: player.spectator,
+        ping: player.ping,
+        score: player.score,
+        points: player.points,
+        kills: player.kills,
+        deaths: player.deaths,
+    });
+    let rules = wire.rules.iter().take(RULES_MAX);
+    let rules = rules.map(|(name, value)| (cleaned(name, PART_BYTES_MAX), cleaned(value, PART_BYTES_MAX)));
+    Details { players: players.collect(), rules: rules.collect() }
+}
+
+/// None if there is anything in it that no heartbeat has.
+fn read_keys(wire: Vec<(String, String)>) -> Option<Arc<HeartbeatKeys>> {
+    let bytes = |text: String| -> Option<Box<[u8]>> {
+        let all: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(c).ok()).collect();
+        all.filter(|bytes| bytes.len() <= PART_BYTES_MAX).map(Vec::into_boxed_slice)
+    };
+    let pairs = wire.into_iter().take(KEYS_MAX).map(|(key, value)| Some((bytes(key)?, bytes(value)?)));
+    Some(Arc::new(HeartbeatKeys(pairs.collect::<Option<_>>()?)))
+}
+
+fn cleaned(text: &str, bytes_max: usize) -> Box<str> {
+    let clean = text::clean(text.as_bytes());
+    clean.get(..clean.floor_char_boundary(bytes_max)).unwrap_or_default().into()
+}
+
+impl Record {
+    /// What was told, in this node's own time. `created_ms` is when the store took it, by the store's clock.
+    ///
+    /// A node may be late (it, or its way to the store, stood still): its older stamps hold, so that nothing that has
+    /// expired is listed. It may not be ahead: what was put before its own time, by more than the skew, is moved back
+    /// to when the store took it, and by how much is told.
+    pub fn settle(self, created_ms: u64, offset: Offset, now: Now) -> (Told<'static>, Option<u64>) {
+        let ahead_ms = Some(self.put_ms.saturating_sub(created_ms)).filter(|ahead_ms| *ahead_ms > SKEW_MAX_MS);
+        let here = |ms: u64| offset.to_here(ms.saturating_sub(ahead_ms.unwrap_or(0)));
+        let mut told = self.told;
+        match &mut told {
+            Told::Gone(gone) => gone.at_ms = here(gone.at_ms),
+            Told::Listed(listed) => {
+                listed.first_seen_ms = here(listed.first_seen_ms);
+                listed.last_seen_ms = here(listed.last_seen_ms);
+                let announce = &mut listed.announce;
+                announce.proven_at_ms = here(announce.proven_at_ms);
+                let since_put_ms = now.unix_ms.saturating_sub(here(self.put_ms));
+                announce.life_ms = announce.life_ms.saturating_sub(since_put_ms);
+            }
+        }
+        (told, ahead_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Server;
+    use proptest::prelude::*;
+
+    const T: u64 = 1_760_000_000_000;
+    const NOW: Now = Now { mono_ms: 5_000, unix_ms: T };
+    const NONE: Offset = Offset { ms: 0 };
+
+    fn server(address: &str) -> Server {
+        let player = Player { name: "Zoë".into(), team: Some("red".into()), ping: Some(-1), ..Player::default() };
+        let details = Details { players: vec![player], rules: vec![("fraglimit".into(), "20".into())] };
+        let facts = Facts {
+            name: "A \"server\"".into(),
+            map: "mesa".into(),
+            version: VersionText::from("0.2.1").unwrap(),
+            players_current: Some(3),
+            password: Some(false),
+            details: Some(Arc::new(details)),
+            ..Facts::default()
+        };
+        let game = Game::Known("netpanzer");
+        let mut server = Server::new(address.parse().unwrap(), game, Proof::Query, T - 1_000, &facts);
+        server.keys = Some(Arc::new(HeartbeatKeys(vec![(b"port"[..].into(), b"\xff\x001"[..].into())])));
+        server.rtt_us = Some(25_000);
+        server.node = 77;
+        server.first_seen_ms = T - 9_000;
+        server
+    }
+
+    fn known(server: Server) -> Known {
+        Known::Listed { server: Arc::new(server), life_left_ms: 60_000, asked: true }
+    }
+
+    fn read(value: &[u8]) -> Result<Record, RecordError> {
+        decode("203.0.113.5:7".parse().unwrap(), value, &mut Games::default())
+    }
+
+    fn listed(told: Told<'static>) -> Listed<'static> {
+        match told {
+            Told::Listed(listed) => listed,
+            Told::Gone(gone) => panic!("{gone:?}"),
+        }
+    }
+
+    #[test]
+    fn keys_name_addresses_of_both_kinds() {
+        for (text, expected) in [
+            ("203.0.113.5:20737", "v4.203-0-113-5.20737"),
+            ("[2001:db8::1]:7", "v6.20010db8000000000000000000000001.7"),
+        ] {
+            let parsed: Address = text.parse().unwrap();
+            assert_eq!(key(parsed), expected);
+            assert_eq!(address(expected), Some(parsed));
+        }
+        for bad in
+            ["", "v4", "v4.1-2-3-4", "v4.1-2-3-4.0", "v4.1-2-3.5", "v6.1.5", "node.a", "v4.0-0-0-0.5", "v4.224-0-0-1.5"]
+        {
+            assert_eq!(address(bad), None, "{bad}");
+        }
+        // The same server under two names would be two.
+        assert_eq!(address("v6.00000000000000000000ffffcb007105.7"), address("v4.203-0-113-5.7"));
+    }
+
+    #[test]
+    fn a_server_comes_back_as_it_was() {
+        let before = server("203.0.113.5:7");
+        let value = encode("a", T, &known(before.clone()), NONE);
+        assert!(
+            value.starts_with(br#"{"v":1,"by":"a","put":1760000000000,"listed":{"game":"netpanzer","proof":"query""#)
+        );
+        let record = read(&value).unwrap();
+        assert_eq!(record.by, "a");
+        let (told, ahead_ms) = record.settle(T, NONE, NOW);
+        let Listed { announce, node, first_seen_ms, last_seen_ms } = listed(told);
+        assert_eq!(ahead_ms, None);
+        assert_eq!((node, first_seen_ms, last_seen_ms), (77, T - 9_000, T - 1_000));
+        assert_eq!((announce.life_ms, announce.asked, announce.rtt_us), (60_000, true, Some(25_000)));
+        assert_eq!((&announce.game, announce.proof, announce.proven_at_ms), (&before.game, Proof::Query, T - 1_000));
+        assert_eq!(announce.keys, before.keys);
+        assert!(before.says(&announce.facts), "{:?}", announce.facts);
+    }
+
+    #[test]
+    fn a_removal_comes_back_as_it_was() {
+        let address = "203.0.113.5:7".parse().unwrap();
+        let gone = Gone { address, at_ms: T - 5, quit: true, foreign: false };
+        let value = encode("a", T, &Known::Gone(gone), NONE);
+        let (told, _) = read(&value).unwrap().settle(T, NONE, NOW);
+        assert!(matches!(told, Told::Gone(Gone { at_ms, quit: true, foreign: true, .. }) if at_ms == T - 5));
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_is_not_trusted_and_a_late_record_gains_nothing() {
+        let value = encode("a", T, &known(server("203.0.113.5:7")), NONE);
+        let settled = |created_ms, now_ms| {
+            let now = Now { mono_ms: 5_000, unix_ms: now_ms };
+            let (told, ahead_ms) = read(&value).unwrap().settle(created_ms, NONE, now);
+            let announce = listed(told).announce;
+            (announce.proven_at_ms, announce.life_ms, ahead_ms)
+        };
+        assert_eq!(settled(T, T), (T - 1_000, 60_000, None));
+        assert_eq!(settled(T - SKEW_MAX_MS, T), (T - 1_000, 60_000, None), "within the skew");
+        // Put at T by its own clock, taken an hour earlier: all its stamps are an hour ahead.
+        let hour = 3_600_000;
+        assert_eq!(settled(T - hour, T - hour), (T - hour - 1_000, 60_000, Some(hour)));
+        // Put at T, taken an hour later: its life ended meanwhile.
+        assert_eq!(settled(T + hour, T + hour), (T - 1_000, 0, None));
+        assert_eq!(settled(T + 10_000, T + 10_000), (T - 1_000, 50_000, None));
+    }
+
+    #[test]
+    fn a_node_whose_clock_is_off_converts_both_ways() {
+        assert_eq!(Offset::measured(T, T + 20, T + 50), NONE);
+        assert_eq!(Offset::measured(T, T + 1_900, T + 1_910), NONE, "within the skew");
+        assert_eq!(Offset::measured(T, T + 9_000, T + 9_500), NONE, "it was only on its way for long");
+        let behind = Offset::measured(T, T + 3_600_010, T + 20);
+        assert_eq!(behind, Offset { ms: 3_599_990 });
+        let ahead = Offset::measured(T, T - 3_600_000, T + 20);
+        assert_eq!(ahead, Offset { ms: -3_600_000 });
+        let value = encode("a", T, &known(server("203.0.113.5:7")), behind);
+        let record = read(&value).unwrap();
+        assert_eq!(record.put_ms, T + 3_599_990);
+        let (told, ahead_ms) = record.settle(T + 3_600_010, behind, NOW);
+        let announce = listed(told).announce;
+        assert_eq!((announce.proven_at_ms, announce.life_ms, ahead_ms), (T - 1_000, 60_000, None));
+    }
+
+    #[test]
+    fn what_is_strange_is_refused_and_what_is_dirty_is_cleaned() {
+        assert_eq!(read(b"").unwrap_err(), RecordError::Malformed);
+        assert_eq!(read(b"{\"v\":1}").unwrap_err(), RecordError::Malformed);
+        assert_eq!(read(b"{\"v\":2,\"by\":\"a\",\"new\":[]}").unwrap_err(), RecordError::Version(2));
+        assert_eq!(read(&vec![b' '; VALUE_BYTES_MAX + 1]).unwrap_err(), RecordError::TooLong);
+        let value = String::from_utf8(encode("a", T, &known(server("203.0.113.5:7")), NONE)).unwrap();
+        assert_eq!(read(value.replace("\"query\"", "\"magic\"").as_bytes()).unwrap_err(), RecordError::Malformed);
+        assert_eq!(read(value.replace("netpanzer", "").as_bytes()).unwrap_err(), RecordError::Malformed);
+        let dirty = value.replace("mesa", r"me\u001bsa\u202e").replace("\"left\":60000", "\"left\":999999999999999");
+        let (told, _) = read(dirty.as_bytes()).unwrap().settle(T, NONE, NOW);
+        let announce = listed(told).announce;
+        assert_eq!((announce.facts.map.as_ref(), announce.life_ms), ("mesa", LIFE_MS_MAX));
+        let long = value.replace("mesa", &"é".repeat(PART_BYTES_MAX));
+        let (told, _) = read(long.as_bytes()).unwrap().settle(T, NONE, NOW);
+        assert_eq!(listed(told).announce.facts.map.len(), PART_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_would_be_too_long_goes_without_its_details() {
+        let mut server = server("203.0.113.5:7");
+        let rules = (0..100).map(|_| ("r".into(), "\"".repeat(PART_BYTES_MAX).into())).collect();
+        server.details = Some(Arc::new(Details { players: Vec::new(), rules }));
+        let value = encode("a", T, &known(server), NONE);
+        assert!(value.len() < 1_000);
+        let (told, _) = read(&value).unwrap().settle(T, NONE, NOW);
+        assert_eq!(listed(told).announce.facts.details, None);
+    }
+
+    #[test]
+    fn every_team_of_every_game_has_its_name_here() {
+        for team in 0..=u8::MAX {
+            if let Some(name) = crate::protocols::bloodmasters::wire::team_name(team) {
+                assert!(TEAMS.contains(&name), "{name}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(bytes: Vec<u8>, at: usize, byte: u8, cut: usize, created: u64, now: u64) {
+            let _ = read(&bytes);
+            let mut value = encode("a", T, &known(server("203.0.113.5:7")), NONE);
+            let _ = read(&value[..cut % value.len()]);
+            let at = at % value.len();
+            value[at] = byte;
+            if let Ok(record) = read(&value) {
+                let _ = record.settle(created, NONE, Now { mono_ms: 0, unix_ms: now });
+            }
+            let _ = address(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}

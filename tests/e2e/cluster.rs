@@ -1,0 +1,448 @@
+//! Many nodes as one, with real NATS servers: three in a cluster on loopback, three nodes, and all that can fail.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::nats::Nats;
+use crate::support::*;
+
+/// Longer than a node may be silent before the others take it for gone.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn until_at_last<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited too long for: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn node(name: &str, urls: &str, set: &[&str]) -> Server {
+    let (urls, name) = (format!("cluster.nats={urls}"), format!("cluster.node={name}"));
+    Server::start(&[&[&urls, &name, "log=debug"], set].concat())
+}
+
+fn cluster_state(server: &Server) -> (bool, u64) {
+    let ready = server.get("/readyz");
+    assert_eq!(ready.status(), 200);
+    let body: serde_json::Value = serde_json::from_slice(&ready.body).unwrap();
+    (body["cluster"]["connected"].as_bool().unwrap(), body["cluster"]["nodes"].as_u64().unwrap())
+}
+
+fn wait_for_nodes(nodes: &[&Server], count: u64) {
+    for node in nodes {
+        until_at_last(&format!("{count} nodes"), || (cluster_state(node) == (true, count)).then_some(()));
+    }
+}
+
+/// The ports of all that a node lists.
+fn ports(web: SocketAddr) -> BTreeSet<u16> {
+    let list: serde_json::Value = serde_json::from_slice(&get(web, "/api/v1/servers?limit=1000", "").body).unwrap();
+    list["servers"].as_array().unwrap().iter().map(|row| row["port"].as_u64().unwrap() as u16).collect()
+}
+
+fn lists(node: &Server, expected: &[u16]) -> bool {
+    ports(node.address("web.listen")) == expected.iter().copied().collect()
+}
+
+fn announce(node: &Server, port: u16) {
+    Game::new(node.address("iceball.listen")).announce(&announcement(b"a game", port, 1));
+    let web = node.address("web.listen");
+    until("it at the node that it announced itself to", || ports(web).contains(&port).then_some(()));
+}
+
+/// Looks at lists all the time, and remembers who was missing.
+struct Witness {
+    stop: Arc<AtomicBool>,
+    expected: Arc<Mutex<HashMap<SocketAddr, BTreeSet<u16>>>>,
+    thread: std::thread::JoinHandle<Vec<String>>,
+}
+
+impl Witness {
+    fn new() -> Witness {
+        let (stop, expected) =
+            (Arc::<AtomicBool>::default(), Arc::<Mutex<HashMap<SocketAddr, BTreeSet<u16>>>>::default());
+        let (is_over, look_for) = (stop.clone(), expected.clone());
+        let thread = std::thread::spawn(move || {
+            let mut missing = Vec::new();
+            while !is_over.load(Ordering::Relaxed) && missing.is_empty() {
+                let all = look_for.lock().unwrap();
+                for (web, expected) in all.iter() {
+                    let lost: Vec<_> = expected.difference(&ports(*web)).copied().collect();
+                    if !lost.is_empty() {
+                        missing.push(format!("{web} lost {lost:?}"));
+                    }
+                }
+                drop(all);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            missing
+        });
+        Witness { stop, expected, thread }
+    }
+
+    /// From now on, this node has to list these.
+    fn expect(&self, node: &Server, ports: &[u16]) {
+        self.expected.lock().unwrap().entry(node.address("web.listen")).or_default().extend(ports);
+    }
+
+    fn forget(&self, node: &Server) {
+        self.expected.lock().unwrap().remove(&node.address("web.listen"));
+    }
+
+    fn saw_nothing_missing(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        assert_eq!(self.thread.join().unwrap(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn three_nodes_are_one() {
+    let nats = Nats::start("cluster-one", 3);
+    let [a, b, c] = ["a", "b", "c"].map(|name| node(name, &nats.urls(), &[]));
+    wait_for_nodes(&[&a, &b, &c], 3);
+
+    // What is announced to one is listed by all.
+    announce(&a, 1001);
+    let start = Instant::now();
+    for node in [&b, &c] {
+        until("it at the others", || lists(node, &[1001]).then_some(()));
+    }
+    println!("spread in {:?}", start.elapsed());
+    let row = &b.json("/api/v1/servers")["servers"][0].clone();
+    assert_eq!(
+        (&row["name"], &row["verified_by"], &row["map"]),
+        (&"a game".into(), &"cookie".into(), &"mesa.vxl".into())
+    );
+
+    // A handshake begun at one is finished at another. The first keys of the other may have to arrive still.
+    let mut game = Game::new(a.address("iceball.listen"));
+    until("a handshake over two nodes", || {
+        game.master = a.address("iceball.listen");
+        let cookie = game.cookie(&announcement(b"moved", 1002, 2));
+        game.master = c.address("iceball.listen");
+        game.handshake(&cookie);
+        game.nothing_came_back();
+        let seen = Instant::now();
+        while seen.elapsed() < Duration::from_millis(500) {
+            if ports(c.address("web.listen")).contains(&1002) {
+                return Some(());
+            }
+        }
+        None
+    });
+    until("the moved one at all", || [&a, &b, &c].iter().all(|node| lists(node, &[1001, 1002])).then_some(()));
+
+    // What quits at one is gone everywhere, though another node heard of it.
+    let tank = Tank::new();
+    assert_eq!(say(&a, &tank.heartbeat()), r"\final\");
+    until("the tank at all", || [&a, &b, &c].iter().all(|node| lists(node, &[1001, 1002, tank.port])).then_some(()));
+    assert_eq!(say(&b, &format!(r"\quit\gamename\netpanzer\port\{}\final\", tank.port)), r"\final\");
+    until("the tank to be gone", || [&a, &b, &c].iter().all(|node| lists(node, &[1001, 1002])).then_some(()));
+
+    // A node that comes later knows all at once, and one that leaves takes nothing with it.
+    let d = node("d", &nats.urls(), &[]);
+    until_at_last("all at the newcomer", || lists(&d, &[1001, 1002]).then_some(()));
+    wait_for_nodes(&[&a, &b, &c, &d], 4);
+    a.signal(Signal::SIGTERM);
+    let (status, _, log) = a.end();
+    assert!(status.success(), "{log}");
+    wait_for_nodes(&[&b, &c, &d], 3);
+    assert!(lists(&b, &[1001, 1002]) && lists(&d, &[1001, 1002]));
+    let metrics = b.get("/metrics").text().to_string();
+    for line in ["rallypoint_cluster_connected 1", "rallypoint_cluster_nodes 3"] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
+    assert!(!metrics.contains("rallypoint_cluster_merged_total 0"), "{metrics}");
+}
+
+#[test]
+fn nothing_proven_is_lost_when_nats_servers_die() {
+    let mut nats = Nats::planned("cluster-nats", 3);
+    // A start without NATS.
+    let [a, b, c] = ["a", "b", "c"].map(|name| node(name, &nats.urls(), &[]));
+    let witness = Witness::new();
+    for node in [&a, &b, &c] {
+        assert_eq!(cluster_state(node), (false, 1));
+    }
+    announce(&a, 2001);
+    witness.expect(&a, &[2001]);
+    until("the log to say so", || a.log().contains("no NATS").then_some(()));
+    (0..3).for_each(|at| nats.start_one(at));
+    wait_for_nodes(&[&a, &b, &c], 3);
+    for node in [&b, &c] {
+        until("what was announced before", || lists(node, &[2001]).then_some(()));
+        witness.expect(node, &[2001]);
+    }
+
+    // One of three is killed: the others go on.
+    nats.kill(0);
+    announce(&b, 2002);
+    witness.expect(&b, &[2002]);
+    for node in [&a, &c] {
+        until_at_last("what was announced meanwhile", || lists(node, &[2001, 2002]).then_some(()));
+        witness.expect(node, &[2002]);
+    }
+
+    // All are killed: each goes on alone.
+    nats.kill(1);
+    nats.kill(2);
+    for (node, port) in [(&a, 2003), (&b, 2004), (&c, 2005)] {
+        until_at_last("the loss to show", || (!cluster_state(node).0).then_some(()));
+        announce(node, port);
+        witness.expect(node, &[port]);
+    }
+    assert!(lists(&c, &[2001, 2002, 2005]));
+    let metrics = c.get("/metrics").text().to_string();
+    assert!(metrics.contains("rallypoint_cluster_connected 0"), "{metrics}");
+
+    // And are one again when it is back.
+    (0..3).for_each(|at| nats.start_one(at));
+    for node in [&a, &b, &c] {
+        until_at_last("all at all", || lists(node, &[2001, 2002, 2003, 2004, 2005]).then_some(()));
+    }
+    witness.saw_nothing_missing();
+    let complaints = a.log().lines().filter(|line| line.contains("WARN") && line.contains("no NATS")).count();
+    assert!((2..=6).contains(&complaints), "told at every loss, not at every try:\n{}", a.log());
+}
+
+#[test]
+fn over_tls_and_with_a_password() {
+    let mut nats = Nats::planned("cluster-tls", 1);
+    let folder = nats.folder.path().to_path_buf();
+    let openssl = |arguments: &str| {
+        let output = Command::new("openssl").args(arguments.split(' ')).current_dir(&folder).output();
+        let output = output.expect("openssl, from Debian's openssl");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    openssl("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=test-ca");
+    openssl("req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost");
+    nats.folder.write("names", "subjectAltName=IP:127.0.0.1");
+    openssl("x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem");
+    let [ca, certificate, key] =
+        ["ca.pem", "server.pem", "server.key"].map(|name| folder.join(name).display().to_string());
+    nats.start_with(0, &["--tls", "--tlscert", &certificate, "--tlskey", &key, "--user", "node", "--pass", "secret"]);
+    let port = nats.servers[0].port;
+    let ca = format!("cluster.ca={ca}");
+    let good = node("good", &format!("tls://node:secret@127.0.0.1:{port}"), &[&ca]);
+    let stranger = node("stranger", &format!("tls://node:guess@127.0.0.1:{port}"), &[&ca]);
+    let doubtful = node("doubtful", &format!("tls://node:secret@127.0.0.1:{port}"), &[]);
+    wait_for_nodes(&[&good], 1);
+    until("the refusal in the log", || stranger.log().contains("authorization violation").then_some(()));
+    until("the doubt in the log", || doubtful.log().to_lowercase().contains("certificate").then_some(()));
+    assert!(!cluster_state(&stranger).0 && !cluster_state(&doubtful).0);
+    for node in [&good, &stranger, &doubtful] {
+        assert!(!node.log().contains("secret") && !node.log().contains("guess"), "{}", node.log());
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named_at_the_start() {
+    for key in ["cluster.credentials", "cluster.ca"] {
+        let set = format!("{key}=/nowhere/file");
+        let output =
+            command().args(["serve", "--set", "cluster.nats=nats://127.0.0.1:1", "--set", &set]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(message.contains(&format!("{key}: /nowhere/file: No such file")), "{message}");
+    }
+}
+
+#[test]
+fn a_node_that_is_cut_off_serves_alone_and_comes_back() {
+    let nats = Nats::start("cluster-cut", 1);
+    let cable = Cable::to(nats.servers[0].port);
+    let [a, b] = ["a", "b"].map(|name| node(name, &nats.urls(), &[]));
+    let c = node("c", &format!("nats://{}", cable.address), &[]);
+    wait_for_nodes(&[&a, &b, &c], 3);
+    let witness = Witness::new();
+    announce(&a, 3001);
+    for node in [&a, &b, &c] {
+        until("the first at all", || lists(node, &[3001]).then_some(()));
+        witness.expect(node, &[3001]);
+    }
+    cable.cut.store(true, Ordering::Relaxed);
+    announce(&c, 3002);
+    announce(&b, 3003);
+    witness.expect(&c, &[3002]);
+    witness.expect(&b, &[3003]);
+    until_at_last("the cut to show", || (cluster_state(&c) == (false, 1)).then_some(()));
+    until("the others to be one", || lists(&a, &[3001, 3003]).then_some(()));
+    wait_for_nodes(&[&a, &b], 2);
+    assert!(lists(&c, &[3001, 3002]));
+    cable.cut.store(false, Ordering::Relaxed);
+    for node in [&a, &b, &c] {
+        until_at_last("all at all", || lists(node, &[3001, 3002, 3003]).then_some(()));
+    }
+    witness.saw_nothing_missing();
+}
+
+#[test]
+fn each_server_is_asked_by_one_node_and_by_another_when_that_is_gone() {
+    let nats = Nats::start("cluster-ask", 1);
+    let fast = ["probe.every=1s", "probe.misses=2"];
+    let mut nodes = ["a", "b", "c"].map(|name| Some(node(name, &nats.urls(), &fast)));
+    wait_for_nodes(&nodes.iter().flatten().collect::<Vec<_>>(), 3);
+    let tanks: Vec<Tank> = (0..6).map(|_| Tank::new()).collect();
+    let all: Vec<u16> = tanks.iter().map(|tank| tank.port).collect();
+    let witness = Witness::new();
+    for (at, tank) in tanks.iter().enumerate() {
+        let node = nodes[at % 3].as_ref().unwrap();
+        assert_eq!(say(node, &tank.heartbeat()), r"\final\");
+    }
+    for node in nodes.iter().flatten() {
+        until("all tanks at all nodes", || lists(node, &all).then_some(()));
+        witness.expect(node, &all);
+    }
+    // Whoever asked while the news spread, from now on it is one.
+    tanks.iter().for_each(Tank::forget_askers);
+    for tank in &tanks {
+        until_at_last("five rounds", || (tank.questions() >= 10).then_some(()));
+        let askers = tank.askers();
+        assert_eq!(askers.len(), 1, "{} was asked by {askers:?}", tank.port);
+    }
+    let askers: BTreeSet<u16> = tanks.iter().flat_map(Tank::askers).collect();
+    assert!(askers.len() > 1, "one node asks all");
+
+    // The node that asks the first is killed.
+    let first = tanks[0].askers();
+    let dead = nodes.iter().position(|node| first.contains(&prober_port(node.as_ref().unwrap()))).unwrap();
+    witness.forget(nodes[dead].as_ref().unwrap());
+    drop(nodes[dead].take());
+    tanks.iter().for_each(Tank::forget_askers);
+    until_at_last("another node to ask it", || (tanks[0].questions() >= 6).then_some(()));
+    assert_eq!(tanks[0].askers().len(), 1);
+    assert_ne!(tanks[0].askers(), first);
+
+    // One that falls silent leaves the list everywhere, and comes back everywhere.
+    let left: Vec<&Server> = nodes.iter().flatten().collect();
+    witness.saw_nothing_missing();
+    tanks[0].alive.store(false, Ordering::Relaxed);
+    for node in &left {
+        until("it to leave all lists", || lists(node, &all[1..]).then_some(()));
+    }
+    tanks[0].alive.store(true, Ordering::Relaxed);
+    for node in &left {
+        until("it on all lists again", || lists(node, &all).then_some(()));
+    }
+}
+
+/// The UDP port from which a node asks: the only one of its sockets that is on no loopback address.
+fn prober_port(node: &Server) -> u16 {
+    let table = std::fs::read_to_string(format!("/proc/{}/net/udp6", node.id())).unwrap();
+    let inodes: BTreeSet<String> = std::fs::read_dir(format!("/proc/{}/fd", node.id()))
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok()?.to_str().map(String::from))
+        .filter_map(|link| Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_string()))
+        .collect();
+    let line = table.lines().skip(1).find(|line| inodes.contains(line.split_whitespace().nth(9).unwrap()));
+    let local = line.expect("a UDP socket for both families").split_whitespace().nth(1).unwrap();
+    u16::from_str_radix(local.rsplit(':').next().unwrap(), 16).unwrap()
+}
+
+/// A connection to a NATS server that can be cut: nothing passes, and nobody is told.
+struct Cable {
+    address: SocketAddr,
+    cut: Arc<AtomicBool>,
+}
+
+impl Cable {
+    fn to(port: u16) -> Cable {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let cable = Cable { address: listener.local_addr().unwrap(), cut: Arc::default() };
+        let cut = cable.cut.clone();
+        // Ends with the test's process.
+        std::thread::spawn(move || {
+            for here in listener.incoming().flatten() {
+                let Ok(there) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                for (from, to) in [(&here, &there), (&there, &here)] {
+                    let (from, to, cut) = (from.try_clone().unwrap(), to.try_clone().unwrap(), cut.clone());
+                    std::thread::spawn(move || carry(from, to, &cut));
+                }
+            }
+        });
+        cable
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool) {
+    let mut buffer = [0; 16 << 10];
+    while let Ok(size @ 1..) = from.read(&mut buffer) {
+        while cut.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if to.write_all(&buffer[..size]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
+
+/// A pretend netPanzer game that remembers from which ports it was asked.
+struct Tank {
+    port: u16,
+    alive: Arc<AtomicBool>,
+    asked: Arc<Mutex<Vec<u16>>>,
+}
+
+impl Tank {
+    fn new() -> Tank {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let tank = Tank { port, alive: Arc::new(AtomicBool::new(true)), asked: Arc::default() };
+        let (alive, asked) = (tank.alive.clone(), tank.asked.clone());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 500];
+            while let Ok((size, from)) = socket.recv_from(&mut buffer) {
+                asked.lock().unwrap().push(from.port());
+                if !alive.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let question = &buffer[..size];
+                if let Some(token) = question.strip_prefix(br"\echo\") {
+                    socket.send_to(token.strip_suffix(b"\\").unwrap(), from).unwrap();
+                } else if question == br"\status\" {
+                    let status = br"gamename\netpanzer\protocol\1122\hostname\Tank\gameversion\0.8.7\mapname\Two clans\numplayers\1\maxplayers\8\final\";
+                    socket.send_to(status, from).unwrap();
+                }
+            }
+        });
+        tank
+    }
+
+    fn heartbeat(&self) -> String {
+        format!(r"\heartbeat\gamename\netpanzer\port\{}\protocol\1122\final\", self.port)
+    }
+
+    fn forget_askers(&self) {
+        self.asked.lock().unwrap().clear();
+    }
+
+    fn questions(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+
+    fn askers(&self) -> BTreeSet<u16> {
+        self.asked.lock().unwrap().iter().copied().collect()
+    }
+}
+
+fn say(server: &Server, request: &str) -> String {
+    let mut stream = connect(server.address("netpanzer.listen"));
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}

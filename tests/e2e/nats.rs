@@ -1,0 +1,94 @@
+//! Real NATS servers on loopback, alone or as one cluster.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::support::Folder;
+
+/// `scripts/test` puts it there.
+fn nats_server() -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/nats/bin/nats-server");
+    assert!(path.exists(), "{} is missing: scripts/test installs it", path.display());
+    path
+}
+
+/// A port that is free, below those that the system gives out to whoever asks for any.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + (std::process::id() as u16).wrapping_mul(61).wrapping_add(step) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+pub struct NatsServer {
+    name: String,
+    pub port: u16,
+    route: u16,
+    pub child: Option<Child>,
+}
+
+/// NATS servers that are one cluster, ended with the test.
+pub struct Nats {
+    pub folder: Folder,
+    pub servers: Vec<NatsServer>,
+}
+
+impl Nats {
+    pub fn start(test: &str, count: usize) -> Nats {
+        let mut nats = Nats::planned(test, count);
+        for at in 0..count {
+            nats.start_one(at);
+        }
+        nats
+    }
+
+    /// Their ports are known, but none runs yet.
+    pub fn planned(test: &str, count: usize) -> Nats {
+        let server = |at| NatsServer { name: format!("n{at}"), port: free_port(), route: free_port(), child: None };
+        Nats { folder: Folder::new(test), servers: (0..count).map(server).collect() }
+    }
+
+    pub fn start_one(&mut self, at: usize) {
+        self.start_with(at, &[]);
+    }
+
+    pub fn start_with(&mut self, at: usize, arguments: &[&str]) {
+        let routes: Vec<_> = self.servers.iter().map(|server| format!("nats://127.0.0.1:{}", server.route)).collect();
+        let server = &mut self.servers[at];
+        let mut command = Command::new(nats_server());
+        command.args(arguments).args(["-a", "127.0.0.1", "-p", &server.port.to_string(), "-n", &server.name, "-js"]);
+        command.arg("-sd").arg(self.folder.path().join(&server.name));
+        if routes.len() > 1 {
+            let own = format!("nats://127.0.0.1:{}", server.route);
+            command.args(["--cluster_name", "test", "--cluster", &own, "--routes", &routes.join(",")]);
+        }
+        let log = std::fs::File::create(self.folder.path().join(format!("{}.log", server.name))).unwrap();
+        server.child = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
+    }
+
+    pub fn kill(&mut self, at: usize) {
+        if let Some(mut child) = self.servers[at].child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    pub fn urls(&self) -> String {
+        let urls: Vec<_> = self.servers.iter().map(|server| format!("nats://127.0.0.1:{}", server.port)).collect();
+        urls.join(",")
+    }
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        for at in 0..self.servers.len() {
+            self.kill(at);
+        }
+    }
+}
