@@ -237,3 +237,30 @@ fn a_server_that_hangs_is_given_up() {
     }
     drop(hang.join().unwrap());
 }
+
+#[test]
+fn an_export_is_uploaded_under_its_own_name() {
+    let folder = Folder::new("ftp-export");
+    let server = Server::start(&[]);
+    Game::new(server.address("iceball.listen")).announce(&announcement(b"uploaded", 20737, 3));
+    until("the server", || server.listed().pop());
+    let ftp = FtpServer::start(folder.path(), &[]);
+    let file = folder.write("password", "secret\n");
+    let here = Folder::new("ftp-export-here");
+    let master = format!("iceball://{}", server.address("iceball.listen"));
+    let target = format!("ftp://joe@127.0.0.1:{}/", ftp.port);
+    let export = |more: &[&str], variable: &str| {
+        let xml = here.path().join("servers.xml");
+        let mut command = command();
+        command.args(["export", &master, "--once", "--ftp", &target, "--xml"]).arg(xml).args(more);
+        command.env("RALLYPOINT_FTP_PASSWORD", variable).output().unwrap()
+    };
+    let by_file = export(&["--ftp-password-file", file.to_str().unwrap()], "wrong");
+    assert!(by_file.status.success(), "{}", String::from_utf8_lossy(&by_file.stderr));
+    let uploaded = std::fs::read_to_string(folder.path().join("servers.xml")).unwrap();
+    assert!(uploaded.contains("uploaded") && uploaded.contains("<serverlist"), "{uploaded}");
+    assert_eq!(export(&[], "secret").status.code(), Some(0));
+    let wrong = export(&[], "wrong");
+    assert_eq!(wrong.status.code(), Some(3), "{}", String::from_utf8_lossy(&wrong.stderr));
+    assert_eq!(export(&[], "").status.code(), Some(2), "no password at all is a mistake of usage");
+}
