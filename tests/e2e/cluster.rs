@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::nats::Nats;
+use crate::netpanzer::say;
 use crate::support::*;
 
 /// Longer than a node may be silent before the others take it for gone.
@@ -436,13 +437,4 @@ impl Tank {
     fn askers(&self) -> BTreeSet<u16> {
         self.asked.lock().unwrap().iter().copied().collect()
     }
-}
-
-fn say(server: &Server, request: &str) -> String {
-    let mut stream = connect(server.address("netpanzer.listen"));
-    stream.write_all(request.as_bytes()).unwrap();
-    stream.shutdown(Shutdown::Write).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }

@@ -65,7 +65,7 @@ impl Tank {
     }
 }
 
-fn say(server: &Server, request: &str) -> String {
+pub fn say(server: &Server, request: &str) -> String {
     let mut stream = connect(server.address("netpanzer.listen"));
     stream.write_all(request.as_bytes()).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
