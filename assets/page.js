@@ -19,8 +19,11 @@
   const AGAIN_MS = 5000;
   /** Changes are told to a screen reader at most this often, but at once when the reader acted. */
   const SAY_MS = 30_000;
-  /** "3 min ago" is brought up to date this often. */
+  /** "3 min ago" is brought up to date this often, and plots this often. */
   const AGES_MS = 15_000;
+  const PLOTS_MS = 150_000;
+  /** Plots that one request asks for. */
+  const PLOTS_AT_ONCE = 50;
 
   // ---- What is known: every server, prepared for searching and sorting.
 
@@ -171,6 +174,14 @@
     },
     players: (node, { players_current, players_max }) =>
       setText(node, (players_current ?? "?") + (players_max === undefined ? "" : `/${players_max}`)),
+    day: (node, server) => setPlot(node, plots.get(plotName(server))?.day),
+    week: (node, server) => {
+      if (!keepsHistory) return;
+      const image = `/api/v1/servers/${inPath(server)}/history.svg?range=7d`;
+      if (node.getAttribute("src") !== image) node.src = image;
+      const { week } = plots.get(plotName(server)) ?? {};
+      if (week) node.alt = week;
+    },
     map: (node, server) => setText(node, server.map ?? ""),
     mode: (node, server) => setText(node, server.mode ?? ""),
     version: (node, server) => setText(node, server.version ?? ""),
@@ -196,6 +207,58 @@
   function fill(row, server) {
     row.server = server;
     for (const node of row.fields) FILL[node.dataset.field]?.(node, server);
+  }
+
+  // ---- Plots. The server draws them; those of new rows are asked for together, all of them again from time to time.
+
+  const plots = new Map();
+  const keepsHistory = !table.classList.contains("no-history");
+  const plotName = (server) => `${server.game}/${server.key}`;
+  let plotsAt = 0;
+
+  /** Puts a plot in its place; one that is not known leaves what the page came with. */
+  function setPlot(node, svg) {
+    if (svg === undefined || node.drawn === svg) return;
+    node.drawn = svg;
+    const drawn = svg && new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
+    node.replaceChildren(...(drawn ? [document.importNode(drawn, true)] : []));
+  }
+
+  async function askForPlots(names, withWhole) {
+    const query = new URLSearchParams(names.map((name) => ["server", name]));
+    const game = wanted.game;
+    if (withWhole) query.set("game", game);
+    const answer = await fetch(`/plots?${query}`).catch(() => null);
+    if (!answer?.ok) return;
+    const { whole, servers: drawn = {} } = await answer.json();
+    for (const [name, small] of Object.entries(drawn)) plots.set(name, small);
+    for (const row of rows.values()) {
+      if (!row.server || !Object.hasOwn(drawn, plotName(row.server))) continue;
+      const fields = row.fields.filter((node) => ["day", "week"].includes(node.dataset.field));
+      for (const node of fields) FILL[node.dataset.field](node, row.server);
+    }
+    if (withWhole && whole && game === wanted.game && byId("whole")) {
+      setPlot(byId("whole-plot"), whole.plot);
+      setText(byId("whole-title"), whole.title);
+      setText(byId("whole-words"), whole.words);
+      byId("whole").hidden = !whole.plot;
+    }
+  }
+
+  /** Asks for what is shown and has no plot yet, and for all of it when it is old. */
+  function refreshPlots() {
+    if (!keepsHistory || !isLoaded || document.hidden) return;
+    const isOld = Date.now() - plotsAt > PLOTS_MS;
+    if (isOld) {
+      plotsAt = Date.now();
+      plots.clear();
+    }
+    const names = [...rows.values()].filter(({ server }) => server).map(({ server }) => plotName(server));
+    const missing = names.filter((name) => !plots.has(name));
+    for (const name of missing) plots.set(name, {}); // asked for
+    for (let at = 0; at < missing.length || (at === 0 && isOld); at += PLOTS_AT_ONCE) {
+      askForPlots(missing.slice(at, at + PLOTS_AT_ONCE), at === 0 && isOld);
+    }
   }
 
   function ago(time) {
@@ -330,6 +393,7 @@
     show("show-more", all.length > room);
     showState();
     isFirst = false;
+    refreshPlots();
   }
 
   /** Puts the rows in order. Only those move that have to, so that the page stays where it is. */
@@ -484,7 +548,10 @@
     room = ROWS;
     fillForm();
     byId("wrong")?.remove();
-    if (stream && stream.streamed !== wanted.game) connect();
+    if (stream && stream.streamed !== wanted.game) {
+      plotsAt = 0; // the plot of the whole game is of another one now
+      connect();
+    }
     draw(true);
   }
 
@@ -584,6 +651,7 @@
     apply();
   });
   setInterval(() => {
+    refreshPlots();
     if (document.hidden || !isLoaded || isHeld) return;
     for (const { fields, server } of rows.values()) {
       const ages = fields.filter((node) => ["proven_at", "first_seen"].includes(node.dataset.field));
@@ -591,7 +659,14 @@
     }
   }, AGES_MS);
 
-  for (const node of table.tBodies) rows.set(node.dataset.address, adopt(node));
+  // What the page came with is new enough.
+  if (byId("whole") && !byId("whole").hidden) plotsAt = Date.now();
+  for (const node of table.tBodies) {
+    const { game, address } = node.dataset;
+    const week = node.querySelector("[data-field=week]")?.alt;
+    if (node.querySelector("[data-field=day] svg")) plots.set(`${game}/${address}`, { week });
+    rows.set(address, adopt(node));
+  }
   fillForm();
   connect();
 })();

@@ -16,7 +16,8 @@ const BUSY: Duration = Duration::from_secs(5);
 const LOG_BYTES_MAX: u32 = 32 << 20;
 
 /// The schema, step by step: a file of version n has had the first n steps. Only ever add steps.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE servers (
         address BLOB PRIMARY KEY,    -- the IP address's bytes, then the port
         game TEXT NOT NULL,
@@ -46,7 +47,15 @@ const MIGRATIONS: &[&str] = &["
         tier INTEGER NOT NULL, start INTEGER NOT NULL, series INTEGER NOT NULL, data BLOB NOT NULL,
         PRIMARY KEY (tier, start, series)
     ) WITHOUT ROWID;
-"];
+",
+    "
+    -- What was counted since the last full hour, in parts of so many series: one server's is read without the others'.
+    DROP TABLE samples;
+    CREATE TABLE samples (
+        at INTEGER NOT NULL, part INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (at, part)
+    ) WITHOUT ROWID;
+",
+];
 
 /// Why there is no connection.
 #[derive(Debug)]

@@ -270,14 +270,30 @@ fn a_newer_file_and_a_foreign_one_are_refused_and_left_alone() {
     };
     pragma("user_version", 99);
     let newer = folder.open().err().unwrap().to_string();
-    assert!(newer.contains("written by a newer rallypoint (its schema is 99, this one knows up to 1)"), "{newer}");
-    pragma("user_version", 1);
+    assert!(newer.contains("written by a newer rallypoint (its schema is 99, this one knows up to 2)"), "{newer}");
+    pragma("user_version", 2);
     pragma("application_id", 7);
     let foreign = folder.open().err().unwrap().to_string();
     assert!(foreign.contains("belongs to another program"), "{foreign}");
     pragma("application_id", 0x5261_6c6c);
     assert_eq!(folder.restored().1.listed, 1);
     assert!(!folder.names().iter().any(|name| name.contains("damaged")));
+}
+
+#[test]
+fn a_file_of_an_older_version_is_brought_up_to_date() {
+    let folder = Folder::new("older");
+    folder.run(&[announce(1, 0, Proof::Cookie)]);
+    let older = Connection::open(folder.file()).unwrap();
+    older
+        .execute_batch("DROP TABLE samples; CREATE TABLE samples (at INTEGER PRIMARY KEY, data BLOB NOT NULL)")
+        .unwrap();
+    older.pragma_update(None, "user_version", 1).unwrap();
+    drop(older);
+    assert_eq!(folder.restored().1.listed, 1);
+    let newer = Connection::open(folder.file()).unwrap();
+    newer.prepare("SELECT part FROM samples").unwrap();
+    assert_eq!(newer.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(2));
 }
 
 #[test]

@@ -43,7 +43,9 @@ pub fn routes() -> (Router<Arc<Site>>, utoipa::openapi::OpenApi) {
         .routes(routes!(list, announce))
         .routes(routes!(one))
         .routes(routes!(history::server))
+        .routes(routes!(history::server_plot))
         .routes(routes!(history::game))
+        .routes(routes!(history::game_plot))
         .routes(routes!(events::events))
         .routes(routes!(check::check))
         .split_for_parts();

@@ -1,4 +1,4 @@
-//! History as JSON. Reading it waits for a disk, so it happens beside the async threads, a few at a time.
+//! History as JSON and as plots. Reading it waits for a disk, so it happens beside the async threads, a few at a time.
 
 use std::sync::Arc;
 
@@ -12,8 +12,9 @@ use utoipa::ToSchema;
 
 use super::filter::Wrong;
 use super::json::rfc3339;
+use super::plots::Plots;
 use super::reply::{self, Fresh};
-use super::{JSON, Site, api};
+use super::{JSON, SVG, Site, api, plot};
 use crate::model::Address;
 use crate::registry::view::Rendered;
 use crate::store::history::{History, Range, Reader};
@@ -31,11 +32,14 @@ const READERS_MAX: usize = 4;
 pub struct Access {
     reader: Reader,
     turns: Arc<Semaphore>,
+    /// Those on the page.
+    pub plots: Arc<Plots>,
 }
 
 impl Access {
     pub fn new(reader: Reader) -> Access {
-        Access { reader, turns: Arc::new(Semaphore::new(READERS_MAX)) }
+        let plots = Arc::new(Plots::new(reader.clone()));
+        Access { reader, turns: Arc::new(Semaphore::new(READERS_MAX)), plots }
     }
 
     /// Runs what reads on a thread that may wait. None where reading failed; the log says why.
@@ -107,14 +111,46 @@ pub async fn server(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
+    of_server(&site, game, &address, query.as_deref(), Form::Json, &headers).await
+}
+
+/// Players of one server, as a plot
+///
+/// An image for other sites: it fits light and dark pages, and says in words what it shows.
+#[utoipa::path(get, path = "/api/v1/servers/{game}/{address}/history.svg", tag = "history", params(
+    ("game" = String, Path, description = "The game's name"),
+    ("address" = String, Path, description = "Its address and port, e.g. 203.0.113.5:20737"),
+    ("range" = Option<String>, Query, description = "`24h`, `7d`, `30d` or `1y`"),
+), responses(
+    (status = 200, description = "The plot", body = String, content_type = "image/svg+xml"),
+    (status = 400, description = "A parameter is wrong", body = Wrong),
+    (status = 404, description = "Nothing is known of this server, or no history is kept", body = Wrong),
+))]
+pub async fn server_plot(
+    State(site): State<Arc<Site>>,
+    Path((game, address)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    of_server(&site, game, &address, query.as_deref(), Form::Svg, &headers).await
+}
+
+async fn of_server(
+    site: &Site,
+    game: String,
+    address: &str,
+    query: Option<&str>,
+    form: Form,
+    headers: &HeaderMap,
+) -> Response {
     let parsed = address.parse().map_err(|error: String| Wrong::parameter("address", error));
-    let asked = parsed.and_then(|address: Address| Ok((address, asked(query.as_deref(), false)?.1)));
+    let asked = parsed.and_then(|address: Address| Ok((address, asked(query, false)?.1)));
     let (address, range) = match asked {
         Ok(asked) => asked,
         Err(wrong) => return api::bad_request(&wrong),
     };
     let listed = site.hub.listed(address).is_some_and(|server| server.game.name() == game);
-    answer(&site, Asked { game, address: Some(address), range, listed }, &headers).await
+    answer(site, Asked { game, address: Some(address), range, listed, form }, headers).await
 }
 
 /// Players and servers of a whole game
@@ -127,12 +163,31 @@ pub async fn server(
     (status = 404, description = "Nothing is known of this game, or no history is kept", body = Wrong),
 ))]
 pub async fn game(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
-    let (game, range) = match asked(query.as_deref(), true) {
+    of_game(&site, query.as_deref(), Form::Json, &headers).await
+}
+
+/// Players of a whole game, as a plot
+///
+/// An image for other sites: it fits light and dark pages, and says in words what it shows.
+#[utoipa::path(get, path = "/api/v1/history.svg", tag = "history", params(
+    ("game" = String, Query, description = "The game's name"),
+    ("range" = Option<String>, Query, description = "`24h`, `7d`, `30d` or `1y`"),
+), responses(
+    (status = 200, description = "The plot", body = String, content_type = "image/svg+xml"),
+    (status = 400, description = "A parameter is wrong", body = Wrong),
+    (status = 404, description = "Nothing is known of this game, or no history is kept", body = Wrong),
+))]
+pub async fn game_plot(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+    of_game(&site, query.as_deref(), Form::Svg, &headers).await
+}
+
+async fn of_game(site: &Site, query: Option<&str>, form: Form, headers: &HeaderMap) -> Response {
+    let (game, range) = match asked(query, true) {
         Ok(asked) => asked,
         Err(wrong) => return api::bad_request(&wrong),
     };
     let listed = site.hub.view().of_game(&game).next().is_some();
-    answer(&site, Asked { game, address: None, range, listed }, &headers).await
+    answer(site, Asked { game, address: None, range, listed, form }, headers).await
 }
 
 /// The game, where it is a parameter, and the range.
@@ -162,6 +217,14 @@ struct Asked {
     range: Range,
     /// What is listed but was not counted yet has a history without points.
     listed: bool,
+    form: Form,
+}
+
+/// What a history is answered as.
+#[derive(Clone, Copy)]
+enum Form {
+    Json,
+    Svg,
 }
 
 async fn answer(site: &Site, asked: Asked, headers: &HeaderMap) -> Response {
@@ -171,23 +234,35 @@ async fn answer(site: &Site, asked: Asked, headers: &HeaderMap) -> Response {
     };
     let whose = asked.address.map_or(asked.game.clone(), |address| format!("{} {address}", asked.game));
     let now_ms = site.hub.clock.now().unix_ms;
+    let content_type = match asked.form {
+        Form::Json => JSON,
+        Form::Svg => SVG,
+    };
     match access.read(move |reader| render(reader, asked, now_ms)).await {
-        Some(Some(list)) if list.body.len() < LONG_BODY => reply::rendered(&list, JSON, headers, FRESH),
-        Some(Some(list)) => tokio::task::block_in_place(|| reply::rendered(&list, JSON, headers, FRESH)),
+        Some(Some(list)) if list.body.len() < LONG_BODY => reply::rendered(&list, content_type, headers, FRESH),
+        Some(Some(list)) => tokio::task::block_in_place(|| reply::rendered(&list, content_type, headers, FRESH)),
         Some(None) => wrong(StatusCode::NOT_FOUND, format!("nothing is known of {whose}")),
         None => wrong(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment".into()),
     }
 }
 
 fn render(reader: &Reader, asked: Asked, now_ms: u64) -> rusqlite::Result<Option<Rendered>> {
-    let Asked { game, address, range, listed } = asked;
+    let Asked { game, address, range, listed, form } = asked;
     let found = match address {
         Some(address) => reader.server(&game, address, range, now_ms)?,
         None => reader.game(&game, range, now_ms)?,
     };
-    let to_s = now_ms / 1_000;
-    let empty = || History { from_s: to_s.saturating_sub(range.seconds()), to_s, points: Vec::new() };
-    let Some(history) = found.or_else(|| listed.then(empty)) else { return Ok(None) };
+    let Some(history) = found.or_else(|| listed.then(|| range.history(now_ms, []))) else { return Ok(None) };
+    Ok(Some(Rendered::new(match form {
+        Form::Json => json(&history, game, address, range),
+        Form::Svg => {
+            let whose = address.map_or_else(|| game.clone(), |address| address.to_string());
+            plot::image(&history, &format!("Players of {whose} {}", plot::in_the_last(range))).into_bytes()
+        }
+    })))
+}
+
+fn json(history: &History, game: String, address: Option<Address>, range: Range) -> Vec<u8> {
     let points = history.points.iter().map(|point| PointJson {
         at: rfc3339(point.at_s * 1_000),
         players: point.players(),
@@ -203,5 +278,5 @@ fn render(reader: &Reader, asked: Asked, now_ms: u64) -> rusqlite::Result<Option
         to: rfc3339(history.to_s * 1_000),
         step: range.step_s(),
     };
-    Ok(Some(Rendered::new(serde_json::to_vec(&body).unwrap_or_default())))
+    serde_json::to_vec(&body).unwrap_or_default()
 }

@@ -13,6 +13,7 @@ mod lists;
 mod manual;
 mod page;
 pub mod plot;
+mod plots;
 mod reply;
 mod template;
 
@@ -52,6 +53,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const JSON: &str = "application/json";
+const SVG: &str = "image/svg+xml";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// From this many servers on, rendering takes milliseconds.
@@ -173,6 +175,7 @@ pub fn router(site: Arc<Site>, home: Home) -> Router {
         .route("/style.css", get(stylesheet))
         .route("/page.js", get(script))
         .route("/doctor", get(doctor::page))
+        .route("/plots", get(plots::fragments))
         .route("/api", get(manual::page))
         .route("/api/v1", get(manual::page))
         .route("/master.json", get(master_json))
@@ -197,7 +200,9 @@ async fn index(
 ) -> Response {
     let pages = site.pages.load();
     let ask = Ask::parse(query.as_deref().unwrap_or_default(), home);
-    let renderer = pages.indexes.renderer(ask, |ask| Arc::new(IndexRenderer { index: pages.index.clone(), ask }));
+    let plots = site.history.as_ref().map(|access| access.plots.clone());
+    let renderer =
+        pages.indexes.renderer(ask, |ask| Arc::new(IndexRenderer { index: pages.index.clone(), ask, plots }));
     page_of(&site.render(&renderer), &headers)
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::filter::{Filter, Wrong};
 use super::json::rfc3339;
+use super::plots::{Patience, Plots, Small, Wanted, Whole};
 use super::template::{PageError, Template, read};
 use crate::config;
 use crate::model::{Address, Player, Server};
@@ -15,7 +16,13 @@ use crate::protocols::{CARDS, Card, card};
 use crate::registry::view::{Renderer, View};
 
 pub const BUILT_IN_TEMPLATE: &str = include_str!("../../assets/index.html");
-pub const BUILT_IN_STYLESHEET: &str = include_str!("../../assets/style.css");
+pub const BUILT_IN_STYLESHEET: &str = concat!(
+    include_str!("../../assets/style/base.css"),
+    include_str!("../../assets/style/list.css"),
+    include_str!("../../assets/style/plots.css"),
+    include_str!("../../assets/style/text.css"),
+    include_str!("../../assets/style/narrow.css"),
+);
 pub const SCRIPT: &str = include_str!("../../assets/page.js");
 
 /// Rows on a page when the reader names no limit: what a phone draws at once. There is a link to the next page.
@@ -140,16 +147,22 @@ impl Index {
         let index = Index { template, title: web.title.clone() };
         index
             .template
-            .try_render(&index.variables(&Ask::parse("", None), &View::new(0, 0, Vec::new())))
+            .try_render(&index.variables(&Ask::parse("", None), &View::new(0, 0, Vec::new()), None))
             .map_err(tell)?;
         Ok(index)
     }
 
-    fn variables<'a>(&'a self, ask: &'a Ask, view: &'a View) -> Variables<'a> {
+    fn variables<'a>(&'a self, ask: &'a Ask, view: &'a View, plots: Option<&Plots>) -> Variables<'a> {
         let filter = &ask.filter;
         let all = filter.apply(view);
         let (page, next) = filter.page(&all);
         let bare = Filter { game: filter.game.clone(), sort: filter.sort.clone(), ..Filter::default() };
+        let wanted = Wanted {
+            servers: page.iter().map(|server| (server.game.name(), server.address)).collect(),
+            whole: Some(filter.game.as_deref().unwrap_or_default()),
+        };
+        let found = plots.map(|plots| plots.get(&wanted, view.published_at_ms, Patience::None)).unwrap_or_default();
+        let mut small = found.servers.into_iter();
         let is_filtered = Filter { limit: None, after: None, ..filter.clone() } != bare;
         Variables {
             title: &self.title,
@@ -157,7 +170,9 @@ impl Index {
             published_at: rfc3339(view.published_at_ms),
             total: all.len(),
             players: all.iter().map(|server| u64::from(server.players_current.unwrap_or(0))).sum(),
-            servers: page.iter().map(|server| Row::new(server)).collect(),
+            servers: page.iter().map(|server| Row::new(server, small.next().flatten().as_deref())).collect(),
+            history: plots.is_some(),
+            whole: found.whole.as_deref().cloned().unwrap_or_default(),
             blank: Row::default(),
             games: games(view, filter.game.as_deref()),
             home: ask.home.unwrap_or_default(),
@@ -175,11 +190,13 @@ impl Index {
 pub struct IndexRenderer {
     pub index: Arc<Index>,
     pub ask: Ask,
+    /// None where no history is kept.
+    pub plots: Option<Arc<Plots>>,
 }
 
 impl Renderer for IndexRenderer {
     fn render(&self, view: &View) -> Vec<u8> {
-        self.index.template.render(&self.index.variables(&self.ask, view)).into_bytes()
+        self.index.template.render(&self.index.variables(&self.ask, view, self.plots.as_deref())).into_bytes()
     }
 }
 
@@ -193,6 +210,8 @@ struct Variables<'a> {
     players: u64,
     servers: Vec<Row<'a>>,
     blank: Row<'a>,
+    history: bool,
+    whole: Whole,
     games: Vec<Choosable<'a>>,
     home: &'static str,
     filter: Choice<'a>,
@@ -327,18 +346,22 @@ struct Row<'a> {
     player_columns: Vec<&'static str>,
     player_rows: Vec<Vec<String>>,
     rules: &'a [(Box<str>, Box<str>)],
+    day: String,
+    week: String,
+    week_plot: String,
     /// Where the API has it, and where the doctor tells of it.
     api: String,
     doctor: String,
 }
 
 impl<'a> Row<'a> {
-    fn new(server: &'a Server) -> Row<'a> {
+    fn new(server: &'a Server, small: Option<&Small>) -> Row<'a> {
         let game = server.game.name();
         let card = card(game);
         let address = server.address.to_string();
         let details = server.details.as_deref();
         let (player_columns, player_rows) = player_table(details.map(|d| d.players.as_slice()).unwrap_or_default());
+        let api = format!("/api/v1/servers/{}/{}", encoded(game), encoded(&address));
         Row {
             game,
             game_title: card.map_or(game, |card| card.title),
@@ -359,7 +382,10 @@ impl<'a> Row<'a> {
             player_columns,
             player_rows,
             rules: details.map(|details| details.rules.as_slice()).unwrap_or_default(),
-            api: format!("/api/v1/servers/{}/{}", encoded(game), encoded(&address)),
+            day: small.map(|small| small.day.clone()).unwrap_or_default(),
+            week: small.map(|small| small.week.clone()).unwrap_or_default(),
+            week_plot: format!("{api}/history.svg?range=7d"),
+            api,
             doctor: format!("/doctor?game={}&address={}", encoded(game), encoded(&address)),
             address,
         }
@@ -423,7 +449,7 @@ mod tests {
 
     fn page(query: &str, home: Option<&'static str>, view: &View) -> String {
         let index = Arc::new(Index::load(&Config::default().web).unwrap());
-        String::from_utf8(IndexRenderer { index, ask: Ask::parse(query, home) }.render(view)).unwrap()
+        String::from_utf8(IndexRenderer { index, ask: Ask::parse(query, home), plots: None }.render(view)).unwrap()
     }
 
     fn view(name: &str) -> View {
@@ -501,7 +527,7 @@ mod tests {
         std::fs::write(&path, "{{ title }}: {{ servers | length }}").unwrap();
         let index = Arc::new(Index::load(&web).unwrap());
         let ask = Ask::parse("", None);
-        assert_eq!(IndexRenderer { index, ask }.render(&view("x")), b"Rallypoint: 1");
+        assert_eq!(IndexRenderer { index, ask, plots: None }.render(&view("x")), b"Rallypoint: 1");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,14 +1,14 @@
-//! Plots of players as SVG, made here so that they need no script. Every plot says in words what it shows. No styles
-//! inside: the page's policy forbids them, and the stylesheet's classes do it.
+//! Plots of players as SVG, made here so that they need no script. Every plot says in words what it shows. Those that
+//! stand in a page have no styles inside: the page's policy forbids them, and the stylesheet's classes do it.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
-use crate::store::history::{History, Point};
+use crate::store::history::{History, Point, Range};
 
 /// A small plot's size, and the larger one's, with room for words at the left and below.
 const SMALL: Frame = Frame { width: 96.0, height: 20.0, left: 0.0, bottom: 0.0 };
-const LARGE: Frame = Frame { width: 640.0, height: 160.0, left: 32.0, bottom: 18.0 };
+const LARGE: Frame = Frame { width: 480.0, height: 128.0, left: 32.0, bottom: 18.0 };
 /// Points drawn, at most one for about each unit of width; more are drawn as means.
 const SMALL_POINTS: u64 = 48;
 const LARGE_POINTS: u64 = 336;
@@ -25,16 +25,30 @@ struct Frame {
 /// A line for a table's row: the last day of one server.
 pub fn sparkline(history: &History) -> String {
     let drawn = Drawn::new(history, SMALL_POINTS);
-    let mut out = open(&SMALL, "spark", &drawn.words("Players in the last 24 hours"));
+    let mut out = open(&SMALL, "spark", &format!("Players {}", in_the_last(Range::Day)), history);
     drawn.lines(&SMALL, &mut out);
     out.push_str("</svg>");
     out
 }
 
-/// Players of a server or of a whole game, with axes. The title is text, whatever is in it.
+/// Players of a server or of a whole game, with axes, for a page. The title is text, whatever is in it.
 pub fn plot(history: &History, title: &str) -> String {
+    large(history, title, "")
+}
+
+/// The same as a picture of its own, with its own colours, for light places and dark ones.
+pub fn image(history: &History, title: &str) -> String {
+    let style = "<style>.line{fill:none;stroke:#0a5a87;stroke-width:1.5;stroke-linejoin:round}\
+                 .grid,.tick{stroke:#8888}text{fill:#5a6270;font:11px system-ui,sans-serif}\
+                 @media(prefers-color-scheme:dark){.line{stroke:#74c3f2}text{fill:#9ca6b3}}\
+                 @media(max-width:25rem){text{font-size:15px}}</style>";
+    large(history, title, style)
+}
+
+fn large(history: &History, title: &str, style: &str) -> String {
     let drawn = Drawn::new(history, LARGE_POINTS);
-    let mut out = open(&LARGE, "plot", &drawn.words(title));
+    let mut out = open(&LARGE, "plot", title, history);
+    out.push_str(style);
     drawn.axes(&LARGE, &mut out);
     drawn.lines(&LARGE, &mut out);
     out.push_str("</svg>");
@@ -42,12 +56,33 @@ pub fn plot(history: &History, title: &str) -> String {
 }
 
 /// The start of a picture, with its text alternative.
-fn open(frame: &Frame, class: &str, (title, description): &(String, String)) -> String {
+fn open(frame: &Frame, class: &str, title: &str, history: &History) -> String {
+    let (title, description) = (escaped(title), words(history));
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"{class}\" viewBox=\"0 0 {} {}\" role=\"img\" \
          aria-label=\"{title}: {description}\"><title>{title}</title><desc>{description}</desc>",
         frame.width, frame.height
     )
+}
+
+/// A range as a title ends with it.
+pub fn in_the_last(range: Range) -> &'static str {
+    match range {
+        Range::Day => "in the last 24 hours",
+        Range::Week => "in the last 7 days",
+        Range::Month => "in the last 30 days",
+        Range::Year => "in the last year",
+    }
+}
+
+/// A history in half a sentence, without a character that markup minds.
+pub fn words(history: &History) -> String {
+    let players = || history.points.iter().filter_map(Point::players);
+    let Some(last) = players().next_back() else { return "nothing was counted.".into() };
+    let (number, sum) = players().fold((0u32, 0.0), |(number, sum), players| (number + 1, sum + players));
+    let (least, most) = players().fold((last, last), |(least, most), players| (least.min(players), most.max(players)));
+    let mean = sum / f64::from(number);
+    format!("between {} and {}, {} on average, {} last.", tenths(least), tenths(most), tenths(mean), tenths(last))
 }
 
 /// What a plot shows: means over equal steps of the range.
@@ -74,24 +109,6 @@ impl Drawn<'_> {
             .collect();
         let most = steps.iter().map(|(_, players)| *players).fold(0.0, f64::max);
         Drawn { history, steps, step_s, top: nice(most) }
-    }
-
-    /// The title, and the plot in a sentence; ready for markup.
-    fn words(&self, title: &str) -> (String, String) {
-        let players = || self.history.points.iter().filter_map(Point::players);
-        let Some(last) = players().next_back() else { return (escaped(title), "nothing was counted.".into()) };
-        let (number, sum) = players().fold((0u32, 0.0), |(number, sum), players| (number + 1, sum + players));
-        let (least, most) =
-            players().fold((last, last), |(least, most), players| (least.min(players), most.max(players)));
-        let mean = sum / f64::from(number);
-        let description = format!(
-            "between {} and {}, {} on average, {} last.",
-            tenths(least),
-            tenths(most),
-            tenths(mean),
-            tenths(last)
-        );
-        (escaped(title), description)
     }
 
     fn x(&self, frame: &Frame, offset_s: u64) -> f64 {
@@ -265,6 +282,7 @@ mod tests {
         assert_eq!(parsed(&sparkline(&unknown)).1, 0);
         assert_eq!(parsed(&sparkline(&history([(3_600, Some(10))], 86_400))).1, 1, "a single point is seen");
         parsed(&plot(&History { from_s: 5, to_s: 5, points: Vec::new() }, "no time at all"));
+        assert!(image(&day, "a picture").contains("<style>.line{") && parsed(&image(&day, "a picture")).1 == 2);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use fantoccini::key::Key;
 use serde_json::{Value, json};
 
 use crate::chromium::Browser;
+use crate::plots::{data_dir, folder_with_a_week};
 use crate::support::*;
 
 /// The names of the listed servers, in order.
@@ -230,7 +231,7 @@ fn a_hostile_name_stays_text() {
     assert_eq!(names(&browser), json!([live, hostile]));
     browser.run("document.querySelectorAll('summary').forEach(node => node.click())");
     browser.until("both to open", "document.querySelectorAll('.more').length == 2");
-    assert_eq!(browser.value("document.querySelectorAll('#servers img, #servers script').length"), 0);
+    assert_eq!(browser.value("document.querySelectorAll('#servers img:not(.plot), #servers script').length"), 0);
     browser.goto(&server, "/doctor?game=%3Cb%3E&address=%3Ci%3E");
     assert_eq!(browser.value("document.querySelectorAll('main b, main i').length"), 0);
 }
@@ -384,27 +385,34 @@ fn five_thousand_servers() {
 }
 
 /// Servers to look at.
-fn showroom(server: &Server) -> Vec<Tank> {
-    for (host, name, port, players) in [
-        (2, "Mesa Veterans", 20737, 12),
-        (3, "Loopback Arena <24/7>", 20737, 58),
-        (4, "Grüne Wiese", 20737, 3),
-        (5, "build with friends", 20738, 0),
-        (6, "test, please ignore", 20740, 1),
-    ] {
-        Game::on(server.address("iceball.listen"), [127, 0, 0, host].into()).announce(&announcement(
-            name.as_bytes(),
-            port,
-            players,
-        ));
-    }
-    let tanks = vec![
+const SHOWN: [(u8, &str, u16, u16); 5] = [
+    (2, "Mesa Veterans", 20737, 12),
+    (3, "Loopback Arena <24/7>", 20737, 58),
+    (4, "Grüne Wiese", 20737, 3),
+    (5, "build with friends", 20738, 0),
+    (6, "test, please ignore", 20740, 1),
+];
+
+/// A server with those and two more, most of them with a week behind them.
+fn showroom() -> (Folder, Server, [Tank; 2]) {
+    let tanks = [
         Tank::new("Two Clans United", &[("Ann", 14), ("Bob", 9), ("Cid", 3), ("Dora", 0)]),
         Tank::new("Panzer Training", &[]),
     ];
-    tanks.iter().for_each(|tank| tank.heartbeat(server));
+    let iceball = SHOWN.map(|(host, _, port, players)| ("iceball", ([127, 0, 0, host], port).into(), players));
+    let mut counted = iceball[..4].to_vec();
+    counted.push(("netpanzer", ([127, 0, 0, 1], tanks[0].port).into(), 6));
+    let folder = folder_with_a_week("showroom", &counted);
+    let words = "[[iceball.servers]]\naddress = \"127.0.0.2:20737\"\nofficial = true\npriority = 10\n";
+    let config = folder.write("words.toml", words);
+    let server = Server::start_with(&["--config", config.to_str().unwrap()], &[&data_dir(&folder)]);
+    for (host, name, port, players) in SHOWN {
+        let game = Game::on(server.address("iceball.listen"), [127, 0, 0, host].into());
+        game.announce(&announcement(name.as_bytes(), port, players));
+    }
+    tanks.iter().for_each(|tank| tank.heartbeat(&server));
     until("all", || (server.json("/api/v1/servers")["total"] == 7).then_some(()));
-    tanks
+    (folder, server, tanks)
 }
 
 /// axe-core, as scripts/test installs it.
@@ -416,11 +424,7 @@ fn axe() -> String {
 
 #[test]
 fn axe_finds_nothing() {
-    let folder = Folder::new("showroom");
-    let words = "[[iceball.servers]]\naddress = \"127.0.0.2:20737\"\nofficial = true\npriority = 10\n";
-    let config = folder.write("words.toml", words);
-    let server = Server::start_with(&["--config", config.to_str().unwrap()], &[]);
-    let _tanks = showroom(&server);
+    let (_folder, server, _tanks) = showroom();
     let browser = Browser::new("axe");
     let axe = axe();
     for (size, width, height) in [("desktop", 1280, 760), ("phone", 390, 844)] {
@@ -433,7 +437,8 @@ fn axe_finds_nothing() {
                     browser.until_live();
                     browser.until("all rows", &format!("{NAMES}.length == 7"));
                     browser.run(&format!("{}.querySelector('summary').click()", row("Two Clans United")));
-                    browser.until("a row to open", "document.querySelector('.more')");
+                    browser.until("a row to open", "document.querySelector('.more img')?.naturalWidth > 0");
+                    browser.until("the plots", "document.querySelectorAll('.day svg').length >= 5");
                     keep_picture(&browser, &format!("page-{size}-{scheme}.png"));
                 }
                 browser.run(&axe);

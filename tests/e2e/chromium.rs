@@ -132,6 +132,16 @@ impl Browser {
         elements.iter().map_while(|element| self.runtime.block_on(element.text()).ok()).collect()
     }
 
+    /// An attribute or property of all that match and have it, without the page's help.
+    pub fn attributes(&self, selector: &str, name: &str) -> Vec<String> {
+        let elements = self.wait(self.client.find_all(Locator::Css(selector)));
+        let value = |element: &fantoccini::elements::Element| {
+            let attribute = self.runtime.block_on(element.attr(name)).ok().flatten();
+            attribute.or_else(|| self.runtime.block_on(element.prop(name)).ok().flatten())
+        };
+        elements.iter().filter_map(value).collect()
+    }
+
     pub fn until_texts(&self, selector: &str, expected: &[&str]) {
         until(&format!("{expected:?}"), || (self.texts(selector) == expected).then_some(()));
     }

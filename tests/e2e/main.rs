@@ -18,6 +18,7 @@ mod hyperbol;
 mod iceball;
 mod nats;
 mod netpanzer;
+mod plots;
 mod real_programs;
 mod store;
 mod support;

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::record::{chunk, samples};
 use super::series::{self, Point};
-use super::{DAY_S, FIVE_MINUTES, HOUR_S, HOURS, RAW, Tier};
+use super::{DAY_S, FIVE_MINUTES, HOURS, RAW, Tier};
 use crate::model::Address;
 use crate::store::sqlite;
 
@@ -42,6 +42,18 @@ impl Range {
         }
     }
 
+    fn bounds_s(self, now_ms: u64) -> (u64, u64) {
+        let to_s = now_ms / 1_000;
+        (to_s.saturating_sub(self.seconds()), to_s)
+    }
+
+    /// A history over this range, of what lies in it.
+    pub fn history(self, now_ms: u64, points: impl IntoIterator<Item = Point>) -> History {
+        let (from_s, to_s) = self.bounds_s(now_ms);
+        let within = |point: &Point| (from_s..=to_s).contains(&point.at_s);
+        History { from_s, to_s, points: points.into_iter().filter(within).collect() }
+    }
+
     fn tier(self) -> &'static Tier {
         match self {
             Range::Day => &RAW,
@@ -73,14 +85,14 @@ pub struct History {
     pub points: Vec<Point>,
 }
 
+/// Series that are nearer than this to each other are read in one go.
+const NEAR: u32 = 1_024;
+
 /// Reads history from the file. Every call blocks, for as long as a disk takes: keep it off the async threads.
 #[derive(Clone, Debug)]
 pub struct Reader {
     path: PathBuf,
 }
-
-/// Half hours: what a small plot can show of a day.
-const SMALL_STEP_S: u64 = 1_800;
 
 impl Reader {
     pub fn new(path: PathBuf) -> Reader {
@@ -89,92 +101,90 @@ impl Reader {
 
     /// None: never counted, or forgotten since.
     pub fn server(&self, game: &str, address: Address, range: Range, now_ms: u64) -> rusqlite::Result<Option<History>> {
-        self.series(game, &address.to_string(), range, now_ms)
+        Ok(self.servers(&[(game, address)], range, now_ms)?.pop().flatten())
+    }
+
+    /// Several servers at once, in their order: far less work than one after the other.
+    pub fn servers(
+        &self,
+        servers: &[(&str, Address)],
+        range: Range,
+        now_ms: u64,
+    ) -> rusqlite::Result<Vec<Option<History>>> {
+        let connection = sqlite::open_to_read(&self.path)?;
+        let ids = servers.iter().map(|(game, address)| series_id(&connection, game, &address.to_string()));
+        let ids: Vec<Option<u32>> = ids.collect::<rusqlite::Result<_>>()?;
+        let mut all = points(&connection, ids.iter().flatten().copied(), range, now_ms)?;
+        let mut history = |id: Option<u32>| Some(range.history(now_ms, all.remove(&id?)?.into_values()));
+        Ok(ids.into_iter().map(&mut history).collect())
     }
 
     /// The whole game: all its players, and how many servers.
     pub fn game(&self, game: &str, range: Range, now_ms: u64) -> rusqlite::Result<Option<History>> {
-        self.series(game, "", range, now_ms)
+        let connection = sqlite::open_to_read(&self.path)?;
+        let Some(id) = series_id(&connection, game, "")? else { return Ok(None) };
+        let series = points(&connection, [id], range, now_ms)?.remove(&id).unwrap_or_default();
+        Ok(Some(range.history(now_ms, series.into_values())))
     }
 
-    /// The last day of every server, in half hours, by game and address: for small plots of all of them at once.
-    pub fn last_day(&self, now_ms: u64) -> rusqlite::Result<HashMap<(String, Address), Vec<Point>>> {
+    /// All games together. None: nothing was ever counted.
+    pub fn all_games(&self, range: Range, now_ms: u64) -> rusqlite::Result<Option<History>> {
         let connection = sqlite::open_to_read(&self.path)?;
-        let from_s = (now_ms / 1_000).saturating_sub(DAY_S);
-        let mut all: HashMap<u32, BTreeMap<u64, Point>> = HashMap::new();
-        let sql = "SELECT series, start, data FROM history WHERE tier = ?1 AND start >= ?2";
-        let mut select = connection.prepare(sql)?;
-        let mut rows = select.query((FIVE_MINUTES.id, FIVE_MINUTES.chunk_of(from_s) as i64))?;
-        while let Some(row) = rows.next()? {
-            let points = series::unpack(row.get::<_, i64>(1)? as u64, row.get_ref(2)?.as_blob().unwrap_or_default());
-            let points = points.into_iter().flatten().filter(|point| point.at_s >= from_s);
-            all.entry(row.get(0)?).or_default().extend(points.map(|point| (point.at_s, point)));
+        let mut select = connection.prepare("SELECT id FROM series WHERE address = ''")?;
+        let ids: Vec<u32> = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+        let mut sums: BTreeMap<u64, Point> = BTreeMap::new();
+        for point in
+            points(&connection, ids.iter().copied(), range, now_ms)?.into_values().flat_map(BTreeMap::into_values)
+        {
+            sums.entry(point.at_s).and_modify(|sum| *sum = sum.plus(&point)).or_insert(point);
         }
-        let mut times = Vec::new();
-        let mut recent: HashMap<u32, Vec<Point>> = HashMap::new();
-        samples(
-            &connection,
-            from_s,
-            u32::MAX.into(),
-            0,
-            u32::MAX,
-            &mut times,
-            |at_s, (id, players_x10, count_x100)| {
-                recent.entry(id).or_default().push(Point { at_s, players_x10, count_x100 });
-            },
-        )?;
-        for (id, points) in recent {
-            let step_s = FIVE_MINUTES.step_s.unwrap_or(HOUR_S);
-            let means = series::means(&points, &times, step_s).into_iter().map(|point| (point.at_s, point));
-            all.entry(id).or_default().extend(means);
-        }
-        names(&connection, all)
-    }
-
-    fn series(&self, game: &str, address: &str, range: Range, now_ms: u64) -> rusqlite::Result<Option<History>> {
-        let connection = sqlite::open_to_read(&self.path)?;
-        let sql = "SELECT id FROM series WHERE game = ?1 AND address = ?2";
-        let id: Option<u32> = connection.query_row(sql, [game, address], |row| row.get(0)).optional()?;
-        let Some(id) = id else { return Ok(None) };
-        let (tier, to_s) = (range.tier(), now_ms / 1_000);
-        let from_s = to_s.saturating_sub(range.seconds());
-        let mut points: BTreeMap<u64, Point> = BTreeMap::new();
-        let mut start_s = tier.chunk_of(from_s);
-        while start_s <= to_s {
-            let known = chunk(&connection, tier, start_s, id)?;
-            points.extend(known.into_iter().map(|point| (point.at_s, point)));
-            start_s += tier.chunk_s;
-        }
-        let mut times = Vec::new();
-        let mut recent = Vec::new();
-        samples(&connection, from_s, to_s + 1, id, id, &mut times, |at_s, (_, players_x10, count_x100)| {
-            recent.push(Point { at_s, players_x10, count_x100 });
-        })?;
-        let recent = match tier.step_s {
-            Some(step_s) => series::means(&recent, &times, step_s),
-            None => recent,
-        };
-        points.extend(recent.into_iter().map(|point| (point.at_s, point)));
-        let points = points.into_values().filter(|point| (from_s..=to_s).contains(&point.at_s)).collect();
-        Ok(Some(History { from_s, to_s, points }))
+        Ok((!ids.is_empty()).then(|| range.history(now_ms, sums.into_values())))
     }
 }
 
-/// Series by name instead of by number; whole games are left out.
-fn names(
+fn series_id(connection: &Connection, game: &str, address: &str) -> rusqlite::Result<Option<u32>> {
+    let mut select = connection.prepare_cached("SELECT id FROM series WHERE game = ?1 AND address = ?2")?;
+    select.query_row([game, address], |row| row.get(0)).optional()
+}
+
+/// What is known of some series, by time: from the tier of the range, and from counts that are in no tier yet.
+fn points(
     connection: &Connection,
-    mut all: HashMap<u32, BTreeMap<u64, Point>>,
-) -> rusqlite::Result<HashMap<(String, Address), Vec<Point>>> {
-    let mut named = HashMap::new();
-    let mut select = connection.prepare("SELECT id, game, address FROM series WHERE address <> ''")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        let address = row.get_ref(2)?.as_str().unwrap_or_default().parse();
-        if let (Some(points), Ok(address)) = (all.remove(&row.get(0)?), address) {
-            let points: Vec<Point> = points.into_values().collect();
-            let times: Vec<u64> = points.iter().map(|point| point.at_s).collect();
-            named.insert((row.get(1)?, address), series::means(&points, &times, SMALL_STEP_S));
+    ids: impl IntoIterator<Item = u32>,
+    range: Range,
+    now_ms: u64,
+) -> rusqlite::Result<HashMap<u32, BTreeMap<u64, Point>>> {
+    let (tier, (from_s, to_s)) = (range.tier(), range.bounds_s(now_ms));
+    let mut all: HashMap<u32, BTreeMap<u64, Point>> = HashMap::new();
+    for id in ids {
+        let series = all.entry(id).or_default();
+        let mut start_s = tier.chunk_of(from_s);
+        while start_s <= to_s {
+            let known = chunk(connection, tier, start_s, id)?;
+            series.extend(known.into_iter().map(|point| (point.at_s, point)));
+            start_s += tier.chunk_s;
         }
     }
-    Ok(named)
+    let mut ids: Vec<u32> = all.keys().copied().collect();
+    ids.sort_unstable();
+    let mut recent: HashMap<u32, Vec<Point>> = HashMap::new();
+    let mut times = Vec::new();
+    // Those far from each other are read apart.
+    for near in ids.chunk_by(|a, b| b - a < NEAR) {
+        let (Some(first), Some(last)) = (near.first(), near.last()) else { continue };
+        times.clear();
+        samples(connection, from_s..to_s + 1, *first..=*last, &mut times, |at_s, (id, players_x10, count_x100)| {
+            if all.contains_key(&id) {
+                recent.entry(id).or_default().push(Point { at_s, players_x10, count_x100 });
+            }
+        })?;
+    }
+    for (id, counted) in recent {
+        let counted = match tier.step_s {
+            Some(step_s) => series::means(&counted, &times, step_s),
+            None => counted,
+        };
+        all.entry(id).or_default().extend(counted.into_iter().map(|point| (point.at_s, point)));
+    }
+    Ok(all)
 }

@@ -1,6 +1,7 @@
 //! The writing side of history: counts, the tiers that they go into when an hour is over, and what has to go.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Range, RangeInclusive};
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -13,6 +14,8 @@ use crate::registry::view::View;
 const SERVERS_MAX: usize = 50_000;
 /// Games counted; anybody can make up a name.
 const GAMES_MAX: usize = 256;
+/// Series in a row of `samples`.
+const PART: u32 = 256;
 /// Series that go into the tiers in one go, so that nothing else has to wait for long.
 const SERIES_AT_ONCE: u32 = 250;
 /// Free pages in the file before some are given back to the system, and how many at once.
@@ -58,8 +61,14 @@ impl Recorder {
         }
         counted.sort_unstable();
         counted.dedup_by_key(|(series, _, _)| *series);
-        let data = series::pack_sample(&counted);
-        connection.prepare_cached("INSERT OR REPLACE INTO samples VALUES (?1, ?2)")?.execute((at_s as i64, data))?;
+        connection.prepare_cached("DELETE FROM samples WHERE at = ?1")?.execute([at_s as i64])?;
+        let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO samples VALUES (?1, ?2, ?3)")?;
+        // There is a row when nothing is listed, too: an absence was counted.
+        insert.execute((at_s as i64, 0, series::pack_sample(&[])))?;
+        for counted in counted.chunk_by(|a, b| part_of(a.0) == part_of(b.0)) {
+            let part = counted.first().map_or(0, |(series, _, _)| part_of(*series));
+            insert.execute((at_s as i64, part, series::pack_sample(counted)))?;
+        }
         self.counted_s = at_s;
         Ok(())
     }
@@ -164,10 +173,8 @@ fn move_to_tiers(connection: &Connection, hour_s: u64, first: u32, last: u32) ->
     let mut times = Vec::new();
     samples(
         connection,
-        hour_s,
-        hour_s + HOUR_S,
-        first,
-        last,
+        hour_s..hour_s + HOUR_S,
+        first..=last,
         &mut times,
         |at_s, (series, players_x10, count_x100)| {
             points.entry(series).or_default().push(Point { at_s, players_x10, count_x100 });
@@ -186,24 +193,33 @@ fn move_to_tiers(connection: &Connection, hour_s: u64, first: u32, last: u32) ->
     Ok(())
 }
 
-/// Calls with everything counted from one time to another, for some of the series; `times` are all times of counts.
+/// The row of `samples` that a series is in.
+fn part_of(series: u32) -> u32 {
+    series / PART
+}
+
+/// Calls with everything counted in a time, for some of the series; `times` are all times of counts.
 pub fn samples(
     connection: &Connection,
-    from_s: u64,
-    to_s: u64,
-    first: u32,
-    last: u32,
+    mut time_s: Range<u64>,
+    series: RangeInclusive<u32>,
     times: &mut Vec<u64>,
     mut each: impl FnMut(u64, Counted),
 ) -> rusqlite::Result<()> {
-    let sql = "SELECT at, data FROM samples WHERE at >= ?1 AND at < ?2 ORDER BY at";
+    // From one time to the next, so that the parts in between are not even looked at.
+    let mut next = connection.prepare_cached("SELECT min(at) FROM samples WHERE at >= ?1 AND at < ?2")?;
+    let sql = "SELECT data FROM samples WHERE at = ?1 AND part BETWEEN ?2 AND ?3 ORDER BY part";
     let mut select = connection.prepare_cached(sql)?;
-    let mut rows = select.query([from_s as i64, to_s as i64])?;
-    while let Some(row) = rows.next()? {
-        let at_s = row.get::<_, i64>(0)? as u64;
+    let (first, last) = (part_of(*series.start()), part_of(*series.end()));
+    while let Some(at) = next.query_row([time_s.start as i64, time_s.end as i64], |row| row.get::<_, Option<i64>>(0))? {
+        let at_s = at as u64;
         times.push(at_s);
-        let data = row.get_ref(1)?.as_blob().unwrap_or_default();
-        series::unpack_sample(data, first..=last, |counted| each(at_s, counted));
+        let mut rows = select.query((at, first, last))?;
+        while let Some(row) = rows.next()? {
+            let data = row.get_ref(0)?.as_blob().unwrap_or_default();
+            series::unpack_sample(data, &series, |counted| each(at_s, counted));
+        }
+        time_s.start = at_s + 1;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Points of a series, their means, and the few bytes that they are kept in.
 
 use std::io::{Read, Write};
+use std::ops::RangeInclusive;
 
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
@@ -27,6 +28,12 @@ impl Point {
 
     pub fn count(&self) -> f64 {
         f64::from(self.count_x100) / 100.0
+    }
+
+    /// Both together, at the time of this one.
+    pub fn plus(&self, other: &Point) -> Point {
+        let players = [self.players_x10, other.players_x10].into_iter().flatten().reduce(u32::saturating_add);
+        Point { players_x10: players, count_x100: self.count_x100.saturating_add(other.count_x100), ..*self }
     }
 }
 
@@ -105,7 +112,7 @@ pub fn pack_sample(counted: &[Counted]) -> Vec<u8> {
 }
 
 /// Calls with each series in the range of numbers; what is damaged ends it.
-pub fn unpack_sample(data: &[u8], range: std::ops::RangeInclusive<u32>, mut each: impl FnMut(Counted)) {
+pub fn unpack_sample(data: &[u8], range: &RangeInclusive<u32>, mut each: impl FnMut(Counted)) {
     let Some(plain) = inflate(data) else { return };
     let mut rest = &plain[..];
     let mut series = 0u32;
@@ -212,7 +219,7 @@ mod tests {
         fn samples_come_back(counted in proptest::collection::btree_map(1..u32::MAX, (proptest::option::of(0..u32::MAX), any::<u32>()), 0..50)) {
             let counted: Vec<Counted> = counted.into_iter().map(|(series, (players, count))| (series, players, count)).collect();
             let mut back = Vec::new();
-            unpack_sample(&pack_sample(&counted), 0..=u32::MAX, |counted| back.push(counted));
+            unpack_sample(&pack_sample(&counted), &(0..=u32::MAX), |counted| back.push(counted));
             prop_assert_eq!(back, counted);
         }
 
@@ -220,7 +227,7 @@ mod tests {
         fn nonsense_is_refused_without_a_panic(bytes: Vec<u8>) {
             unpack(0, &bytes);
             unpack(0, &deflate(&bytes));
-            unpack_sample(&deflate(&bytes), 0..=u32::MAX, |_| {});
+            unpack_sample(&deflate(&bytes), &(0..=u32::MAX), |_| {});
         }
     }
 }

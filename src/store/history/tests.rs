@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
@@ -107,10 +106,10 @@ fn a_day_comes_back_as_counted_and_in_means() {
 
     let game = book.reader().game("tanks", Range::Year, now_s * 1_000).unwrap().unwrap().points;
     assert_eq!((game[4].players_x10, game[4].count_x100), (Some(33), 183), "less when one is away");
-    let last_day = book.reader().last_day(now_s * 1_000).unwrap();
-    assert_eq!(last_day.len(), 2);
-    let small = &last_day[&("tanks".to_string(), address(1))];
-    assert!((47..=49).contains(&small.len()), "{}", small.len());
+    let several = [("tanks", address(9)), ("tanks", address(1)), ("chess", address(1)), ("tanks", address(2))];
+    let several = book.reader().servers(&several, Range::Week, now_s * 1_000).unwrap();
+    let several: Vec<_> = several.into_iter().map(|history| history.map(|history| history.points)).collect();
+    assert_eq!(several, [None, Some(week), None, Some(book.server(2, Range::Week, now_s))]);
     assert_eq!(book.reader().server("tanks", address(9), Range::Day, now_s * 1_000).unwrap(), None);
     assert_eq!(book.reader().game("chess", Range::Day, now_s * 1_000).unwrap(), None);
 }
@@ -125,6 +124,21 @@ fn a_game_without_servers_has_none_and_not_nothing() {
     let game = book.reader().game("tanks", Range::Day, (T + 120) * 1_000).unwrap().unwrap().points;
     let counts: Vec<_> = game.iter().map(|point| (point.players_x10, point.count_x100)).collect();
     assert_eq!(counts, [(Some(30), 100), (Some(0), 0), (Some(0), 0)]);
+}
+
+#[test]
+fn all_games_together() {
+    let mut book = Book::new("together", 60, 1 << 30);
+    let now_ms = (T + 300) * 1_000;
+    assert_eq!(book.reader().all_games(Range::Day, now_ms).unwrap(), None);
+    book.count(T, &[(1, Some(3)), (2, None)]);
+    let other = Server::new(address(5), Game::Known("chess"), Proof::Cookie, 0, &Facts::default());
+    let mut servers = view(&[(1, Some(4))]).servers;
+    servers.push(Arc::new(other));
+    book.recorder.count(&book.connection, &View::new(2, 0, servers), now_ms, book.settings).unwrap();
+    let together = book.reader().all_games(Range::Day, now_ms).unwrap().unwrap().points;
+    let point = |at_s, players_x10, count_x100| Point { at_s, players_x10: Some(players_x10), count_x100 };
+    assert_eq!(together, [point(T, 30, 200), point(T + 300, 40, 200)]);
 }
 
 #[test]
@@ -196,66 +210,4 @@ fn ranges_have_names_and_others_are_refused_by_name() {
         assert_eq!(range.name().parse(), Ok(range));
     }
     assert_eq!("2d".parse::<Range>().unwrap_err(), "must be 24h, 7d, 30d or 1y, not `2d`");
-}
-
-/// `cargo test --release --lib -- --ignored --nocapture ten_thousand` tells what history costs.
-#[test]
-#[ignore = "a measurement"]
-fn ten_thousand_servers_for_a_day_and_a_bit() {
-    let mut book = Book::new("many", 60, 4 << 30);
-    let mut players = [0u16; 10_000];
-    let mut random = 1u32;
-    let (mut counting, mut thinning, mut longest): (Duration, Duration, Duration) = Default::default();
-    let hours = 26;
-    for minute in 0..hours * 60 {
-        // Half of them are empty; in the others somebody comes or goes every few minutes.
-        for players in &mut players[5_000..] {
-            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *players = match random >> 28 {
-                0 => players.saturating_sub(1),
-                1 => (*players + 1).min(32),
-                _ => *players,
-            };
-        }
-        let servers: Vec<_> = players.iter().enumerate().map(|(at, players)| (at as u16 + 1, Some(*players))).collect();
-        let (view, now_ms) = (view(&servers), (T + minute * 60) * 1_000);
-        let began = Instant::now();
-        let transaction = sqlite::begin(&mut book.connection).unwrap();
-        book.recorder.count(&transaction, &view, now_ms, book.settings).unwrap();
-        transaction.commit().unwrap();
-        counting += began.elapsed();
-        loop {
-            let began = Instant::now();
-            let transaction = sqlite::begin(&mut book.connection).unwrap();
-            book.recorder.thin(&transaction, now_ms, book.settings).unwrap();
-            transaction.commit().unwrap();
-            thinning += began.elapsed();
-            longest = began.elapsed().max(longest);
-            if !book.recorder.has_more() {
-                break;
-            }
-        }
-    }
-    let now_s = T + hours * 3_600 - 60;
-    println!(
-        "a count {:?}, an hour thinned {:?}, at most {longest:?} at a time",
-        counting / (hours as u32 * 60),
-        thinning / hours as u32
-    );
-    println!("{} bytes in the file after {hours} hours", book.used_bytes());
-    for tier in TIERS {
-        let sql = format!("SELECT sum(length(data)) FROM history WHERE tier = {}", tier.id);
-        println!("tier {}: {} bytes of data", tier.id, book.rows(&sql));
-    }
-    for range in Range::ALL {
-        let began = Instant::now();
-        let number = book.server(9_000, range, now_s).len();
-        println!("{}: {number} points in {:?}", range.name(), began.elapsed());
-    }
-    let began = Instant::now();
-    println!(
-        "the last day of all {} servers in {:?}",
-        book.reader().last_day(now_s * 1_000).unwrap().len(),
-        began.elapsed()
-    );
 }

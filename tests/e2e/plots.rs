@@ -1,0 +1,152 @@
+//! History on the page: lines in rows, plots, their words, with and without JavaScript.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rallypoint::model::{Address, Facts, Game as GameName, Proof, Server as Entry};
+use rallypoint::registry::view::View;
+use rallypoint::store::history::{Recorder, Settings};
+use rallypoint::store::sqlite;
+
+use crate::chromium::Browser;
+use crate::support::*;
+
+const HALF_HOUR_S: u64 = 1_800;
+const STEPS: u64 = 7 * 48;
+
+/// A folder with a week of history of these servers, each with its game, where it is and about how many play there.
+pub fn folder_with_a_week(name: &str, servers: &[(&'static str, SocketAddr, u16)]) -> Folder {
+    let folder = Folder::new(name);
+    let mut connection = sqlite::open(&folder.path().join(sqlite::FILE)).unwrap();
+    connection.pragma_update(None, "synchronous", "OFF").unwrap();
+    let (mut recorder, settings) = (Recorder::default(), Settings { every_s: HALF_HOUR_S, bytes_max: 1 << 30 });
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let transaction = sqlite::begin(&mut connection).unwrap();
+    for step in 0..STEPS {
+        let now_ms = (now_s - (STEPS - step) * HALF_HOUR_S) * 1_000;
+        // More in the evenings, and never quite the same.
+        let share = |at: usize| 50 + ((step as i64 % 48 - 24).unsigned_abs() * 2 + (step * (at as u64 + 3)) % 7) as u32;
+        let entry = |(at, (game, place, players)): (usize, &(&'static str, SocketAddr, u16))| {
+            let playing = (u32::from(*players) * share(at) / 100) as u16;
+            let facts = Facts { players_current: Some(playing), ..Facts::default() };
+            let address = Address::new(place.ip(), place.port()).unwrap();
+            Arc::new(Entry::new(address, GameName::Known(game), Proof::Cookie, now_ms, &facts))
+        };
+        let view = View::new(step, now_ms, servers.iter().enumerate().map(entry).collect());
+        recorder.count(&transaction, &view, now_ms, settings).unwrap();
+        recorder.thin(&transaction, now_ms, settings).unwrap();
+        while recorder.has_more() {
+            recorder.thin(&transaction, now_ms, settings).unwrap();
+        }
+    }
+    transaction.commit().unwrap();
+    folder
+}
+
+pub fn data_dir(folder: &Folder) -> String {
+    format!("data_dir={}", folder.path().display())
+}
+
+/// Two of them have a week behind them; the third is new, and may have been counted once or not.
+fn three(name: &str) -> (Folder, Server, Game) {
+    let place = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let folder = folder_with_a_week(name, &[("iceball", place(1), 10), ("iceball", place(2), 40)]);
+    let server = Server::start(&[&data_dir(&folder)]);
+    let game = Game::new(server.address("iceball.listen"));
+    for (name, port, players) in [(&b"beta"[..], 1, 9), (b"Alpha", 2, 30), (b"new", 3, 1)] {
+        game.announce(&announcement(name, port, players));
+    }
+    until("all three", || (server.listed().len() == 3).then_some(()));
+    (folder, server, game)
+}
+
+#[test]
+fn without_javascript_rows_have_a_day_and_open_to_a_week() {
+    let (_folder, server, _game) = three("week-plain");
+    let browser = Browser::without_script("plots-plain");
+    let spark = "#servers tbody .day svg[role=img]";
+    let seen = |browser: &Browser| {
+        browser.goto(&server, "/");
+        (browser.attributes(spark, "aria-label").len() >= 2).then_some(())
+    };
+    until("the lines of the two that were counted", || seen(&browser));
+    let words = browser.attributes(spark, "aria-label");
+    assert!(words[0].starts_with("Players in the last 24 hours: between "), "{words:?}");
+    let points = browser.attributes("#servers tbody .day polyline", "points");
+    assert!(points[0].split(' ').count() > 40 && points[1].split(' ').count() > 40, "{points:?}");
+    assert!(browser.is_displayed("#whole svg"));
+    assert!(browser.texts("#whole figcaption")[0].starts_with("Players of all games in the last 7 days"));
+
+    let week = "#servers tbody:nth-of-type(1) .more img";
+    assert!(!browser.is_displayed(week), "not before the row is opened");
+    browser.click("#servers tbody:nth-of-type(1) summary");
+    assert!(browser.is_displayed(week));
+    let alternative = browser.attributes(week, "alt").remove(0);
+    assert!(alternative.starts_with("Players in the last 7 days: between "), "{alternative}");
+    let image = server.get(&browser.attributes(week, "src").remove(0));
+    assert_eq!((image.status(), image.header("Content-Type")), (200, Some("image/svg+xml")));
+    assert!(image.text().contains("<polyline") && image.text().contains(">Players of 127.0.0.1:2 in the last 7 days<"));
+
+    browser.goto(&server, "/?game=iceball");
+    assert!(browser.texts("#whole figcaption")[0].starts_with("Players of Iceball in the last 7 days"));
+    browser.goto(&server, "/?game=netpanzer");
+    assert!(!browser.is_displayed("#whole"), "nobody ever played that here");
+}
+
+#[test]
+fn rows_that_the_script_draws_have_plots_too() {
+    let (_folder, server, game) = three("week-live");
+    let browser = Browser::new("plots-live");
+    // The page comes with one row; the script draws the others, and asks for what they need.
+    browser.goto_live(&server, "/?limit=1&game=iceball");
+    let names = "[...document.querySelectorAll('#servers tbody')].filter(row => row.querySelector('.day svg')).map(row => row.dataset.address)";
+    let both = "JSON.stringify(['127.0.0.1:2', '127.0.0.1:1'])";
+    browser.until("the lines of both", &format!("JSON.stringify({names}.slice(0, 2)) == {both}"));
+    browser.until("the game", "document.querySelector('#whole-title').textContent.includes('Iceball')");
+    assert_eq!(browser.value("document.querySelector('.day svg').namespaceURI"), "http://www.w3.org/2000/svg");
+
+    browser.run("document.querySelector('[data-address=\"127.0.0.1:1\"] summary').click()");
+    let week = "document.querySelector('[data-address=\"127.0.0.1:1\"] .more img')";
+    browser.until("the week", &format!("{week}.naturalWidth > 0 && {week}.alt.includes('last 7 days: between ')"));
+
+    // A change of the server leaves its line alone; another choice of game changes the plot of the whole.
+    game.announce(&announcement(b"beta", 1, 55));
+    browser.until("its players", "document.body.textContent.includes('55/64')");
+    assert_eq!(browser.value("document.querySelectorAll('[data-address=\"127.0.0.1:1\"] .day svg').length"), 1);
+    browser.run("const game = document.querySelector('[name=game]'); game.value = ''; game.dispatchEvent(new Event('input', {bubbles: true}))");
+    browser.until("all games", "document.querySelector('#whole-title').textContent.includes('all games')");
+    browser.run("const game = document.querySelector('[name=game]'); game.value = 'netpanzer'; game.dispatchEvent(new Event('input', {bubbles: true}))");
+    browser.until("nothing for a game without history", "document.querySelector('#whole').hidden");
+}
+
+#[test]
+fn a_node_without_history_shows_no_place_for_it() {
+    let server = Server::start(&[]);
+    Game::new(server.address("iceball.listen")).announce(&announcement(b"alone", 1, 9));
+    until("it", || server.listed().pop());
+    let page = server.get("/");
+    assert!(page.text().contains("no-history") && !page.text().contains("<svg"), "{}", page.text());
+    assert_eq!(server.get("/plots?game=").text(), "{}");
+    let browser = Browser::new("plots-none");
+    browser.goto_live(&server, "/");
+    assert!(!browser.is_displayed("tbody .day") && !browser.is_displayed("#whole"));
+}
+
+#[test]
+fn plots_for_other_sites() {
+    let (_folder, server, _game) = three("week-images");
+    for (path, title) in [
+        ("/api/v1/servers/iceball/127.0.0.1:1/history.svg", "Players of 127.0.0.1:1 in the last 24 hours"),
+        ("/api/v1/servers/iceball/127.0.0.1:3/history.svg?range=1y", "Players of 127.0.0.1:3 in the last year"),
+        ("/api/v1/history.svg?game=iceball&range=30d", "Players of iceball in the last 30 days"),
+    ] {
+        let image = server.get(path);
+        assert_eq!((image.status(), image.header("Content-Type")), (200, Some("image/svg+xml")), "{path}");
+        assert_eq!(image.header("Access-Control-Allow-Origin"), Some("*"));
+        assert!(image.text().contains(&format!("<title>{title}</title>")), "{path}: {}", image.text());
+    }
+    assert_eq!(server.get("/api/v1/history.svg?game=chess").status(), 404);
+    assert_eq!(server.get("/api/v1/servers/iceball/127.0.0.1:1/history.svg?range=2d").status(), 400);
+    assert_eq!(server.get("/plots?server=nonsense").status(), 400);
+}
