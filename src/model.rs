@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -291,6 +291,11 @@ fn cut(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
 }
 
+/// A round trip as it is kept; one that took no time took a microsecond.
+pub fn round_trip(us: u32) -> NonZeroU32 {
+    NonZeroU32::new(us).unwrap_or(NonZeroU32::MIN)
+}
+
 /// One listed server: immutable and shared between the registry, the views and their readers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
@@ -308,8 +313,8 @@ pub struct Server {
     pub node: u8,
     /// When it was last proven. Republished with the facts, and at the latest after a quarter of its life.
     pub proven_at_ms: u64,
-    /// The last proof's round trip, where it was a query.
-    pub rtt_us: Option<u32>,
+    /// The last proof's round trip in microseconds, where it was a query.
+    pub rtt_us: Option<NonZeroU32>,
     pub first_seen_ms: u64,
     /// When it last announced itself, or was asked by name of the operator.
     pub last_seen_ms: u64,
@@ -505,7 +510,7 @@ mod tests {
 
     #[test]
     fn a_server_is_as_small_as_a_million_of_them_need() {
-        assert_eq!(size_of::<Server>(), 144);
+        assert_eq!(size_of::<Server>(), 136);
     }
 
     #[test]

@@ -9,6 +9,8 @@ use crate::nats::Nats;
 use crate::support::Server;
 
 const SERVERS: u32 = 50_000;
+/// Nothing takes longer, unless something is broken.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 pub fn run() {
     let alone = Server::start(&["iceball.life=1h"]);
@@ -48,8 +50,15 @@ pub fn run() {
 fn announce_to(node: &Server) -> Duration {
     let start = Instant::now();
     let say = Say { texts: Texts::Typical, players: 3 };
-    load::drive(node.address("iceball.listen"), say, None, load::all(0..SERVERS, 1));
-    wait(|| servers(node) == SERVERS);
+    // Again for the few whose datagrams were lost.
+    while servers(node) < SERVERS {
+        assert!(start.elapsed() < PATIENCE, "not all get listed");
+        load::drive(node.address("iceball.listen"), say, None, load::all(0..SERVERS, 1));
+        let driven = Instant::now();
+        while servers(node) < SERVERS && driven.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
     start.elapsed()
 }
 
@@ -66,7 +75,7 @@ fn figure(node: &Server, name: &str) -> f64 {
 fn wait(mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(180), "this takes too long");
+        assert!(start.elapsed() < PATIENCE, "this takes too long");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

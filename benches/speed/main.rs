@@ -1,7 +1,7 @@
 //! How fast and how small the real program is, always against something that this machine runs in the same minutes:
 //! an absolute number says more about the machine than about the program. docs/benchmarks.md says how to read it.
 //!
-//! `cargo bench --bench speed -- [iceball] [memory] [http] [cluster]`; all of them without a name.
+//! `cargo bench --bench speed -- [iceball] [memory] [http] [lists] [store] [cluster]`; all of them without a name.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -9,19 +9,30 @@ mod cluster;
 mod echo;
 mod http;
 mod iceball;
+mod lists;
 mod load;
 mod measure;
 mod memory;
+mod store;
+// Starting programs and talking to them is what the end-to-end tests do; not all of theirs is needed here.
+#[allow(dead_code)]
+#[path = "../../tests/e2e/machines.rs"]
+mod machines;
 #[allow(dead_code)]
 #[path = "../../tests/e2e/nats.rs"]
 mod nats;
-// Starting the program and talking to it is what the end-to-end tests do; not all of theirs is needed here.
 #[allow(dead_code)]
 #[path = "../../tests/e2e/support.rs"]
 mod support;
 
-const ALL: &[(&str, fn())] =
-    &[("iceball", iceball::run), ("memory", memory::run), ("http", http::run), ("cluster", cluster::run)];
+const ALL: &[(&str, fn())] = &[
+    ("iceball", iceball::run),
+    ("memory", memory::run),
+    ("http", http::run),
+    ("lists", lists::run),
+    ("store", store::run),
+    ("cluster", cluster::run),
+];
 
 fn main() {
     // Cargo itself adds `--bench`.
@@ -30,7 +41,8 @@ fn main() {
         return echo::serve();
     }
     if let Some(unknown) = names.iter().find(|name| !ALL.iter().any(|(known, _)| known == name)) {
-        eprintln!("there is no `{unknown}`; there are: iceball, memory, http, cluster");
+        let known: Vec<_> = ALL.iter().map(|(name, _)| *name).collect();
+        eprintln!("there is no `{unknown}`; there are: {}", known.join(", "));
         std::process::exit(2);
     }
     for (name, run) in ALL {

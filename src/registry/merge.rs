@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::{Outcome, Refusal, Registry, SKEW_MAX_MS};
-use crate::model::{Address, Gone, Listed, MASTER, Now, Server, Told};
+use crate::model::{Address, Gone, Listed, MASTER, Now, Server, Told, round_trip};
 
 /// Removals remembered, so that an older proof that arrives later lists nothing; the oldest is forgotten first.
 const REMOVALS_MAX: usize = 1 << 16;
@@ -167,7 +167,7 @@ impl Registry {
         server.word = word.map(|word| word.word).unwrap_or_default();
         server.foreign = true;
         server.node = listed.node;
-        server.rtt_us = announce.rtt_us;
+        server.rtt_us = announce.rtt_us.map(round_trip);
         server.first_seen_ms = listed.first_seen_ms;
         server.last_seen_ms = listed.last_seen_ms;
         server.keys = announce.keys.clone();
@@ -216,7 +216,7 @@ impl Registry {
             new.game = announce.game.clone();
             new.verified_by = announce.proof;
             new.proven_at_ms = announce.proven_at_ms;
-            new.rtt_us = announce.rtt_us;
+            new.rtt_us = announce.rtt_us.map(round_trip);
             new.node = listed.node;
             slot.proven_at_ms = announce.proven_at_ms;
             slot.misses = 0;

@@ -18,11 +18,12 @@ use hashbrown::HashTable;
 
 use crate::model::{
     Address, Announce, Change, Facts, Game, Gone, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server, owner,
+    round_trip,
 };
 use merge::Removals;
 use per_ip::PerIp;
 pub use restore::Life;
-use wheel::Wheel;
+use wheel::{Tick, Wheel};
 
 /// A stamp this far ahead of now was made before the clock was set back, and stands in nobody's way.
 const SKEW_MAX_MS: u64 = 5_000;
@@ -118,8 +119,8 @@ struct Slot {
     /// The newest proof; `server.proven_at_ms` is the published one.
     proven_at_ms: u64,
     /// The ticks at which this slot is due in either wheel; items of other ticks are left-overs.
-    end_tick: u64,
-    ask_tick: u64,
+    end_tick: Tick,
+    ask_tick: Tick,
     /// Rounds in a row without an answer.
     misses: u8,
     asked: bool,
@@ -306,7 +307,7 @@ impl Registry {
         let game = announce.game.clone();
         let mut server = Server::new(announce.address, game, announce.proof, proven_at_ms, &announce.facts);
         server.word = word.unwrap_or_default();
-        server.rtt_us = announce.rtt_us;
+        server.rtt_us = announce.rtt_us.map(round_trip);
         server.life_ms = whole_life(announce.life_ms);
         server.keys = announce.keys.clone();
         server.node = self.node;
@@ -352,7 +353,7 @@ impl Registry {
                 foreign: false,
                 node,
                 proven_at_ms: announce.proven_at_ms,
-                rtt_us: announce.rtt_us,
+                rtt_us: announce.rtt_us.map(round_trip),
                 first_seen_ms: if same_game { said.first_seen_ms } else { announce.proven_at_ms },
                 last_seen_ms: announce.proven_at_ms,
                 life_ms: whole_life(announce.life_ms),
@@ -408,7 +409,7 @@ impl Registry {
         if !unchanged || published_age_ms >= republish_ms {
             let said = says_new.map_or_else(|| Server::clone(server), |facts| server.with_facts(facts));
             let proven_at_ms = now.unix_ms;
-            let (verified_by, rtt_us) = (Proof::Query, Some(rtt_us));
+            let (verified_by, rtt_us) = (Proof::Query, Some(round_trip(rtt_us)));
             *server = Arc::new(Server { verified_by, foreign: false, node, proven_at_ms, rtt_us, ..said });
             self.mark(at);
         }

@@ -1,35 +1,40 @@
 //! How many entries each IP address has. IPv4 addresses have a table of their own: in one table for both kinds, each
-//! would take the room of an IPv6 address, and with a million servers that is 33 bytes a server.
+//! would take the room of an IPv6 address, and with a million servers that is 33 bytes a server. For the same reason
+//! the count is as small as the number of ports allows, and the key has no alignment.
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::SubAssign;
 
 #[derive(Default)]
 pub struct PerIp {
-    v4: HashMap<Ipv4Addr, u32>,
+    v4: HashMap<[u8; 4], u16>,
     v6: HashMap<Ipv6Addr, u32>,
 }
 
 impl PerIp {
     pub fn count(&self, ip: IpAddr) -> u32 {
-        let count = match ip {
-            IpAddr::V4(ip) => self.v4.get(&ip),
-            IpAddr::V6(ip) => self.v6.get(&ip),
-        };
-        count.copied().unwrap_or(0)
+        match ip {
+            IpAddr::V4(ip) => self.v4.get(&ip.octets()).map_or(0, |count| u32::from(*count)),
+            IpAddr::V6(ip) => self.v6.get(&ip).copied().unwrap_or(0),
+        }
     }
 
     pub fn add(&mut self, ip: IpAddr) {
         match ip {
-            IpAddr::V4(ip) => *self.v4.entry(ip).or_default() += 1,
+            // There are no more than 65,535 ports.
+            IpAddr::V4(ip) => {
+                let count = self.v4.entry(ip.octets()).or_default();
+                *count = count.saturating_add(1);
+            }
             IpAddr::V6(ip) => *self.v6.entry(ip).or_default() += 1,
         }
     }
 
     pub fn remove(&mut self, ip: IpAddr) {
         match ip {
-            IpAddr::V4(ip) => one_less(&mut self.v4, ip),
+            IpAddr::V4(ip) => one_less(&mut self.v4, ip.octets()),
             IpAddr::V6(ip) => one_less(&mut self.v6, ip),
         }
     }
@@ -40,12 +45,10 @@ impl PerIp {
     }
 }
 
-fn one_less<K: Eq + Hash>(counts: &mut HashMap<K, u32>, ip: K) {
-    if let Some(count) = counts.get_mut(&ip) {
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            counts.remove(&ip);
-        }
+fn one_less<K: Eq + Hash, C: From<u8> + PartialOrd + SubAssign>(counts: &mut HashMap<K, C>, ip: K) {
+    match counts.get_mut(&ip) {
+        Some(count) if *count > C::from(1) => *count -= C::from(1),
+        _ => drop(counts.remove(&ip)),
     }
 }
 

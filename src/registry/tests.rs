@@ -1,6 +1,7 @@
 //! The registry against a simple model of it, and its rules one by one.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -221,7 +222,7 @@ fn answers_fill_in_and_misses_take_off_and_the_record_stays() {
     assert_eq!(registry.apply(&answer(server, 4), at(30_000)), Outcome::Changed);
     let published = only(&mut registry);
     assert_eq!((published.texts.name(), published.players_current), ("answered", Some(4)));
-    assert_eq!((published.rtt_us, published.proven_at_ms), (Some(25_000), T + 30_000));
+    assert_eq!((published.rtt_us, published.proven_at_ms), (NonZeroU32::new(25_000), T + 30_000));
     for _ in 0..2 {
         assert_eq!(registry.apply(&miss(server), at(60_000)), Outcome::Refreshed);
     }
@@ -423,4 +424,9 @@ proptest! {
             prop_assert_eq!(registry.len(), model.len());
         }
     }
+}
+
+#[test]
+fn a_slot_is_as_small_as_a_million_of_them_need() {
+    assert_eq!(size_of::<Slot>(), 64);
 }

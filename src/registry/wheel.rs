@@ -5,33 +5,40 @@
 /// How late an expiry can be noticed.
 pub const TICK_MS: u64 = 250;
 /// Ticks in the ring; an end further away waits in the last bucket and is queued again from there.
-const RING: u64 = 4096;
+const RING: Tick = 4096;
+
+/// A quarter of a second, counted from the clock's start; there are enough of them for 34 years.
+pub type Tick = u32;
+
+fn tick_at(ms: u64) -> Tick {
+    Tick::try_from(ms / TICK_MS).unwrap_or(Tick::MAX - RING)
+}
 
 pub struct Wheel {
     buckets: Vec<Vec<u32>>,
     /// The first tick that has not been emptied yet.
-    next: u64,
+    next: Tick,
 }
 
 impl Wheel {
     pub fn new(now_ms: u64) -> Wheel {
-        Wheel { buckets: vec![Vec::new(); RING as usize], next: now_ms / TICK_MS }
+        Wheel { buckets: vec![Vec::new(); RING as usize], next: tick_at(now_ms) }
     }
 
     /// The tick at which an item with this end should come up.
-    pub fn tick_for(&self, end_ms: u64) -> u64 {
-        end_ms.div_ceil(TICK_MS).clamp(self.next, self.next + RING - 1)
+    pub fn tick_for(&self, end_ms: u64) -> Tick {
+        tick_at(end_ms.saturating_add(TICK_MS - 1)).clamp(self.next, self.next + RING - 1)
     }
 
-    pub fn add(&mut self, tick: u64, item: u32) {
+    pub fn add(&mut self, tick: Tick, item: u32) {
         if let Some(bucket) = self.buckets.get_mut((tick % RING) as usize) {
             bucket.push(item);
         }
     }
 
     /// One item whose tick has come, with that tick; None when there is nothing due.
-    pub fn pop_due(&mut self, now_ms: u64) -> Option<(u64, u32)> {
-        let now = now_ms / TICK_MS;
+    pub fn pop_due(&mut self, now_ms: u64) -> Option<(Tick, u32)> {
+        let now = tick_at(now_ms);
         while self.next <= now {
             let bucket = self.buckets.get_mut((self.next % RING) as usize)?;
             if let Some(item) = bucket.pop() {
@@ -67,7 +74,7 @@ mod tests {
         let far = wheel.tick_for(u64::MAX / 2);
         wheel.add(far, 2);
         assert_eq!(wheel.pop_due(10_000), Some((past, 1)));
-        assert_eq!(wheel.pop_due(10_000 + (RING - 1) * TICK_MS), Some((far, 2)));
+        assert_eq!(wheel.pop_due(10_000 + u64::from(RING - 1) * TICK_MS), Some((far, 2)));
     }
 
     #[test]

@@ -90,17 +90,29 @@ impl Store {
             Ok(connection) => Some(connection),
             Err(sqlite::Fault::Refused(reason)) => return Err(StoreError(reason)),
             Err(sqlite::Fault::Failed(error)) => {
-                warn!("{}: {error}; nothing is kept until that is mended", path.display());
+                warn!("{}: {error}; serving goes on, nothing is kept until this is mended", path.display());
                 None
             }
         };
+        let status = Status { failing: connection.is_none().into(), ..Status::default() };
         let settings = Arc::new(ArcSwap::from_pointee(settings));
-        Ok(Store { path, status: Arc::default(), settings, connection, thread: None, _lock: lock })
+        Ok(Store { path, status: Arc::new(status), settings, connection, thread: None, _lock: lock })
     }
 
     /// Lists again what was listed when the program last ran, but for the banned. Apply the operator's words first.
     pub fn restore(&mut self, hub: &Hub, is_banned: impl Fn(IpAddr) -> bool) -> Restored {
-        let Some(connection) = &self.connection else { return Restored::default() };
+        let without_room;
+        let connection = match &self.connection {
+            Some(connection) => connection,
+            // What is in the file can be read, even where nothing can be written.
+            None => match sqlite::open_without_room(&self.path) {
+                Ok(connection) => {
+                    without_room = connection;
+                    &without_room
+                }
+                Err(_) => return Restored::default(), // why has been told
+            },
+        };
         let restored = match restore::restore(connection, hub, is_banned) {
             Ok(restored) => restored,
             Err(error) => {

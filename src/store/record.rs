@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -214,7 +215,7 @@ pub fn encode(by: &str, put_ms: u64, known: &Known, offset: Offset) -> Vec<u8> {
                 first: offset.to_store(server.first_seen_ms),
                 left: *life_left_ms,
                 asked: *asked,
-                rtt_us: server.rtt_us,
+                rtt_us: server.rtt_us.map(NonZeroU32::get),
                 name: server.texts.name().into(),
                 mode: server.texts.mode().into(),
                 map: server.texts.map().into(),
@@ -417,7 +418,7 @@ mod tests {
         let game = Game::Known("netpanzer");
         let mut server = Server::new(address.parse().unwrap(), game, Proof::Query, T - 1_000, &facts);
         server.keys = Some(Arc::new(HeartbeatKeys(vec![(b"port"[..].into(), b"\xff\x001"[..].into())])));
-        server.rtt_us = Some(25_000);
+        server.rtt_us = NonZeroU32::new(25_000);
         server.node = 77;
         server.first_seen_ms = T - 9_000;
         server

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use rusqlite::{Connection, Row, named_params};
 
-use crate::model::{Address, Details, Facts, Game, HeartbeatKey, HeartbeatKeys, Proof, Server, VersionText};
+use crate::model::{
+    Address, Details, Facts, Game, HeartbeatKey, HeartbeatKeys, Proof, Server, VersionText, round_trip,
+};
 
 const PROOFS: [Proof; 4] = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];
 
@@ -46,7 +49,7 @@ pub fn write(connection: &Connection, server: &Server) -> rusqlite::Result<()> {
         ":first_seen": server.first_seen_ms as i64,
         ":last_seen": server.last_seen_ms as i64,
         ":life": server.life_ms,
-        ":rtt_us": server.rtt_us,
+        ":rtt_us": server.rtt_us.map(NonZeroU32::get),
         ":name": server.texts.name(),
         ":mode": server.texts.mode(),
         ":map": server.texts.map(),
@@ -114,7 +117,7 @@ fn read(row: &Row<'_>, games: &mut HashMap<Box<str>, Game>) -> Option<Server> {
     server.first_seen_ms = stamp(row, 4)?;
     server.last_seen_ms = stamp(row, 5)?;
     server.life_ms = row.get(6).ok()?;
-    server.rtt_us = row.get(7).ok()?;
+    server.rtt_us = row.get::<_, Option<u32>>(7).ok()?.map(round_trip);
     server.keys = optional(row.get_ref(16).ok()?.as_blob_or_null().ok()?, keys_from)?;
     Some(server)
 }

@@ -190,6 +190,16 @@ pub fn open_to_read(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
+/// Opens the file for reading where there is no room for the files that others would need beside it. Nobody else may
+/// have it open, and it is to be closed soon.
+pub fn open_without_room(path: &Path) -> Result<Connection, Fault> {
+    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    // With this, what is shared with others otherwise is in this process's memory.
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    check(path, &connection)?;
+    Ok(connection)
+}
+
 /// A consistent copy of the file as it is now, while others go on writing it. The copy must not exist yet.
 pub fn copy(path: &Path, to: &Path) -> Result<(), Fault> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;

@@ -311,7 +311,7 @@ fn place(server: &Server, key: Key) -> Place<'_> {
         Key::Game => text(server.game.name()),
         Key::Address => Value::Number(0),
         // What has no round trip comes last.
-        Key::Rtt => Value::Number(server.rtt_us.map_or(i64::MAX, i64::from)),
+        Key::Rtt => Value::Number(server.rtt_us.map_or(i64::MAX, |us| i64::from(us.get()))),
         Key::Proven => Value::Number(server.proven_at_ms as i64),
         Key::FirstSeen => Value::Number(server.first_seen_ms as i64),
     };

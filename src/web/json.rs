@@ -81,7 +81,7 @@ impl<'a> ServerJson<'a> {
             proven_at: rfc3339(server.proven_at_ms),
             first_seen: rfc3339(server.first_seen_ms),
             last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),
-            rtt_ms: server.rtt_us.map(|us| f64::from(us) / 1000.0),
+            rtt_ms: server.rtt_us.map(|us| f64::from(us.get()) / 1000.0),
             players: details.map(|details| details.players.as_slice()).unwrap_or_default(),
             rules: Rules(details.map(|details| details.rules.as_slice()).unwrap_or_default()),
         }

@@ -234,7 +234,15 @@ struct Ready {
     serial: u64,
     servers: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<StoreReady>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<ClusterReady>,
+}
+
+/// A node that cannot write serves all the same, and says so.
+#[derive(Serialize)]
+struct StoreReady {
+    failing: bool,
 }
 
 /// A node that is cut off from the others serves all the same, and says so.
@@ -250,7 +258,8 @@ async fn ready(State(site): State<Arc<Site>>) -> Json<Ready> {
     let figures = site.metrics.cluster.as_ref();
     let cluster =
         figures.map(|figures| ClusterReady { connected: figures.connected.get() == 1, nodes: figures.nodes.get() });
-    Json(Ready { ready: true, serial: view.serial, servers: view.servers.len(), cluster })
+    let store = site.store.as_ref().map(|status| StoreReady { failing: status.is_failing() });
+    Json(Ready { ready: true, serial: view.serial, servers: view.servers.len(), store, cluster })
 }
 
 async fn metrics(State(site): State<Arc<Site>>) -> Response {

@@ -378,7 +378,7 @@ impl<'a> Row<'a> {
             proven_at: rfc3339(server.proven_at_ms),
             first_seen: rfc3339(server.first_seen_ms),
             last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),
-            rtt: server.rtt_us.map(round_trip),
+            rtt: server.rtt_us.map(|us| round_trip(us.get())),
             player_columns,
             player_rows,
             rules: details.map(|details| details.rules.as_slice()).unwrap_or_default(),

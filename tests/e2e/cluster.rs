@@ -2,20 +2,27 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use data_encoding::BASE64URL_NOPAD;
 use nix::sys::signal::Signal;
+use nkeys::KeyPair;
+use serde_json::json;
 
+use crate::machines::{Machine, inside_namespace};
 use crate::nats::Nats;
 use crate::netpanzer::say;
 use crate::support::*;
 
 /// Longer than a node may be silent before the others take it for gone.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is announced to one node is listed by all within this time, while everything runs.
+const SPREAD: Duration = Duration::from_secs(2);
 
 fn until_at_last<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -57,7 +64,11 @@ fn lists(node: &Server, expected: &[u16]) -> bool {
 }
 
 fn announce(node: &Server, port: u16) {
-    Game::new(node.address("iceball.listen")).announce(&announcement(b"a game", port, 1));
+    announce_from([127, 0, 0, 1].into(), node, port);
+}
+
+fn announce_from(ip: IpAddr, node: &Server, port: u16) {
+    Game::on(node.address("iceball.listen"), ip).announce(&announcement(b"a game", port, 1));
     let web = node.address("web.listen");
     until("it at the node that it announced itself to", || ports(web).contains(&port).then_some(()));
 }
@@ -119,7 +130,7 @@ fn three_nodes_are_one() {
     for node in [&b, &c] {
         until("it at the others", || lists(node, &[1001]).then_some(()));
     }
-    println!("spread in {:?}", start.elapsed());
+    assert!(start.elapsed() < SPREAD, "it took {:?}", start.elapsed());
     let row = &b.json("/api/v1/servers")["servers"][0].clone();
     assert_eq!(
         (&row["name"], &row["verified_by"], &row["map"]),
@@ -248,6 +259,51 @@ fn over_tls_and_with_a_password() {
 }
 
 #[test]
+fn with_a_credentials_file() {
+    let mut nats = Nats::planned("cluster-creds", 1);
+    let [operator, account, system, user] =
+        [KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_account(), KeyPair::new_user()];
+    let limits = json!({"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true,
+        "conn": -1, "leaf": -1, "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1});
+    let operator_token = token(&operator, &operator, json!({"type": "operator", "version": 2}));
+    let account_token = token(&operator, &account, json!({"limits": limits, "type": "account", "version": 2}));
+    // The system's own account may have none of the store.
+    let system_token = token(&operator, &system, json!({"limits": {"conn": -1}, "type": "account", "version": 2}));
+    let user_limits = json!({"subs": -1, "data": -1, "payload": -1, "type": "user", "version": 2});
+    let user_token = token(&account, &user, user_limits);
+    let (account, system) = (account.public_key(), system.public_key());
+    let config = format!(
+        "operator: {operator_token}\nsystem_account: {system}\nresolver: MEMORY\n\
+         resolver_preload: {{ {account}: {account_token}, {system}: {system_token} }}\n"
+    );
+    let config = nats.folder.write("nats.conf", &config);
+    let creds = format!(
+        "-----BEGIN NATS USER JWT-----\n{user_token}\n------END NATS USER JWT------\n\n\
+         -----BEGIN USER NKEY SEED-----\n{}\n------END USER NKEY SEED------\n",
+        user.seed().unwrap()
+    );
+    let creds = nats.folder.write("node.creds", &creds);
+    nats.start_with(0, &["-c", config.to_str().unwrap()]);
+    let good = node("good", &nats.urls(), &[&format!("cluster.credentials={}", creds.display())]);
+    let stranger = node("stranger", &nats.urls(), &[]);
+    wait_for_nodes(&[&good], 1);
+    until("the refusal in the log", || stranger.log().contains("authorization violation").then_some(()));
+    assert!(!cluster_state(&stranger).0);
+    let seed = user.seed().unwrap();
+    assert!(!good.log().contains(&seed), "{}", good.log());
+}
+
+/// What NATS calls a JWT: claims on somebody's key, signed with another.
+fn token(issuer: &KeyPair, subject: &KeyPair, nats: serde_json::Value) -> String {
+    let claims =
+        json!({"jti": "test", "iat": 1, "iss": issuer.public_key(), "sub": subject.public_key(), "nats": nats});
+    let encode = |bytes: &[u8]| BASE64URL_NOPAD.encode(bytes);
+    let head = encode(br#"{"typ":"JWT","alg":"ed25519-nkey"}"#);
+    let said = format!("{head}.{}", encode(claims.to_string().as_bytes()));
+    format!("{said}.{}", encode(&issuer.sign(said.as_bytes()).unwrap()))
+}
+
+#[test]
 fn a_file_that_is_not_there_is_named_at_the_start() {
     for key in ["cluster.credentials", "cluster.ca"] {
         let set = format!("{key}=/nowhere/file");
@@ -284,6 +340,66 @@ fn a_node_that_is_cut_off_serves_alone_and_comes_back() {
     cable.cut.store(false, Ordering::Relaxed);
     for node in [&a, &b, &c] {
         until_at_last("all at all", || lists(node, &[3001, 3002, 3003]).then_some(()));
+    }
+    witness.saw_nothing_missing();
+}
+
+/// Three machines, each with a NATS server and a node, and the cables between them pulled.
+#[test]
+fn machines_that_cannot_reach_each_other_serve_alone_and_find_together() {
+    if !inside_namespace("cluster::machines_that_cannot_reach_each_other_serve_alone_and_find_together") {
+        return;
+    }
+    let nats = Nats::on("cluster-machines", Machine::start(3));
+    let urls = format!("cluster.nats={}", nats.urls());
+    let nodes: Vec<Server> = (0..3)
+        .map(|at| {
+            let machine = nats.machine(at);
+            let [web, iceball] =
+                ["web.listen", "iceball.listen"].map(|key| format!("{key}={}:0", machine.for_clients()));
+            let name = format!("cluster.node={at}");
+            let command = machine.command(env!("CARGO_BIN_EXE_rallypoint"));
+            Server::start_as(command, &[], &[&urls, &name, &web, &iceball, "log=debug"])
+        })
+        .collect();
+    let [a, b, c] = [&nodes[0], &nodes[1], &nodes[2]];
+    wait_for_nodes(&[a, b, c], 3);
+    let announce = |node, port| announce_from(Machine::client(), node, port);
+    let witness = Witness::new();
+    announce(a, 4001);
+    for node in &nodes {
+        until("the first at all", || lists(node, &[4001]).then_some(()));
+        witness.expect(node, &[4001]);
+    }
+
+    // One of three is cut off, with its NATS server: it has no majority, the others have.
+    nats.machine(2).plug(false);
+    for (node, port) in [(c, 4002), (a, 4003)] {
+        announce(node, port);
+        witness.expect(node, &[port]);
+    }
+    until_at_last("the cut to show", || (cluster_state(c) == (false, 1)).then_some(()));
+    wait_for_nodes(&[a, b], 2);
+    until_at_last("the others to be one", || lists(b, &[4001, 4003]).then_some(()));
+    assert!(lists(c, &[4001, 4002]));
+    nats.machine(2).plug(true);
+    for node in &nodes {
+        until_at_last("all at all", || lists(node, &[4001, 4002, 4003]).then_some(()));
+        witness.expect(node, &[4001, 4002, 4003]);
+    }
+    wait_for_nodes(&[a, b, c], 3);
+
+    // Nobody reaches anybody.
+    (0..3).for_each(|at| nats.machine(at).plug(false));
+    for (node, port) in [(a, 4004), (b, 4005), (c, 4006)] {
+        announce(node, port);
+        witness.expect(node, &[port]);
+        until_at_last("the cut to show", || (cluster_state(node) == (false, 1)).then_some(()));
+    }
+    assert!(lists(b, &[4001, 4002, 4003, 4005]));
+    (0..3).for_each(|at| nats.machine(at).plug(true));
+    for node in &nodes {
+        until_at_last("all at all", || lists(node, &[4001, 4002, 4003, 4004, 4005, 4006]).then_some(()));
     }
     witness.saw_nothing_missing();
 }

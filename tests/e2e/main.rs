@@ -16,6 +16,7 @@ mod house;
 mod http;
 mod hyperbol;
 mod iceball;
+mod machines;
 mod nats;
 mod netpanzer;
 mod plots;

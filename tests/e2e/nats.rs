@@ -1,10 +1,11 @@
 //! Real NATS servers on loopback, alone or as one cluster.
 
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use crate::machines::Machine;
 use crate::support::Folder;
 
 /// `scripts/test` puts it there.
@@ -28,15 +29,23 @@ fn free_port() -> u16 {
 
 pub struct NatsServer {
     name: String,
+    host: IpAddr,
     pub port: u16,
     route: u16,
     pub child: Option<Child>,
+}
+
+impl NatsServer {
+    fn url(&self, port: u16) -> String {
+        format!("nats://{}:{port}", self.host)
+    }
 }
 
 /// NATS servers that are one cluster, ended with the test.
 pub struct Nats {
     pub folder: Folder,
     pub servers: Vec<NatsServer>,
+    machines: Vec<Machine>,
 }
 
 impl Nats {
@@ -50,8 +59,29 @@ impl Nats {
 
     /// Their ports are known, but none runs yet.
     pub fn planned(test: &str, count: usize) -> Nats {
-        let server = |at| NatsServer { name: format!("n{at}"), port: free_port(), route: free_port(), child: None };
-        Nats { folder: Folder::new(test), servers: (0..count).map(server).collect() }
+        let host = Ipv4Addr::LOCALHOST.into();
+        let server =
+            |at| NatsServer { name: format!("n{at}"), host, port: free_port(), route: free_port(), child: None };
+        Nats { folder: Folder::new(test), servers: (0..count).map(server).collect(), machines: Vec::new() }
+    }
+
+    /// One on each machine.
+    pub fn on(test: &str, machines: Vec<Machine>) -> Nats {
+        let server = |(at, machine): (usize, &Machine)| NatsServer {
+            name: format!("n{at}"),
+            host: machine.among_nodes(),
+            port: 4222,
+            route: 6222,
+            child: None,
+        };
+        let servers = machines.iter().enumerate().map(server).collect();
+        let mut nats = Nats { folder: Folder::new(test), servers, machines };
+        (0..nats.servers.len()).for_each(|at| nats.start_one(at));
+        nats
+    }
+
+    pub fn machine(&self, at: usize) -> &Machine {
+        &self.machines[at]
     }
 
     pub fn start_one(&mut self, at: usize) {
@@ -59,14 +89,24 @@ impl Nats {
     }
 
     pub fn start_with(&mut self, at: usize, arguments: &[&str]) {
-        let routes: Vec<_> = self.servers.iter().map(|server| format!("nats://127.0.0.1:{}", server.route)).collect();
+        let routes: Vec<_> = self.servers.iter().map(|server| server.url(server.route)).collect();
         let server = &mut self.servers[at];
-        let mut command = Command::new(nats_server());
-        command.args(arguments).args(["-a", "127.0.0.1", "-p", &server.port.to_string(), "-n", &server.name, "-js"]);
+        let mut command = match self.machines.get(at) {
+            Some(machine) => machine.command(nats_server()),
+            None => Command::new(nats_server()),
+        };
+        let host = server.host.to_string();
+        command.args(arguments).args(["-a", &host, "-p", &server.port.to_string(), "-n", &server.name, "-js"]);
         command.arg("-sd").arg(self.folder.path().join(&server.name));
         if routes.len() > 1 {
-            let own = format!("nats://127.0.0.1:{}", server.route);
-            command.args(["--cluster_name", "test", "--cluster", &own, "--routes", &routes.join(",")]);
+            command.args([
+                "--cluster_name",
+                "test",
+                "--cluster",
+                &server.url(server.route),
+                "--routes",
+                &routes.join(","),
+            ]);
         }
         let log = std::fs::File::create(self.folder.path().join(format!("{}.log", server.name))).unwrap();
         server.child = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
@@ -80,7 +120,7 @@ impl Nats {
     }
 
     pub fn urls(&self) -> String {
-        let urls: Vec<_> = self.servers.iter().map(|server| format!("nats://127.0.0.1:{}", server.port)).collect();
+        let urls: Vec<_> = self.servers.iter().map(|server| server.url(server.port)).collect();
         urls.join(",")
     }
 }

@@ -4,28 +4,8 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::machines::inside_namespace;
 use crate::support::*;
-
-const INSIDE: &str = "RALLYPOINT_TEST_NAMESPACE";
-
-/// Runs the named test again in a fresh network namespace with loopback up. True when this is already inside.
-fn inside_namespace(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let script = r#"ip link set lo up && exec "$0" --exact "$1" --nocapture"#;
-    let user = if nix::unistd::geteuid().is_root() { "-n" } else { "-rn" };
-    let status = Command::new("unshare")
-        .args([user, "--", "sh", "-c", script])
-        .arg(std::env::current_exe().unwrap())
-        .arg(test)
-        .env(INSIDE, "1")
-        .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
-        .status()
-        .expect("unshare, from Debian's util-linux");
-    assert!(status.success(), "{test} failed in its namespace");
-    false
-}
 
 /// A program that is ended with the test.
 struct Program(Child);

@@ -114,36 +114,6 @@ fn a_restart_lists_at_once_with_lives_and_first_seen_as_they_were() {
     assert_eq!(Server::start(&set).listed().len(), 0);
 }
 
-/// `cargo test --release --test e2e -- --ignored --nocapture start_with_100_000` tells how long it takes.
-#[test]
-#[ignore = "a measurement"]
-fn a_start_with_100_000_servers_in_the_file() {
-    let folder = Folder::new("many");
-    let set = data_dir(&folder);
-    drop(Server::start(&[&set]));
-    let connection = Connection::open(file(&folder)).unwrap();
-    // Twenty for each of 5,000 addresses, proven a moment ago.
-    let now = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
-    let insert = format!(
-        "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 99999)
-         INSERT INTO servers SELECT unhex(format('0a%06x%04x', i / 20, 20000 + i % 20)), 'iceball', 'cookie', {now},
-         {now}, {now}, 120000, NULL, 'server number ' || i, 'ctf', 'mesa.vxl', '0.2.1-37', i % 32, 32, NULL, NULL, NULL
-         FROM n"
-    );
-    connection.execute(&insert, []).unwrap();
-    drop(connection);
-    let began = std::time::Instant::now();
-    let server = Server::start(&[&set]);
-    let ready = began.elapsed();
-    assert_eq!(server.json("/readyz")["servers"], 100_000);
-    let answered = began.elapsed();
-    assert_eq!(server.listed().len(), 100_000);
-    println!(
-        "ready after {ready:?}, /readyz counts all after {answered:?}, the list is here after {:?}",
-        began.elapsed()
-    );
-}
-
 #[test]
 fn a_folder_of_ones_own_and_nobody_elses() {
     let folder = Folder::new("own");
@@ -252,12 +222,17 @@ fn a_full_disk_is_a_warning_and_writing_goes_on_when_there_is_room() {
     mount.args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(&disk);
     assert!(mount.status().expect("mount, from Debian's mount").success());
 
-    let mut server = Server::start(&[&data_dir(&folder), "guard.max_servers_per_ip=60000"]);
+    let set = [&*data_dir(&folder), "guard.max_servers_per_ip=60000"];
+    let mut server = Server::start(&set);
     announce(&server, 1);
     until("the first", || kept(&file(&folder)).contains("server 1").then_some(()));
     let ballast = disk.join("ballast");
-    let mut filler = std::fs::File::create(&ballast).unwrap();
-    while std::io::Write::write_all(&mut filler, &[0; 4_096]).is_ok() {}
+    let fill = || {
+        let mut filler = std::fs::File::create(&ballast).unwrap();
+        while std::io::Write::write_all(&mut filler, &[0; 4_096]).is_ok() {}
+        filler
+    };
+    let filler = fill();
     let game = Game::new(server.address("iceball.listen"));
     let mut port = 1;
     until("the warning", || {
@@ -270,10 +245,24 @@ fn a_full_disk_is_a_warning_and_writing_goes_on_when_there_is_room() {
     assert!(server.log().contains("full"), "{}", server.log());
     until("all to be listed all the same", || (server.listed().len() == usize::from(port)).then_some(()));
     assert!(server.get("/metrics").text().contains("rallypoint_store_failing 1"));
+    assert_eq!(server.json("/readyz")["store"]["failing"], true);
     drop(filler);
     std::fs::remove_file(&ballast).unwrap();
     server.wait_for_log("written again");
     until("all to be kept", || (kept(&file(&folder)).len() == usize::from(port)).then_some(()));
+    assert_eq!(server.json("/readyz")["store"]["failing"], false);
+
+    // A start without room for anything lists what is in the file, and keeps it.
+    let all = listed(&server);
+    server.signal(Signal::SIGTERM);
+    server.end();
+    drop(fill());
+    let mut server = Server::start(&set);
+    assert_eq!(listed(&server), all);
+    assert!(server.log().contains("nothing is kept until this is mended"), "{}", server.log());
+    std::fs::remove_file(&ballast).unwrap();
+    server.wait_for_log("written again");
+    assert_eq!(kept(&file(&folder)), all);
     let _ = Command::new("umount").arg("-l").arg(&disk).status(); // goes with the namespace anyway
 }
 

@@ -81,7 +81,7 @@ impl Server {
         Server::start_as(command, &[], set)
     }
 
-    fn start_as(mut command: Command, arguments: &[&str], set: &[&str]) -> Server {
+    pub fn start_as(mut command: Command, arguments: &[&str], set: &[&str]) -> Server {
         command.arg("serve").args(arguments);
         for key in LISTENERS {
             command.args(["--set", &format!("{key}=127.0.0.1:0")]);

@@ -1,0 +1,119 @@
+//! What survives, and what it costs: a start with a long list in the file, and history.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rallypoint::model::{Address, Facts, Game, Proof, Server as Entry};
+use rallypoint::registry::view::View;
+use rallypoint::store::history::{Range, Reader, Recorder, Settings};
+use rallypoint::store::sqlite;
+use rusqlite::Connection;
+
+use crate::measure::verdict;
+use crate::support::{Folder, Server};
+
+const LISTED: u32 = 100_000;
+const COUNTED: u16 = 10_000;
+const HOURS: u64 = 26;
+const MINUTE_MS: u64 = 60_000;
+const DAY_MS: u64 = 1440 * MINUTE_MS;
+
+pub fn run() {
+    start_with_a_long_list();
+    history();
+}
+
+fn start_with_a_long_list() {
+    let folder = Folder::new("bench-start");
+    let set = format!("data_dir={}", folder.path().display());
+    drop(Server::start(&[&set]));
+    let connection = Connection::open(folder.path().join(sqlite::FILE)).unwrap();
+    // Twenty for each address, proven a moment ago.
+    let now = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+    let insert = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {LISTED} - 1)
+         INSERT INTO servers SELECT unhex(format('0a%06x%04x', i / 20, 20000 + i % 20)), 'iceball', 'cookie', {now},
+         {now}, {now}, 120000, NULL, 'server number ' || i, 'ctf', 'mesa.vxl', '0.2.1-37', i % 32, 32, NULL, NULL, NULL
+         FROM n"
+    );
+    connection.execute(&insert, []).unwrap();
+    drop(connection);
+    let began = Instant::now();
+    let server = Server::start(&[&set]);
+    let listed = server.json("/readyz")["servers"].as_u64().unwrap();
+    let took = began.elapsed().as_secs_f64();
+    assert_eq!(listed, u64::from(LISTED));
+    verdict(&format!("{LISTED} servers in the file, seconds until they are listed"), took, took <= 1.0, "at most 1");
+    assert_eq!(server.listed().len(), LISTED as usize);
+}
+
+fn history() {
+    let folder = Folder::new("bench-history");
+    let path = folder.path().join(sqlite::FILE);
+    let mut connection = sqlite::open(&path).unwrap();
+    let (mut recorder, settings) = (Recorder::default(), Settings { every_s: 60, bytes_max: 4 << 30 });
+    let mut players = vec![0u16; COUNTED.into()];
+    let mut random = 1u32;
+    let (mut counting, mut thinning, mut longest): (Duration, Duration, Duration) = Default::default();
+    let start_ms = 20_000 * DAY_MS;
+    for minute in 0..HOURS * 60 {
+        // Half of them are empty; in the others somebody comes or goes every few minutes.
+        for players in players.iter_mut().skip(usize::from(COUNTED / 2)) {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *players = match random >> 28 {
+                0 => players.saturating_sub(1),
+                1 => (*players + 1).min(32),
+                _ => *players,
+            };
+        }
+        let now_ms = start_ms + minute * MINUTE_MS;
+        let servers = players.iter().zip(1u16..).map(|(players, port)| entry(port, *players)).collect();
+        let view = View::new(minute, now_ms, servers);
+        let began = Instant::now();
+        let transaction = sqlite::begin(&mut connection).unwrap();
+        recorder.count(&transaction, &view, now_ms, settings).unwrap();
+        transaction.commit().unwrap();
+        counting += began.elapsed();
+        loop {
+            let began = Instant::now();
+            let transaction = sqlite::begin(&mut connection).unwrap();
+            recorder.thin(&transaction, now_ms, settings).unwrap();
+            transaction.commit().unwrap();
+            thinning += began.elapsed();
+            longest = began.elapsed().max(longest);
+            if !recorder.has_more() {
+                break;
+            }
+        }
+    }
+    let share = |time: Duration| 100.0 * time.as_secs_f64() / (HOURS * 3_600) as f64;
+    println!("history of {COUNTED} servers, each counted every minute for {HOURS} hours:");
+    println!("  counting takes {:.3} % of a core, thinning {:.3} %", share(counting), share(thinning));
+    println!("  nothing holds the file for longer than {:.0} ms", longest.as_secs_f64() * 1e3);
+    let size = std::fs::metadata(&path).unwrap().len();
+    println!("  {:.0} bytes a server in the file", size as f64 / f64::from(COUNTED));
+    let reader = Reader::new(path);
+    let now_ms = start_ms + (HOURS * 60 - 1) * MINUTE_MS;
+    let timed = |what: &str, read: &dyn Fn() -> usize| {
+        let began = Instant::now();
+        let points = read();
+        println!("  {what}: {points} points read in {:.1} ms", began.elapsed().as_secs_f64() * 1e3);
+    };
+    let points =
+        |history: Option<rallypoint::store::history::History>| history.map_or(0, |history| history.points.len());
+    timed("a server's day", &|| points(reader.server("tanks", address(9_000), Range::Day, now_ms).unwrap()));
+    timed("its week", &|| points(reader.server("tanks", address(9_000), Range::Week, now_ms).unwrap()));
+    timed("the weeks of a page of 100", &|| {
+        let servers: Vec<_> = (0..100).map(|at| ("tanks", address(1 + at * 97))).collect();
+        reader.servers(&servers, Range::Week, now_ms).unwrap().into_iter().map(points).sum()
+    });
+}
+
+fn address(port: u16) -> Address {
+    Address::new([192, 0, 2, 1].into(), port).unwrap()
+}
+
+fn entry(port: u16, players: u16) -> Arc<Entry> {
+    let facts = Facts { players_current: Some(players), ..Facts::default() };
+    Arc::new(Entry::new(address(port), Game::Known("tanks"), Proof::Cookie, 0, &facts))
+}
