@@ -8,6 +8,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 /// Connections that the system holds for us while we are busy.
 const BACKLOG: i32 = 4096;
+/// Bytes that wait in the kernel for a slow reader. With more, a reader would seem to stand still for as long as a third of
+/// a big buffer takes.
+const UNSENT_BYTES_MAX: u32 = 64 << 10;
 /// Asked for; the system gives what it allows. A stall of some milliseconds then loses nothing.
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// With port 0, TCP and UDP should get the same number; somebody may have one half of it.
@@ -71,6 +74,9 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     only_its_family(&socket, address)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    // Every connection inherits these.
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -109,6 +115,20 @@ fn udp_socket(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_inherit_what_the_listener_has() {
+        let listener = tcp("127.0.0.1:0".parse().unwrap(), "a.key").unwrap();
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let connection = loop {
+            match listener.accept() {
+                Ok((connection, _)) => break socket2::SockRef::from(&connection).try_clone().unwrap(),
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        };
+        assert!(connection.tcp_nodelay().unwrap());
+        assert_eq!(connection.tcp_notsent_lowat().unwrap(), UNSENT_BYTES_MAX);
+    }
 
     #[test]
     fn a_taken_port_is_named_with_its_key() {

@@ -70,6 +70,7 @@ impl Conversation {
         let mut next = self.tell(Event::Opened, &mut out);
         // A request has to be whole within the idle time; an answer begins the time anew.
         let mut deadline = Instant::now() + self.idle;
+        let mut ended = false;
         loop {
             if !out.is_empty() {
                 timeout(self.idle, write(&mut self.stream, &mut out)).await??;
@@ -79,8 +80,8 @@ impl Conversation {
             next = match next {
                 Next::Read => {
                     let size = timeout_at(deadline, self.stream.read(&mut buffer)).await??;
-                    let event =
-                        if size == 0 { Event::Ended } else { Event::Bytes(buffer.get(..size).unwrap_or_default()) };
+                    ended = size == 0;
+                    let event = if ended { Event::Ended } else { Event::Bytes(buffer.get(..size).unwrap_or_default()) };
                     self.tell(event, &mut out)
                 }
                 Next::Announce(heartbeat) => {
@@ -91,6 +92,7 @@ impl Conversation {
                     self.door.quit(address, master);
                     Next::Close
                 }
+                Next::Close if ended => return Ok(()), // nothing more can come
                 Next::Close => break,
             };
         }

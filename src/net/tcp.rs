@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -17,9 +16,6 @@ use super::stopped;
 /// Out of descriptors or memory: waiting is all that helps, and the waiting connections do not go away.
 const AFTER_ERROR: Duration = Duration::from_millis(20);
 const WARN_EVERY: Duration = Duration::from_secs(60);
-/// Bytes that wait in the kernel for a slow reader. With more, a reader would seem to stand still for as long as a third of
-/// a big buffer takes.
-const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
 /// Hands every admitted connection to `serve`, each on a task of its own, until `stop` turns true. A connection that
 /// has to make room for another is dropped where it stands.
@@ -40,8 +36,6 @@ where
                     debug!(%peer, "connection refused: banned");
                     continue;
                 };
-                let _ = stream.set_nodelay(true); // fails on a connection that is gone already
-                let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
                 let admission = Arc::new(admission);
                 let serving = serve(stream, peer, admission.clone());
                 tokio::spawn(async move {
