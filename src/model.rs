@@ -333,6 +333,22 @@ impl Server {
             && self.texts.same_as(facts)
     }
 
+    /// Whether the other differs only in when it was heard of, and from whom.
+    pub fn is_the_same_as(&self, other: &Server) -> bool {
+        self.address == other.address
+            && self.game == other.game
+            && self.texts == other.texts
+            && self.players_current == other.players_current
+            && self.players_max == other.players_max
+            && self.password == other.password
+            && self.word == other.word
+            && self.verified_by == other.verified_by
+            && self.first_seen_ms == other.first_seen_ms
+            && self.life_ms == other.life_ms
+            && self.details == other.details
+            && self.keys == other.keys
+    }
+
     /// A server as it is first known.
     pub fn new(address: Address, game: Game, verified_by: Proof, seen_ms: u64, facts: &Facts<'_>) -> Server {
         Server {

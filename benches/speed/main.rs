@@ -1,7 +1,7 @@
 //! How fast and how small the real program is, always against something that this machine runs in the same minutes:
 //! an absolute number says more about the machine than about the program. docs/benchmarks.md says how to read it.
 //!
-//! `cargo bench --bench speed -- [iceball] [memory] [http] [lists] [store] [cluster]`; all of them without a name.
+//! `cargo bench --bench speed -- [iceball] [memory] [http] [lists] [probe] [store] [cluster]`; all of them without a name.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -13,6 +13,7 @@ mod lists;
 mod load;
 mod measure;
 mod memory;
+mod probe;
 mod store;
 // Starting programs and talking to them is what the end-to-end tests do; not all of theirs is needed here.
 #[allow(dead_code)]
@@ -30,6 +31,7 @@ const ALL: &[(&str, fn())] = &[
     ("memory", memory::run),
     ("http", http::run),
     ("lists", lists::run),
+    ("probe", probe::run),
     ("store", store::run),
     ("cluster", cluster::run),
 ];

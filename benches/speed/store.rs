@@ -9,10 +9,13 @@ use rallypoint::store::history::{Range, Reader, Recorder, Settings};
 use rallypoint::store::sqlite;
 use rusqlite::Connection;
 
+use crate::load::{self, Say, Texts};
 use crate::measure::verdict;
 use crate::support::{Folder, Server};
 
 const LISTED: u32 = 100_000;
+/// Servers that announce themselves.
+const PROVEN: u32 = 20_000;
 const COUNTED: u16 = 10_000;
 const HOURS: u64 = 26;
 const MINUTE_MS: u64 = 60_000;
@@ -20,7 +23,43 @@ const DAY_MS: u64 = 1440 * MINUTE_MS;
 
 pub fn run() {
     start_with_a_long_list();
+    writing();
     history();
+}
+
+/// What is written while servers announce themselves again and again, without news and with some.
+fn writing() {
+    let folder = Folder::new("bench-writing");
+    let set = format!("data_dir={}", folder.path().display());
+    // A proof is told to others once a quarter of a life: as often as with twelve times as many and the usual life.
+    let server = Server::start(&[&set, "iceball.life=10s", "guard.max_servers_per_ip=65535", "history.every=1h"]);
+    let master = server.address("iceball.listen");
+    println!("{PROVEN} servers, each proven again within 2.5 s:");
+    for (what, players) in [("without news", 3..4), ("one in ten with news", 4..u16::MAX)] {
+        let mut players = players.clone();
+        let mut say = Say { texts: Texts::Typical, players: 3 };
+        let mut round = || {
+            say.players = players.next().unwrap_or(say.players);
+            load::drive(master, say, None, load::all(0..PROVEN, 1));
+        };
+        round();
+        round();
+        let (began, written) = (Instant::now(), written(server.id()));
+        while began.elapsed() < Duration::from_secs(10) {
+            let turn = Instant::now();
+            round();
+            std::thread::sleep(Duration::from_millis(2_500).saturating_sub(turn.elapsed()));
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let kib = (self::written(server.id()) - written) as f64 / 1024.0;
+        println!("  {what}: {:.0} KiB written a second", kib / seconds);
+    }
+}
+
+/// Bytes that a process has given to the system to write.
+fn written(pid: u32) -> u64 {
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
+    io.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap().parse().unwrap()
 }
 
 fn start_with_a_long_list() {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use super::{Outcome, REPUBLISH_PART, Refusal, Registry};
 use crate::model::{Address, Now, Proof, Server};
 
-/// When the life of a server at an address ends, as things are.
+/// When the life of a server at an address ends, as things are, and when it was last proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     pub address: Address,
     pub ends_at_ms: u64,
+    pub proven_at_ms: u64,
 }
 
 impl Registry {
@@ -20,6 +21,7 @@ impl Registry {
         out.extend(slots.filter(|slot| slot.listed && slot.server.is_some()).map(|slot| Life {
             address: slot.address,
             ends_at_ms: now.unix_ms + slot.end_ms.saturating_sub(now.mono_ms),
+            proven_at_ms: slot.proven_at_ms,
         }));
         let next = from + most;
         (next < self.slots.len()).then_some(next)

@@ -329,7 +329,10 @@ fn what_is_restored_lives_for_what_is_left_and_knows_the_limits() {
     let mut lives = Vec::new();
     assert_eq!(registry.lives(0, 4, at(101_000), &mut lives), Some(4));
     assert_eq!(registry.lives(4, 4, at(101_000), &mut lives), None);
-    let expected = |port| Life { address: address(1, port), ends_at_ms: T + 110_000 };
+    let expected = |port| {
+        let proven_at_ms = known(port).proven_at_ms;
+        Life { address: address(1, port), ends_at_ms: T + 110_000, proven_at_ms }
+    };
     assert_eq!(lives, (1..=6).map(expected).collect::<Vec<_>>());
     // A life that it had before goes on, and its next proof is like any other.
     assert_eq!(registry.apply(&announce(address(1, 1), 105_000, 1), at(105_000)), Outcome::Changed);
@@ -410,7 +413,7 @@ proptest! {
                     for delta in batch.deltas {
                         match delta {
                             Delta::Added(s) => prop_assert!(reader.insert(s.address, s.players_current.unwrap()).is_none()),
-                            Delta::Changed(s) => prop_assert!(reader.insert(s.address, s.players_current.unwrap()).is_some()),
+                            Delta::Changed(s) | Delta::Proven(s) => prop_assert!(reader.insert(s.address, s.players_current.unwrap()).is_some()),
                             Delta::Removed(s) => prop_assert!(reader.remove(&s.address).is_some()),
                         }
                     }

@@ -111,6 +111,8 @@ impl View {
 pub enum Delta {
     Added(Arc<Server>),
     Changed(Arc<Server>),
+    /// Proven again, and nothing else.
+    Proven(Arc<Server>),
     Removed(Arc<Server>),
 }
 
@@ -144,6 +146,7 @@ impl Publisher {
                 (None, None) => {}
                 (None, Some(new)) => deltas.push(Delta::Added(new)),
                 (Some(old), None) => deltas.push(Delta::Removed(old)),
+                (Some(old), Some(new)) if old.is_the_same_as(&new) => deltas.push(Delta::Proven(new)),
                 (Some(old), Some(new)) if old.address == new.address => deltas.push(Delta::Changed(new)),
                 (Some(old), Some(new)) => {
                     // The slot went to another server in between.

@@ -1,5 +1,6 @@
-//! When lives really end. A heartbeat that says nothing new is not published and changes no row; its effect is written
-//! here, slot after slot, a thousand to a row: few bytes, few pages, and nothing on the way of the heartbeat.
+//! When lives really end, and when servers were last proven. A heartbeat that says nothing new changes no row of its own;
+//! its effect is written here, slot after slot, a thousand to a row: few bytes, few pages, and nothing on the way of the
+//! heartbeat.
 
 use std::collections::HashMap;
 
@@ -12,8 +13,10 @@ use crate::registry::Life;
 
 /// Slots to a row.
 const PART: usize = 1024;
-/// Rows written in one go: up to sixteen thousand servers are looked at every time.
-const PARTS_MAX: usize = 16;
+/// Rows written in one go: up to two thousand servers are looked at every time, more of them by turns, so that a disk is
+/// not worn out by them; but all of them within so many goes.
+const PARTS_MIN: usize = 2;
+const GOES_MAX: usize = 20;
 /// More than the time between two goes.
 const GO_MS: u64 = 500;
 /// The key of the longest time that a prolonged life may be missing here.
@@ -26,12 +29,14 @@ pub struct Sweep {
     /// The previous round began then.
     before_ms: u64,
     lag_ms: Option<u64>,
+    /// How many parts the previous round had.
+    parts: usize,
     lives: Vec<Life>,
 }
 
 impl Sweep {
     pub fn new(now: Now) -> Sweep {
-        Sweep { part: 0, began_ms: now.mono_ms, before_ms: now.mono_ms, lag_ms: None, lives: Vec::new() }
+        Sweep { part: 0, began_ms: now.mono_ms, before_ms: now.mono_ms, lag_ms: None, parts: 0, lives: Vec::new() }
     }
 
     /// Writes the next rows of the round; `whole` writes all of it, exact to this moment.
@@ -39,14 +44,19 @@ impl Sweep {
         if self.part == 0 || whole {
             (self.before_ms, self.began_ms, self.part) = (self.began_ms, now.mono_ms, 0);
         }
-        for _ in 0..if whole { usize::MAX } else { PARTS_MAX } {
+        if self.lag_ms.is_none() {
+            // What is there is from the previous run; until all of it has been written, it is behind by nobody knows how much.
+            connection.execute("DELETE FROM meta WHERE key = ?1", [LAG])?;
+        }
+        let most = if whole { usize::MAX } else { PARTS_MIN.max(self.parts.div_ceil(GOES_MAX)) };
+        for _ in 0..most {
             self.lives.clear();
             let next = hub.lives(self.part * PART, PART, now, &mut self.lives);
             write_part(connection, self.part, &encode(&self.lives))?;
             self.part += 1;
             if next.is_none() {
                 connection.execute("DELETE FROM lives WHERE part >= ?1", [self.part as i64])?;
-                self.part = 0;
+                (self.parts, self.part) = (self.part, 0);
                 // What is prolonged right after its row was written waits for the end of the next round.
                 let took_ms = now.mono_ms - self.began_ms;
                 let lag_ms = if whole { 0 } else { (now.mono_ms - self.before_ms + took_ms).max(GO_MS) };
@@ -82,41 +92,51 @@ pub fn lag_ms(connection: &Connection) -> rusqlite::Result<u64> {
     Ok(found.map_or(u64::MAX / 2, |lag_ms| lag_ms.max(0) as u64))
 }
 
-/// The ends that have been written, where they make sense.
-pub fn read(connection: &Connection) -> rusqlite::Result<HashMap<Address, u64>> {
-    let mut ends = HashMap::new();
+/// The stamps of a server that have been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamps {
+    pub ends_at_ms: u64,
+    pub proven_at_ms: u64,
+}
+
+/// All of them that make sense.
+pub fn read(connection: &Connection) -> rusqlite::Result<HashMap<Address, Stamps>> {
+    let mut stamps = HashMap::new();
     let mut select = connection.prepare("SELECT data FROM lives")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         if let Ok(data) = row.get_ref(0)?.as_blob() {
-            decode(data, &mut ends);
+            decode(data, &mut stamps);
         }
     }
-    Ok(ends)
+    Ok(stamps)
 }
 
-/// Each life: how long the address is, the address, the end in seconds, rounded up.
+/// Each life: how long the address is, the address, the end in seconds, rounded up, and the proof's, rounded down.
 fn encode(lives: &[Life]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(lives.len() * 11);
+    let mut out = Vec::with_capacity(lives.len() * 15);
     for life in lives {
         let address = address_bytes(life.address);
         out.push(address.len() as u8);
         out.extend(address);
         out.extend((life.ends_at_ms.div_ceil(1_000) as u32).to_le_bytes());
+        out.extend(((life.proven_at_ms / 1_000) as u32).to_le_bytes());
     }
     out
 }
 
-fn decode(mut bytes: &[u8], ends: &mut HashMap<Address, u64>) {
+fn decode(mut bytes: &[u8], stamps: &mut HashMap<Address, Stamps>) {
     let mut next = || {
         let (size, rest) = bytes.split_first()?;
         let (address, rest) = rest.split_at_checked((*size).into())?;
         let (end, rest) = rest.split_first_chunk::<4>()?;
+        let (proven, rest) = rest.split_first_chunk::<4>()?;
         bytes = rest;
-        Some((address_from(address)?, u64::from(u32::from_le_bytes(*end)) * 1_000))
+        let ms = |seconds: &[u8; 4]| u64::from(u32::from_le_bytes(*seconds)) * 1_000;
+        Some((address_from(address)?, Stamps { ends_at_ms: ms(end), proven_at_ms: ms(proven) }))
     };
-    while let Some((address, end_ms)) = next() {
-        ends.insert(address, end_ms);
+    while let Some((address, of_this)) = next() {
+        stamps.insert(address, of_this);
     }
 }
 
@@ -126,13 +146,18 @@ mod tests {
 
     #[test]
     fn lives_come_back_to_the_second() {
-        let life = |text: &str, ends_at_ms| Life { address: text.parse().unwrap(), ends_at_ms };
+        let life = |text: &str, ends_at_ms| Life {
+            address: text.parse().unwrap(),
+            ends_at_ms,
+            proven_at_ms: ends_at_ms - 100_500,
+        };
         let lives = [life("192.0.2.1:5", 1_760_000_000_001), life("[2001:db8::1]:6", 1_760_000_009_000)];
         let bytes = encode(&lives);
-        let mut ends = HashMap::new();
-        decode(&bytes, &mut ends);
-        assert_eq!(ends[&lives[0].address], 1_760_000_001_000);
-        assert_eq!(ends[&lives[1].address], 1_760_000_009_000);
+        let mut stamps = HashMap::new();
+        decode(&bytes, &mut stamps);
+        let expected = |ends_at_ms, proven_at_ms| Stamps { ends_at_ms, proven_at_ms };
+        assert_eq!(stamps[&lives[0].address], expected(1_760_000_001_000, 1_759_999_899_000));
+        assert_eq!(stamps[&lives[1].address], expected(1_760_000_009_000, 1_759_999_908_000));
         for len in 0..bytes.len() {
             decode(&bytes[..len], &mut HashMap::new());
         }

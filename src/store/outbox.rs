@@ -36,8 +36,8 @@ impl Outbox {
     pub fn note(&mut self, batch: &Batch) {
         for delta in &batch.deltas {
             match delta {
-                Delta::Added(server) | Delta::Changed(server) if server.foreign => {}
-                Delta::Added(server) | Delta::Changed(server) | Delta::Removed(server) => {
+                Delta::Added(server) | Delta::Changed(server) | Delta::Proven(server) if server.foreign => {}
+                Delta::Added(server) | Delta::Changed(server) | Delta::Proven(server) | Delta::Removed(server) => {
                     self.push(server.address, false);
                 }
             }

@@ -1,13 +1,12 @@
 //! The list after a restart. Lives count the time that the program was down.
 //!
-//! The registry publishes an unchanged proof only every quarter of a life, so a row's own end (`last_seen` + `life`) may
-//! be that much too early. [`super::lives`] writes the true ends, and how far behind it may be (the lag):
+//! A row is written when there is something new to say, so its own stamps may be old. [`super::lives`] has those of all
+//! servers, and how far behind it may be (the lag):
 //!
 //! - After a clean stop the lag is none: lives end as if the program had not been down.
-//! - After a kill it is a second or two with up to some thirty thousand servers: only what came in these is missing, and
-//!   nothing is listed longer than that beyond its life.
-//! - With more servers, or with no word on the lag, lives are restored with a quarter more: nothing that lives is lost,
-//!   and nothing is listed longer than that quarter beyond its life.
+//! - After a kill it is a second or two with up to two thousand servers, and some twenty seconds with very many. Lives are
+//!   restored with that much more: nothing that lives is lost, and nothing is listed longer than that beyond its life.
+//! - With no word on the lag it is a quarter of a life.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -15,16 +14,15 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::{lives, row};
+use super::lives::{self, Stamps};
+use super::row;
 use crate::hub::Hub;
 use crate::model::{Change, Proof, Server};
 use crate::registry::{Outcome, Refusal};
 
 /// All restored servers that can be asked are asked within this time, those with the oldest proof first.
 const ASK_WITHIN_MS: u64 = 3_000;
-/// A lag that counts as the last second's changes.
-const LAG_MAX_MS: u64 = 2_000;
-/// Part of a life that may pass before an unchanged proof is published.
+/// The grace for a lag that is not known, as a part of a life.
 const QUARTER: u64 = 4;
 
 /// What became of the rows.
@@ -47,18 +45,22 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
         Some(server) => servers.push(server),
         None => restored.unreadable += 1,
     })?;
-    let ends = lives::read(connection)?;
+    let stamps = lives::read(connection)?;
     let lag_ms = lives::lag_ms(connection)?;
+    let newest = |server: Server| {
+        let stamps = stamps.get(&server.address).copied();
+        up_to_date(server, stamps, lag_ms)
+    };
+    let mut servers: Vec<(Server, u64)> = servers.into_iter().map(newest).collect();
     // The registry hands out last what came first of those who are due at the same moment.
-    servers.sort_by_key(|server| Reverse(server.proven_at_ms));
-    let asked = servers.iter().filter(|server| server.verified_by == Proof::Query).count() as u64;
+    servers.sort_by_key(|(server, _)| Reverse(server.proven_at_ms));
+    let asked = servers.iter().filter(|(server, _)| server.verified_by == Proof::Query).count() as u64;
     let mut turn = asked;
     let changes: Vec<Change<'static>> = servers
         .into_iter()
-        .map(|server| {
+        .map(|(server, ends_at_ms)| {
             turn -= u64::from(server.verified_by == Proof::Query);
             let ask_in_ms = turn * ASK_WITHIN_MS / asked.max(1);
-            let ends_at_ms = ends_at_ms(&server, ends.get(&server.address).copied(), lag_ms);
             Change::Restore { server: Arc::new(server), ends_at_ms, ask_in_ms }
         })
         .collect();
@@ -70,16 +72,18 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
     Ok(restored)
 }
 
-/// When the life of a restored server ends.
-fn ends_at_ms(server: &Server, written_ms: Option<u64>, lag_ms: u64) -> u64 {
-    let own_ms = server.last_seen_ms + u64::from(server.life_ms);
-    let quarter_ms = u64::from(server.life_ms) / QUARTER;
-    let latest_ms = own_ms + quarter_ms;
-    // One beyond the latest (ends are rounded up to seconds) is that of an earlier server at this address.
-    let makes_sense = |written_ms: &u64| (own_ms..=latest_ms + 1_000).contains(written_ms);
-    let known_ms = written_ms.filter(makes_sense).unwrap_or(own_ms);
-    let grace_ms = if lag_ms <= LAG_MAX_MS { lag_ms } else { quarter_ms };
-    (known_ms + grace_ms).min(latest_ms).max(known_ms)
+/// The server with its newest stamps, and when its life ends.
+fn up_to_date(mut server: Server, stamps: Option<Stamps>, lag_ms: u64) -> (Server, u64) {
+    let life_ms = u64::from(server.life_ms);
+    let mut ends_at_ms = server.last_seen_ms + life_ms;
+    // Older than the row, it is that of an earlier server at this address.
+    if let Some(stamps) = stamps.filter(|stamps| stamps.ends_at_ms >= ends_at_ms) {
+        ends_at_ms = stamps.ends_at_ms;
+        // The end was rounded up.
+        server.last_seen_ms = server.last_seen_ms.max(ends_at_ms.saturating_sub(life_ms + 1_000));
+        server.proven_at_ms = server.proven_at_ms.max(stamps.proven_at_ms);
+    }
+    (server, ends_at_ms + lag_ms.min(life_ms / QUARTER))
 }
 
 #[cfg(test)]
@@ -92,13 +96,18 @@ mod tests {
         let address = "192.0.2.1:1".parse().unwrap();
         let mut server = Server::new(address, Game::Known("a"), Proof::Cookie, 1_000_000, &Facts::default());
         server.life_ms = 120_000;
-        assert_eq!(ends_at_ms(&server, None, 0), 1_120_000, "after a clean stop: to the moment");
-        assert_eq!(ends_at_ms(&server, None, 1_000), 1_121_000);
-        assert_eq!(ends_at_ms(&server, None, 500_000), 1_150_000, "a quarter of a life at most");
-        assert_eq!(ends_at_ms(&server, Some(1_139_000), 2_000), 1_141_000);
-        assert_eq!(ends_at_ms(&server, Some(1_139_000), 3_000), 1_150_000);
-        assert_eq!(ends_at_ms(&server, Some(1_149_000), 2_000), 1_150_000);
-        assert_eq!(ends_at_ms(&server, Some(1_000), 0), 1_120_000, "older than the row");
-        assert_eq!(ends_at_ms(&server, Some(9_000_000), 0), 1_120_000, "of another server");
+        let restored = |ends_at_ms: Option<u64>, lag_ms| {
+            let stamps = ends_at_ms.map(|ends_at_ms| Stamps { ends_at_ms, proven_at_ms: ends_at_ms - 119_000 });
+            let (server, ends_at_ms) = up_to_date(server.clone(), stamps, lag_ms);
+            (ends_at_ms, server.last_seen_ms, server.proven_at_ms)
+        };
+        let row = (1_000_000, 1_000_000);
+        assert_eq!(restored(None, 0), (1_120_000, row.0, row.1), "after a clean stop: to the moment");
+        assert_eq!(restored(None, 1_000), (1_121_000, row.0, row.1));
+        assert_eq!(restored(None, 500_000), (1_150_000, row.0, row.1), "a quarter of a life at most");
+        assert_eq!(restored(Some(1_139_000), 2_000), (1_141_000, 1_018_000, 1_020_000));
+        assert_eq!(restored(Some(1_139_000), 20_000), (1_159_000, 1_018_000, 1_020_000));
+        assert_eq!(restored(Some(9_139_000), 0), (9_139_000, 9_018_000, 9_020_000), "a row of long ago");
+        assert_eq!(restored(Some(120_000), 0), (1_120_000, row.0, row.1), "older than the row");
     }
 }

@@ -68,24 +68,6 @@ pub fn delete(connection: &Connection, address: Address) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// What tells one state of a server from another: whatever changes, one of these stamps does.
-pub type Version = (u64, u64);
-
-pub fn version(server: &Server) -> Version {
-    (server.proven_at_ms, server.last_seen_ms)
-}
-
-/// The address and version of every row, and None for a row that makes no sense.
-pub fn versions(connection: &Connection, mut each: impl FnMut(Option<(Address, Version)>)) -> rusqlite::Result<()> {
-    let mut select = connection.prepare_cached("SELECT address, proven_at, last_seen FROM servers")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        let read = || Some((address_from(row.get_ref(0).ok()?.as_blob().ok()?)?, (stamp(row, 1)?, stamp(row, 2)?)));
-        each(read());
-    }
-    Ok(())
-}
-
 /// Every row as a server, and None for a row that makes no sense.
 pub fn servers(connection: &Connection, mut each: impl FnMut(Option<Server>)) -> rusqlite::Result<()> {
     let mut games = HashMap::new();

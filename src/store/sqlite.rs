@@ -51,6 +51,9 @@ const MIGRATIONS: &[&str] = &[
     "
     -- What was counted since the last full hour, in parts of so many series: one server's is read without the others'.
     DROP TABLE samples;
+    -- And the stamps of servers have another form.
+    DELETE FROM lives;
+    DELETE FROM meta;
     CREATE TABLE samples (
         at INTEGER NOT NULL, part INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (at, part)
     ) WITHOUT ROWID;

@@ -136,6 +136,7 @@ fn what_ended_is_not_listed_and_leaves_the_file() {
     let connection = sqlite::open(&folder.file()).unwrap();
     let set = "UPDATE servers SET last_seen = last_seen - 200000, proven_at = proven_at - 200000 WHERE address = ?1";
     connection.execute(set, [row::address_bytes(address(2))]).unwrap();
+    connection.execute("DELETE FROM lives", []).unwrap();
     drop(connection);
     let (_, restored) = folder.restored();
     assert_eq!(restored, Restored { listed: 1, ended: 1, ..Restored::default() });
@@ -374,6 +375,55 @@ fn a_writer_that_was_left_behind_starts_from_a_fresh_view() {
     expected.sort();
     found.sort();
     assert_eq!(found, expected);
+}
+
+#[test]
+fn a_proof_without_news_changes_no_row_and_is_kept() {
+    let folder = Folder::new("proven");
+    let hub = hub();
+    let (mut writer, _) = writer(&folder, &hub);
+    let mut heard = |age_ms| {
+        hub.apply_one(&announce(1, age_ms, Proof::Cookie), hub.clock.now());
+        hub.publish(hub.clock.now());
+        writer.turn(false);
+        let connection = sqlite::open_to_read(&folder.file()).unwrap();
+        connection.query_row("SELECT proven_at FROM servers", [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    let first = heard(100_000);
+    assert_eq!(heard(10_000), first, "the row is as it was");
+    let published = hub.view().servers[0].clone();
+    assert!(published.proven_at_ms > first as u64 + 80_000, "it was published");
+    // As after a kill: the writer has no last word.
+    drop(writer);
+    let (restored, _) = folder.restored();
+    let server = restored.view().servers[0].clone();
+    assert!(server.is_the_same_as(&published));
+    assert!(published.proven_at_ms - server.proven_at_ms < 1_000, "to the second");
+    let life = |hub: &Hub| {
+        let mut lives = Vec::new();
+        hub.lives(0, 10, hub.clock.now(), &mut lives);
+        lives[0].ends_at_ms
+    };
+    assert!(life(&restored) >= life(&hub) && life(&restored) < life(&hub) + 3_000, "and so is its end");
+}
+
+#[test]
+fn the_stamps_of_a_long_list_are_written_by_turns() {
+    let folder = Folder::new("turns");
+    let hub = Arc::new(Hub::new(Settings { servers_max: 10_000, servers_per_ip_max: 10_000, ..SETTINGS }));
+    let (mut writer, _) = writer(&folder, &hub);
+    let changes: Vec<_> = (1..=5_000).map(|port| announce(port, 0, Proof::Cookie)).collect();
+    hub.apply(&changes, hub.clock.now(), |_, _| {});
+    hub.publish(hub.clock.now());
+    let mut after_a_go = || {
+        writer.turn(false);
+        let connection = sqlite::open_to_read(&folder.file()).unwrap();
+        let known = super::lives::lag_ms(&connection).unwrap() < 60_000;
+        (super::lives::read(&connection).unwrap().len(), known)
+    };
+    assert_eq!(after_a_go(), (2_048, false), "how far behind this is cannot be told yet");
+    assert_eq!(after_a_go(), (4_096, false));
+    assert_eq!(after_a_go(), (5_000, true));
 }
 
 #[test]

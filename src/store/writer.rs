@@ -96,6 +96,8 @@ impl Writer {
                         let (address, state) = match delta {
                             Delta::Added(server) | Delta::Changed(server) => (server.address, Some(server.clone())),
                             Delta::Removed(server) => (server.address, None),
+                            // Its row stays as it is: `lives` has the stamps of all, in a fraction of the pages.
+                            Delta::Proven(_) => continue,
                         };
                         self.pending.insert(address, state);
                     }
@@ -195,11 +197,15 @@ fn reconcile(connection: &Connection, view: &View) -> rusqlite::Result<()> {
         view.servers.iter().map(|server| (server.address, server)).collect();
     let mut gone = Vec::new();
     let mut unreadable = false;
-    row::versions(connection, |found| match found {
-        Some((address, version)) => match missing.get(&address) {
-            Some(server) if row::version(server) == version => drop(missing.remove(&address)),
-            Some(_) => {}
-            None => gone.push(address),
+    row::servers(connection, |found| match found {
+        Some(mut kept) => match missing.get(&kept.address) {
+            Some(server) => {
+                kept.word = server.word; // the operator's, and not in the file
+                if server.is_the_same_as(&kept) {
+                    missing.remove(&kept.address);
+                }
+            }
+            None => gone.push(kept.address),
         },
         None => unreadable = true,
     })?;

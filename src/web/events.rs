@@ -188,7 +188,9 @@ fn batch_event(events: &Events, batch: &Batch, game: &str) -> String {
     for delta in &batch.deltas {
         match delta {
             Delta::Added(server) if concerns(server, game) => deltas.added.push(ServerJson::new(server)),
-            Delta::Changed(server) if concerns(server, game) => deltas.changed.push(ServerJson::new(server)),
+            Delta::Changed(server) | Delta::Proven(server) if concerns(server, game) => {
+                deltas.changed.push(ServerJson::new(server))
+            }
             Delta::Removed(server) if concerns(server, game) => deltas.removed.push(Gone {
                 game: server.game.name(),
                 address: server.address.ip().to_string(),

@@ -1,0 +1,37 @@
+//! What it costs to ask servers again and again: pretend netPanzer games, each asked for its proof and its status.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::measure::{cpu, verdict};
+use crate::support::Server;
+
+/// Each has a socket of its own, and systems allow a process some 20,000.
+const SERVERS: u32 = 10_000;
+/// So often that it is as much work as with 100,000 every 30 s.
+const EVERY: &str = "probe.every=3s";
+const FOR: Duration = Duration::from_secs(20);
+/// All of them get listed within this time, unless something is broken.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub fn run() {
+    let server = Server::start(&[EVERY, "guard.max_servers_per_ip=65535"]);
+    let master = format!("netpanzer://{}", server.address("netpanzer.listen"));
+    let mut games = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    games.args(["simulate", "netpanzer", "--count", &SERVERS.to_string(), "--announce", &master]);
+    let mut games = games.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    let listed = || server.json("/readyz")["servers"].as_u64().unwrap() as u32;
+    while listed() < SERVERS && began.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(listed(), SERVERS, "not all got listed");
+    let (before, began) = (cpu(server.id()), Instant::now());
+    std::thread::sleep(FOR);
+    let share = (cpu(server.id()) - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    assert_eq!(listed(), SERVERS, "some were taken for silent");
+    let _ = games.kill();
+    let _ = games.wait();
+    println!("{SERVERS} servers asked every 3 s, as many questions as to 100,000 every 30 s; all stay listed");
+    verdict("  share of a core", share, share <= 1.0, "at most 1");
+}
