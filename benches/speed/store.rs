@@ -44,6 +44,8 @@ fn writing() {
         };
         round();
         round();
+        // The first news of all are written, and moved from the log into the file.
+        std::thread::sleep(Duration::from_secs(3));
         let (began, written) = (Instant::now(), written(server.id()));
         while began.elapsed() < Duration::from_secs(10) {
             let turn = Instant::now();
