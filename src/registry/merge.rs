@@ -170,6 +170,7 @@ impl Registry {
         server.rtt_us = announce.rtt_us.map(round_trip);
         server.first_seen_ms = listed.first_seen_ms;
         server.last_seen_ms = listed.last_seen_ms;
+        server.life_ms = whole_life_ms(listed, now);
         server.keys = announce.keys.clone();
         self.removals.forget(address);
         let at = self.insert(server, end_ms, announce.asked, true);
@@ -223,6 +224,7 @@ impl Registry {
         }
         if newer_sign {
             new.last_seen_ms = listed.last_seen_ms;
+            new.life_ms = whole_life_ms(listed, now);
             new.keys = announce.keys.clone();
         }
         new.first_seen_ms = if same_game { new.first_seen_ms.min(listed.first_seen_ms) } else { listed.first_seen_ms };
@@ -247,6 +249,13 @@ impl Registry {
         self.mark(at);
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
     }
+}
+
+/// How long it is listed after its last heartbeat. Clocks differ by milliseconds, lives by seconds.
+fn whole_life_ms(listed: &Listed<'_>, now: Now) -> u32 {
+    let ends_at_ms = now.unix_ms + listed.announce.life_ms;
+    let life_s = (ends_at_ms.saturating_sub(listed.last_seen_ms) + 500) / 1_000;
+    u32::try_from(life_s * 1_000).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -1,14 +1,17 @@
 //! When lives really end, and when servers were last proven. A heartbeat that says nothing new changes no row of its own;
 //! its effect is written here, slot after slot, a thousand to a row: few bytes, few pages, and nothing on the way of the
 //! heartbeat.
+//!
+//! With more slots than one go takes, they are written by turns. What was published as proven meanwhile is in rows of its own
+//! (those with negative numbers), until a round that began later has all of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use rusqlite::Connection;
 
 use super::row::{address_bytes, address_from};
 use crate::hub::Hub;
-use crate::model::{Address, Now};
+use crate::model::{Address, Now, Server};
 use crate::registry::Life;
 
 /// Slots to a row.
@@ -17,7 +20,7 @@ const PART: usize = 1024;
 /// not worn out by them; but all of them within so many goes.
 const PARTS_MIN: usize = 2;
 const GOES_MAX: usize = 20;
-/// More than the time between two goes.
+/// The time between two goes, at the least.
 const GO_MS: u64 = 500;
 /// The key of the longest time that a prolonged life may be missing here.
 const LAG: &str = "lives_lag_ms";
@@ -28,42 +31,77 @@ pub struct Sweep {
     began_ms: u64,
     /// The previous round began then.
     before_ms: u64,
+    /// What the file says of the lag; None until all slots have been written.
     lag_ms: Option<u64>,
-    /// How many parts the previous round had.
-    parts: usize,
+    /// The rows of what was proven lately, and when each was written.
+    recent: VecDeque<(i64, u64)>,
+    rows: i64,
     lives: Vec<Life>,
 }
 
 impl Sweep {
     pub fn new(now: Now) -> Sweep {
-        Sweep { part: 0, began_ms: now.mono_ms, before_ms: now.mono_ms, lag_ms: None, parts: 0, lives: Vec::new() }
+        Sweep {
+            part: 0,
+            began_ms: now.mono_ms,
+            before_ms: now.mono_ms,
+            lag_ms: None,
+            recent: VecDeque::new(),
+            rows: 0,
+            lives: Vec::new(),
+        }
     }
 
-    /// Writes the next rows of the round; `whole` writes all of it, exact to this moment.
-    pub fn write(&mut self, connection: &Connection, hub: &Hub, now: Now, whole: bool) -> rusqlite::Result<()> {
-        if self.part == 0 || whole {
+    /// Writes the next rows of the round, and what has been published as proven since the last go; `whole` writes all,
+    /// exact to this moment.
+    pub fn write(
+        &mut self,
+        connection: &Connection,
+        hub: &Hub,
+        proven: &[Life],
+        now: Now,
+        whole: bool,
+    ) -> rusqlite::Result<()> {
+        // The slots of the previous run had other servers: its rows are replaced all at once, or not at all.
+        let is_first = self.lag_ms.is_none();
+        if self.part == 0 || whole || is_first {
             (self.before_ms, self.began_ms, self.part) = (self.began_ms, now.mono_ms, 0);
         }
-        if self.lag_ms.is_none() {
-            // What is there is from the previous run; until all of it has been written, it is behind by nobody knows how much.
-            connection.execute("DELETE FROM meta WHERE key = ?1", [LAG])?;
-        }
-        let most = if whole { usize::MAX } else { PARTS_MIN.max(self.parts.div_ceil(GOES_MAX)) };
+        let in_one_go = self.part == 0;
+        let parts = hub.view().servers.len().div_ceil(PART);
+        let most = if whole || is_first { usize::MAX } else { PARTS_MIN.max(parts.div_ceil(GOES_MAX)) };
         for _ in 0..most {
             self.lives.clear();
             let next = hub.lives(self.part * PART, PART, now, &mut self.lives);
-            write_part(connection, self.part, &encode(&self.lives))?;
+            write_part(connection, self.part as i64, &encode(&self.lives))?;
             self.part += 1;
             if next.is_none() {
-                connection.execute("DELETE FROM lives WHERE part >= ?1", [self.part as i64])?;
-                (self.parts, self.part) = (self.part, 0);
-                // What is prolonged right after its row was written waits for the end of the next round.
-                let took_ms = now.mono_ms - self.began_ms;
-                let lag_ms = if whole { 0 } else { (now.mono_ms - self.before_ms + took_ms).max(GO_MS) };
-                return self.set_lag(connection, lag_ms);
+                return self.end_round(connection, now, whole, in_one_go);
             }
         }
+        if !proven.is_empty() {
+            self.rows += 1;
+            write_part(connection, -self.rows, &encode(proven))?;
+            self.recent.push_back((-self.rows, now.mono_ms));
+        }
         Ok(())
+    }
+
+    fn end_round(&mut self, connection: &Connection, now: Now, whole: bool, in_one_go: bool) -> rusqlite::Result<()> {
+        connection.execute("DELETE FROM lives WHERE part >= ?1", [self.part as i64])?;
+        self.part = 0;
+        if in_one_go {
+            // Nothing else is needed, nor what an earlier run has left.
+            connection.execute("DELETE FROM lives WHERE part < 0", [])?;
+            self.recent.clear();
+        }
+        while let Some((row, _)) = self.recent.pop_front_if(|(_, at_ms)| *at_ms < self.began_ms) {
+            connection.prepare_cached("DELETE FROM lives WHERE part = ?1")?.execute([row])?;
+        }
+        // What is prolonged right after its row was written waits for the end of the next round.
+        let took_ms = now.mono_ms - self.began_ms;
+        let lag_ms = if whole { 0 } else { (now.mono_ms - self.before_ms + took_ms).max(GO_MS) };
+        self.set_lag(connection, lag_ms)
     }
 
     /// Written only when it says something new: in whole seconds, and less only when it is a lot less.
@@ -78,9 +116,15 @@ impl Sweep {
     }
 }
 
-fn write_part(connection: &Connection, part: usize, data: &[u8]) -> rusqlite::Result<()> {
+/// What a published server says of its own stamps.
+pub fn of(server: &Server) -> Life {
+    let ends_at_ms = server.last_seen_ms + u64::from(server.life_ms);
+    Life { address: server.address, ends_at_ms, proven_at_ms: server.proven_at_ms }
+}
+
+fn write_part(connection: &Connection, part: i64, data: &[u8]) -> rusqlite::Result<()> {
     let sql = "INSERT INTO lives VALUES (?1, ?2) ON CONFLICT DO UPDATE SET data = ?2 WHERE data <> ?2";
-    connection.prepare_cached(sql)?.execute((part as i64, data))?;
+    connection.prepare_cached(sql)?.execute((part, data))?;
     Ok(())
 }
 
@@ -135,8 +179,11 @@ fn decode(mut bytes: &[u8], stamps: &mut HashMap<Address, Stamps>) {
         let ms = |seconds: &[u8; 4]| u64::from(u32::from_le_bytes(*seconds)) * 1_000;
         Some((address_from(address)?, Stamps { ends_at_ms: ms(end), proven_at_ms: ms(proven) }))
     };
-    while let Some((address, of_this)) = next() {
-        stamps.insert(address, of_this);
+    while let Some((address, found)) = next() {
+        // The latest of them, in whatever order they come.
+        let known = stamps.entry(address).or_insert(found);
+        known.ends_at_ms = known.ends_at_ms.max(found.ends_at_ms);
+        known.proven_at_ms = known.proven_at_ms.max(found.proven_at_ms);
     }
 }
 

@@ -4,9 +4,10 @@
 //! servers, and how far behind it may be (the lag):
 //!
 //! - After a clean stop the lag is none: lives end as if the program had not been down.
-//! - After a kill it is a second or two with up to two thousand servers, and some twenty seconds with very many. Lives are
-//!   restored with that much more: nothing that lives is lost, and nothing is listed longer than that beyond its life.
-//! - With no word on the lag it is a quarter of a life.
+//! - After a kill it is a second or two with up to two thousand servers. Lives are restored with that much more: nothing
+//!   that lives is lost, and nothing is listed longer than that beyond its life.
+//! - With more servers, or with no word on the lag, it is a quarter of a life: what was published as proven is in the file,
+//!   and a proof is published at the latest that long after the one before.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -22,7 +23,9 @@ use crate::registry::{Outcome, Refusal};
 
 /// All restored servers that can be asked are asked within this time, those with the oldest proof first.
 const ASK_WITHIN_MS: u64 = 3_000;
-/// The grace for a lag that is not known, as a part of a life.
+/// A lag that counts as the last second's changes.
+const LAG_MAX_MS: u64 = 2_000;
+/// Part of a life that may pass before an unchanged proof is published.
 const QUARTER: u64 = 4;
 
 /// What became of the rows.
@@ -83,7 +86,8 @@ fn up_to_date(mut server: Server, stamps: Option<Stamps>, lag_ms: u64) -> (Serve
         server.last_seen_ms = server.last_seen_ms.max(ends_at_ms.saturating_sub(life_ms + 1_000));
         server.proven_at_ms = server.proven_at_ms.max(stamps.proven_at_ms);
     }
-    (server, ends_at_ms + lag_ms.min(life_ms / QUARTER))
+    let grace_ms = if lag_ms <= LAG_MAX_MS { lag_ms } else { life_ms / QUARTER };
+    (server, ends_at_ms + grace_ms)
 }
 
 #[cfg(test)]
@@ -106,7 +110,7 @@ mod tests {
         assert_eq!(restored(None, 1_000), (1_121_000, row.0, row.1));
         assert_eq!(restored(None, 500_000), (1_150_000, row.0, row.1), "a quarter of a life at most");
         assert_eq!(restored(Some(1_139_000), 2_000), (1_141_000, 1_018_000, 1_020_000));
-        assert_eq!(restored(Some(1_139_000), 20_000), (1_159_000, 1_018_000, 1_020_000));
+        assert_eq!(restored(Some(1_139_000), 3_000), (1_169_000, 1_018_000, 1_020_000));
         assert_eq!(restored(Some(9_139_000), 0), (9_139_000, 9_018_000, 9_020_000), "a row of long ago");
         assert_eq!(restored(Some(120_000), 0), (1_120_000, row.0, row.1), "older than the row");
     }

@@ -4,7 +4,8 @@ use std::io::{Seek, SeekFrom};
 
 use super::*;
 use crate::model::{
-    Address, Announce, Change, Details, Facts, Game, HeartbeatKeys, Now, OperatorWord, Player, Proof, Server, Word,
+    Address, Announce, Change, Details, Facts, Game, HeartbeatKeys, Listed, Now, OperatorWord, Player, Proof, Server,
+    Told, Word,
 };
 use crate::registry::Settings;
 
@@ -407,23 +408,88 @@ fn a_proof_without_news_changes_no_row_and_is_kept() {
     assert!(life(&restored) >= life(&hub) && life(&restored) < life(&hub) + 3_000, "and so is its end");
 }
 
-#[test]
-fn the_stamps_of_a_long_list_are_written_by_turns() {
-    let folder = Folder::new("turns");
-    let hub = Arc::new(Hub::new(Settings { servers_max: 10_000, servers_per_ip_max: 10_000, ..SETTINGS }));
-    let (mut writer, _) = writer(&folder, &hub);
-    let changes: Vec<_> = (1..=5_000).map(|port| announce(port, 0, Proof::Cookie)).collect();
+/// More servers than one go looks at.
+const MANY: u16 = 5_000;
+
+fn large_hub() -> Arc<Hub> {
+    Arc::new(Hub::new(Settings { servers_max: 10_000, servers_per_ip_max: 10_000, ..SETTINGS }))
+}
+
+fn announce_many(hub: &Hub, age_ms: u64) {
+    let changes: Vec<_> = (1..=MANY).map(|port| announce(port, age_ms, Proof::Cookie)).collect();
     hub.apply(&changes, hub.clock.now(), |_, _| {});
     hub.publish(hub.clock.now());
-    let mut after_a_go = || {
-        writer.turn(false);
+}
+
+#[test]
+fn the_stamps_of_a_long_list_are_written_by_turns_and_none_is_missing() {
+    let folder = Folder::new("turns");
+    let hub = large_hub();
+    let (mut writer, _) = writer(&folder, &hub);
+    announce_many(&hub, 100_000);
+    let stamps = || super::lives::read(&sqlite::open_to_read(&folder.file()).unwrap()).unwrap();
+    let rows = |which: &str| {
         let connection = sqlite::open_to_read(&folder.file()).unwrap();
-        let known = super::lives::lag_ms(&connection).unwrap() < 60_000;
-        (super::lives::read(&connection).unwrap().len(), known)
+        let sql = format!("SELECT count(*) FROM lives WHERE part {which} 0");
+        connection.query_row(&sql, [], |row| row.get::<_, i64>(0)).unwrap()
     };
-    assert_eq!(after_a_go(), (2_048, false), "how far behind this is cannot be told yet");
-    assert_eq!(after_a_go(), (4_096, false));
-    assert_eq!(after_a_go(), (5_000, true));
+    writer.turn(false);
+    assert_eq!((stamps().len(), rows(">="), rows("<")), (MANY.into(), 5, 0), "all at once at first");
+    // All are proven again, and that is in the file with the next go, though only some have their turn in it.
+    announce_many(&hub, 10_000);
+    writer.turn(false);
+    assert_eq!((stamps().len(), rows(">="), rows("<")), (MANY.into(), 5, 1));
+    let newest_ms = now().unix_ms - 15_000;
+    assert!(stamps().values().all(|stamps| stamps.proven_at_ms > newest_ms), "none is missing");
+    // The round under way had begun before; the next one has everything.
+    let mut goes = 0;
+    while rows("<") > 0 {
+        std::thread::sleep(Duration::from_millis(2)); // goes are never at the same moment
+        writer.turn(false);
+        goes += 1;
+    }
+    assert_eq!(goes, 5, "two for the rest of this round, three for the next");
+    assert!(stamps().values().all(|stamps| stamps.proven_at_ms > newest_ms));
+}
+
+#[test]
+fn killed_twice_a_long_list_is_still_there() {
+    let folder = Folder::new("twice");
+    let hub = large_hub();
+    let (mut first, _) = writer(&folder, &hub);
+    announce_many(&hub, 100_000);
+    first.turn(false);
+    // Rows as old as can be: only the stamps know that these are alive.
+    announce_many(&hub, 0);
+    first.turn(false);
+    drop(first);
+    sqlite::open(&folder.file()).unwrap().execute("UPDATE servers SET last_seen = last_seen - 9999999", []).unwrap();
+    for round in 0..3 {
+        let hub = large_hub();
+        let mut store = folder.open().unwrap();
+        assert_eq!(store.restore(&hub, |_| false).listed, usize::from(MANY), "round {round}");
+        drop(store);
+        hub.publish(hub.clock.now());
+        // Killed after its first go.
+        let (mut writer, _) = writer(&folder, &hub);
+        writer.turn(false);
+    }
+}
+
+#[test]
+fn what_other_nodes_have_proven_is_kept_too() {
+    let folder = Folder::new("foreign");
+    let hub = hub();
+    let Change::Announce(announce) = announce(1, 0, Proof::Cookie) else { unreachable!() };
+    let seen_ms = announce.proven_at_ms;
+    let listed = Listed { announce, first_seen_ms: seen_ms, last_seen_ms: seen_ms, node: 7 };
+    hub.apply_one(&Change::Merge(Box::new(Told::Listed(listed))), hub.clock.now());
+    hub.publish(hub.clock.now());
+    assert_eq!(hub.view().servers[0].life_ms, LIFE_MS as u32);
+    let (mut writer, _) = writer(&folder, &hub);
+    writer.turn(false);
+    drop(writer);
+    assert_eq!(folder.restored().1.listed, 1);
 }
 
 #[test]

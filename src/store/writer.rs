@@ -14,11 +14,12 @@ use tokio::sync::broadcast::{self, error::TryRecvError};
 use tracing::{info, warn};
 
 use super::history::{Recorder, Settings};
-use super::lives::Sweep;
+use super::lives::{self, Sweep};
 use super::sqlite::{self, Fault};
 use super::{Status, row};
 use crate::hub::Hub;
 use crate::model::{Address, Now, Server};
+use crate::registry::Life;
 use crate::registry::view::{Batch, Delta, View};
 
 /// A change is in the file at the latest this long, and the time that writing takes, after it was published.
@@ -35,6 +36,8 @@ pub struct Writer {
     batches: broadcast::Receiver<Arc<Batch>>,
     /// What is to be written; None: to be deleted.
     pending: HashMap<Address, Option<Arc<Server>>>,
+    /// What was proven without news.
+    proven: HashMap<Address, Life>,
     /// Whether the file has to be compared with the whole view.
     behind: bool,
     sweep: Sweep,
@@ -60,6 +63,7 @@ impl Writer {
             status,
             settings,
             pending: HashMap::new(),
+            proven: HashMap::new(),
             behind: true,
             recorder: Recorder::default(),
             pause: EVERY,
@@ -80,7 +84,7 @@ impl Writer {
     /// Gathers and writes once.
     pub(super) fn turn(&mut self, stopping: bool) {
         let now = self.hub.clock.now();
-        self.gather();
+        self.gather(now);
         match self.write(now, stopping) {
             Ok(()) => self.went_well(),
             Err(fault) => self.failed(&fault),
@@ -88,7 +92,7 @@ impl Writer {
     }
 
     /// Takes what has been published since the last time.
-    fn gather(&mut self) {
+    fn gather(&mut self, now: Now) {
         loop {
             match self.batches.try_recv() {
                 Ok(batch) => {
@@ -97,7 +101,10 @@ impl Writer {
                             Delta::Added(server) | Delta::Changed(server) => (server.address, Some(server.clone())),
                             Delta::Removed(server) => (server.address, None),
                             // Its row stays as it is: `lives` has the stamps of all, in a fraction of the pages.
-                            Delta::Proven(_) => continue,
+                            Delta::Proven(server) => {
+                                self.proven.insert(server.address, lives::of(server));
+                                continue;
+                            }
                         };
                         self.pending.insert(address, state);
                     }
@@ -110,6 +117,8 @@ impl Writer {
             // From here on nothing is missed, and the view that is taken next has everything up to here.
             self.batches = self.hub.subscribe();
             self.pending = HashMap::new();
+            self.proven = HashMap::new();
+            self.sweep = Sweep::new(now);
         }
     }
 
@@ -128,11 +137,13 @@ impl Writer {
                 None => row::delete(&transaction, *address)?,
             }
         }
-        self.sweep.write(&transaction, &self.hub, now, stopping)?;
+        let proven: Vec<Life> = self.proven.values().copied().collect();
+        self.sweep.write(&transaction, &self.hub, &proven, now, stopping)?;
         transaction.commit()?; // where nothing changed, nothing is written
         self.status.writes.fetch_add(1, Ordering::Relaxed);
         self.behind = false;
         self.pending.clear();
+        self.proven.clear();
         if !stopping {
             self.write_history(now)?;
         }
