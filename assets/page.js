@@ -179,8 +179,7 @@
       if (!keepsHistory) return;
       const image = `/api/v1/servers/${inPath(server)}/history.svg?range=7d`;
       if (node.getAttribute("src") !== image) node.src = image;
-      const { week } = plots.get(plotName(server)) ?? {};
-      if (week) node.alt = week;
+      node.alt = plots.get(plotName(server))?.week || "Players in the last 7 days";
     },
     map: (node, server) => setText(node, server.map ?? ""),
     mode: (node, server) => setText(node, server.mode ?? ""),
@@ -229,13 +228,18 @@
     const game = wanted.game;
     if (withWhole) query.set("game", game);
     const answer = await fetch(`/plots?${query}`).catch(() => null);
-    if (!answer?.ok) return;
-    const { whole, servers: drawn = {} } = await answer.json();
+    const { whole, servers: drawn = {} } = answer?.ok ? await answer.json() : {};
     for (const [name, small] of Object.entries(drawn)) plots.set(name, small);
+    // What did not come is asked for again, a little later.
+    const missing = names.filter((name) => !Object.hasOwn(drawn, name));
+    if (missing.length) setTimeout(() => missing.forEach((name) => plots.delete(name)), AGES_MS);
     for (const row of rows.values()) {
       if (!row.server || !Object.hasOwn(drawn, plotName(row.server))) continue;
       const fields = row.fields.filter((node) => ["day", "week"].includes(node.dataset.field));
-      for (const node of fields) FILL[node.dataset.field](node, row.server);
+      for (const node of fields) {
+        if (node.dataset.field === "week") node.removeAttribute("src"); // loaded again
+        FILL[node.dataset.field](node, row.server);
+      }
     }
     if (withWhole && whole && game === wanted.game && byId("whole")) {
       setPlot(byId("whole-plot"), whole.plot);

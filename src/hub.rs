@@ -221,6 +221,7 @@ impl Hub {
         };
         if let Some(last) = cell.last.load_full()
             && (kept.serial == view.serial || kept.at.elapsed() < kept.rest)
+            && !renderer.is_stale()
         {
             return last;
         }

@@ -76,7 +76,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_nonblocking(true)?;
     // Every connection inherits these.
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+    let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX); // where the system has no such thing, it is not needed
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

@@ -17,6 +17,11 @@ const LISTS_MAX: usize = 64;
 /// What can be made of a view: `/master.json`, a page, a protocol's list.
 pub trait Renderer: Send + Sync {
     fn render(&self, view: &View) -> Vec<u8>;
+
+    /// Whether it would show the same view in another way now.
+    fn is_stale(&self) -> bool {
+        false
+    }
 }
 
 /// A rendered list, shared by all its readers.

@@ -10,6 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use rusqlite::Connection;
 
 use super::row::{address_bytes, address_from};
+use super::sqlite;
 use crate::hub::Hub;
 use crate::model::{Address, Now, Server};
 use crate::registry::Life;
@@ -22,6 +23,8 @@ const PARTS_MIN: usize = 2;
 const GOES_MAX: usize = 20;
 /// The time between two goes, at the least.
 const GO_MS: u64 = 500;
+/// Stamps have their form since this version of the file.
+const VERSION_MIN: usize = 2;
 /// The key of the longest time that a prolonged life may be missing here.
 const LAG: &str = "lives_lag_ms";
 
@@ -133,6 +136,7 @@ pub fn lag_ms(connection: &Connection) -> rusqlite::Result<u64> {
     let mut select = connection.prepare("SELECT value FROM meta WHERE key = ?1")?;
     let mut rows = select.query([LAG])?;
     let found: Option<i64> = rows.next()?.map(|row| row.get(0)).transpose()?;
+    let found = if sqlite::version(connection)? < VERSION_MIN { None } else { found };
     Ok(found.map_or(u64::MAX / 2, |lag_ms| lag_ms.max(0) as u64))
 }
 
@@ -143,9 +147,12 @@ pub struct Stamps {
     pub proven_at_ms: u64,
 }
 
-/// All of them that make sense.
+/// All of them that make sense. In a file from before they had their form, there are none.
 pub fn read(connection: &Connection) -> rusqlite::Result<HashMap<Address, Stamps>> {
     let mut stamps = HashMap::new();
+    if sqlite::version(connection)? < VERSION_MIN {
+        return Ok(stamps);
+    }
     let mut select = connection.prepare("SELECT data FROM lives")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {

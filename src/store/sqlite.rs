@@ -133,7 +133,7 @@ fn check(path: &Path, connection: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-fn version(connection: &Connection) -> rusqlite::Result<usize> {
+pub fn version(connection: &Connection) -> rusqlite::Result<usize> {
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     Ok(usize::try_from(version).unwrap_or(usize::MAX))
 }

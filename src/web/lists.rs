@@ -7,17 +7,17 @@ use crate::registry::view::Renderer;
 /// Different lists that are kept; one more pushes out the one that was asked for longest ago.
 const LISTS_MAX: usize = 32;
 
-pub struct Lists<K>(Mutex<Vec<(K, Arc<dyn Renderer>)>>);
+pub struct Lists<K, R: ?Sized = dyn Renderer>(Mutex<Vec<(K, Arc<R>)>>);
 
-impl<K> Default for Lists<K> {
-    fn default() -> Lists<K> {
+impl<K, R: ?Sized> Default for Lists<K, R> {
+    fn default() -> Lists<K, R> {
         Lists(Mutex::default())
     }
 }
 
-impl<K: Clone + PartialEq> Lists<K> {
+impl<K: Clone + PartialEq, R: ?Sized> Lists<K, R> {
     /// The renderer of what was asked for, made when it is not known.
-    pub fn renderer(&self, key: K, make: impl FnOnce(K) -> Arc<dyn Renderer>) -> Arc<dyn Renderer> {
+    pub fn renderer(&self, key: K, make: impl FnOnce(K) -> Arc<R>) -> Arc<R> {
         let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let list = match lists.iter().position(|(known, _)| *known == key) {
             Some(at) => lists.remove(at),
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_stays_and_the_number_is_bounded() {
-        let lists = Lists::default();
+        let lists = Lists::<usize>::default();
         let ask = |key: usize| lists.renderer(key, |_| Arc::new(Nothing));
         let often = ask(0);
         for key in 1..LISTS_MAX * 2 {

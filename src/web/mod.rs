@@ -19,7 +19,7 @@ mod template;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use axum::extract::{Extension, RawQuery, Request, State};
@@ -56,6 +56,8 @@ const JSON: &str = "application/json";
 const SVG: &str = "image/svg+xml";
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// How long a page waits for its plots.
+const PLOTS_PATIENCE: Duration = Duration::from_secs(1);
 /// From this many servers on, rendering takes milliseconds.
 const LONG_LIST: usize = 5_000;
 
@@ -78,7 +80,9 @@ pub struct Site {
 pub struct Pages {
     index: Arc<Index>,
     /// The index page as it was asked for lately.
-    indexes: Lists<Ask>,
+    indexes: Lists<Ask, IndexRenderer>,
+    /// Whether history is counted.
+    history: bool,
     doctor: doctor::Page,
     manual: manual::Page,
     script: Rendered,
@@ -99,6 +103,7 @@ impl Pages {
         Ok(Pages {
             index: Arc::new(Index::load(&config.web)?),
             indexes: Lists::default(),
+            history: config.history.bytes_max > 0,
             doctor: doctor::Page::new(&config.web.title)?,
             manual: manual::Page::new(&config.web.title, &api::routes().1)?,
             script: Rendered::new(page::SCRIPT),
@@ -200,10 +205,21 @@ async fn index(
 ) -> Response {
     let pages = site.pages.load();
     let ask = Ask::parse(query.as_deref().unwrap_or_default(), home);
-    let plots = site.history.as_ref().map(|access| access.plots.clone());
-    let renderer =
-        pages.indexes.renderer(ask, |ask| Arc::new(IndexRenderer { index: pages.index.clone(), ask, plots }));
-    page_of(&site.render(&renderer), &headers)
+    let access = site.history.as_ref().filter(|_| pages.history);
+    let plots = || access.map(|access| access.plots.clone());
+    let make = |ask| Arc::new(IndexRenderer::new(pages.index.clone(), ask, plots()));
+    let index = pages.indexes.renderer(ask, make);
+    let renderer: Arc<dyn Renderer> = index.clone();
+    let shown = site.render(&renderer);
+    let missing = index.missing();
+    if let Some(access) = access.filter(|_| !missing.is_nothing()) {
+        // It does not wait for a slow disk: without its plots, a page is a page.
+        let drawn = plots::draw(access, missing, site.hub.clock.now().unix_ms);
+        if tokio::time::timeout(PLOTS_PATIENCE, drawn).await == Ok(true) {
+            return page_of(&site.render(&renderer), &headers);
+        }
+    }
+    page_of(&shown, &headers)
 }
 
 /// A page for people: only what is ours may run, be shown or be asked by it.

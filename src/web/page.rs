@@ -2,18 +2,20 @@
 //! replace. What it shows without JavaScript, `assets/page.js` keeps true with it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use serde::Serialize;
 
 use super::filter::{Filter, Wrong};
 use super::json::rfc3339;
-use super::plots::{Patience, Plots, Small, Wanted, Whole};
+use super::plots::{self, Plots, Small, Wanted, Whole};
 use super::template::{PageError, Template, read};
 use crate::config;
 use crate::model::{Address, Player, Server};
 use crate::protocols::{CARDS, Card, card};
 use crate::registry::view::{Renderer, View};
+use crate::store::history::ALL_GAMES;
 
 pub const BUILT_IN_TEMPLATE: &str = include_str!("../../assets/index.html");
 pub const BUILT_IN_STYLESHEET: &str = concat!(
@@ -147,24 +149,25 @@ impl Index {
         let index = Index { template, title: web.title.clone() };
         index
             .template
-            .try_render(&index.variables(&Ask::parse("", None), &View::new(0, 0, Vec::new()), None))
+            .try_render(&index.variables(&Ask::parse("", None), &View::new(0, 0, Vec::new()), None).0)
             .map_err(tell)?;
         Ok(index)
     }
 
-    fn variables<'a>(&'a self, ask: &'a Ask, view: &'a View, plots: Option<&Plots>) -> Variables<'a> {
+    /// What the template is given, and the plots that are not there yet.
+    fn variables<'a>(&'a self, ask: &'a Ask, view: &'a View, plots: Option<&Plots>) -> (Variables<'a>, Wanted) {
         let filter = &ask.filter;
         let all = filter.apply(view);
         let (page, next) = filter.page(&all);
         let bare = Filter { game: filter.game.clone(), sort: filter.sort.clone(), ..Filter::default() };
         let wanted = Wanted {
-            servers: page.iter().map(|server| (server.game.name(), server.address)).collect(),
-            whole: Some(filter.game.as_deref().unwrap_or_default()),
+            servers: page.iter().map(|server| (server.game.name().into(), server.address)).collect(),
+            whole: Some(filter.game.as_deref().unwrap_or(ALL_GAMES).into()),
         };
-        let found = plots.map(|plots| plots.get(&wanted, view.published_at_ms, Patience::None)).unwrap_or_default();
+        let found = plots.map(|plots| plots.find(&wanted)).unwrap_or_default();
         let mut small = found.servers.into_iter();
         let is_filtered = Filter { limit: None, after: None, ..filter.clone() } != bare;
-        Variables {
+        let variables = Variables {
             title: &self.title,
             serial: view.serial,
             published_at: rfc3339(view.published_at_ms),
@@ -182,21 +185,59 @@ impl Index {
             clear: is_filtered.then(|| ask.link(|filter| *filter = bare)),
             next: next.map(|next| ask.link(|filter| filter.after = Some(next))),
             first: filter.after.is_some().then(|| ask.link(|_| ())),
-        }
+        };
+        (variables, found.missing)
     }
 }
 
 /// The index page for one who asked.
 pub struct IndexRenderer {
-    pub index: Arc<Index>,
-    pub ask: Ask,
+    index: Arc<Index>,
+    ask: Ask,
     /// None where no history is kept.
-    pub plots: Option<Arc<Plots>>,
+    plots: Option<Arc<Plots>>,
+    last: Mutex<Last>,
+}
+
+/// What the page had when it was last rendered.
+#[derive(Default)]
+struct Last {
+    missing: Wanted,
+    /// How often something had been drawn by then.
+    drawn: u64,
+    /// The plots are worth another look then.
+    until: Option<Instant>,
+}
+
+impl IndexRenderer {
+    pub fn new(index: Arc<Index>, ask: Ask, plots: Option<Arc<Plots>>) -> IndexRenderer {
+        IndexRenderer { index, ask, plots, last: Mutex::default() }
+    }
+
+    /// The plots that the page should have had.
+    pub fn missing(&self) -> Wanted {
+        self.last().missing.clone()
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Renderer for IndexRenderer {
     fn render(&self, view: &View) -> Vec<u8> {
-        self.index.template.render(&self.index.variables(&self.ask, view, self.plots.as_deref())).into_bytes()
+        let drawn = self.plots.as_ref().map_or(0, |plots| plots.drawn());
+        let (variables, missing) = self.index.variables(&self.ask, view, self.plots.as_deref());
+        *self.last() = Last { missing, drawn, until: Some(Instant::now() + plots::KEPT) };
+        self.index.template.render(&variables).into_bytes()
+    }
+
+    /// What was missing is there now, or what was there has become old.
+    fn is_stale(&self) -> bool {
+        let Some(plots) = &self.plots else { return false };
+        let last = self.last();
+        !last.missing.is_nothing() && plots.drawn() != last.drawn
+            || last.until.is_some_and(|until| Instant::now() >= until)
     }
 }
 
@@ -449,7 +490,7 @@ mod tests {
 
     fn page(query: &str, home: Option<&'static str>, view: &View) -> String {
         let index = Arc::new(Index::load(&Config::default().web).unwrap());
-        String::from_utf8(IndexRenderer { index, ask: Ask::parse(query, home), plots: None }.render(view)).unwrap()
+        String::from_utf8(IndexRenderer::new(index, Ask::parse(query, home), None).render(view)).unwrap()
     }
 
     fn view(name: &str) -> View {
@@ -527,7 +568,7 @@ mod tests {
         std::fs::write(&path, "{{ title }}: {{ servers | length }}").unwrap();
         let index = Arc::new(Index::load(&web).unwrap());
         let ask = Ask::parse("", None);
-        assert_eq!(IndexRenderer { index, ask, plots: None }.render(&view("x")), b"Rallypoint: 1");
+        assert_eq!(IndexRenderer::new(index, ask, None).render(&view("x")), b"Rallypoint: 1");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

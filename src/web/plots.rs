@@ -1,8 +1,9 @@
-//! The plots on the page. They are drawn by the first who needs them, from the file, and shared for a while; the page
-//! without a script has them in it, and the script asks `/plots` for those of rows that it adds.
+//! The plots on the page. They are drawn when somebody needs them, from the file, beside the threads that serve, and shared
+//! for a while. The page without a script has them in it; the script asks `/plots` for those of rows that it adds.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{RawQuery, State};
@@ -12,29 +13,32 @@ use serde::Serialize;
 use tracing::warn;
 
 use super::filter::Wrong;
+use super::history::Access;
 use super::reply::{self, Fresh};
 use super::{JSON, Site, api, plot};
 use crate::model::Address;
 use crate::protocols::card;
 use crate::registry::view::Rendered;
-use crate::store::history::{History, Range, Reader};
+use crate::store::history::{ALL_GAMES, History, Range, Reader};
 
 /// A plot is drawn anew after this long; one with nothing in it sooner.
-const KEPT_MS: u64 = 120_000;
-const EMPTY_KEPT_MS: u64 = 3_000;
+pub const KEPT: Duration = Duration::from_secs(120);
+const EMPTY_KEPT: Duration = Duration::from_secs(3);
 /// Plots that are kept: a few pages of them, about 2 MiB.
 const KEPT_MAX: usize = 2_048;
 const GAMES_KEPT_MAX: usize = 256;
 /// Servers that are read at once.
 const AT_ONCE: usize = 100;
-/// After reading, this many times as long nothing is read for pages: history never takes more than its share of a core.
+/// After reading, this many times as long nothing is read: plots never take more than their share of a core.
 const REST: u32 = 4;
 const REST_MAX: Duration = Duration::from_secs(2);
 /// After an error, nothing is read for this long.
 const REST_AFTER_ERROR: Duration = Duration::from_secs(10);
-/// Servers that one request of the script may name, and how long a name may be.
+/// How often, and how long after one another, the script's questions try to get their turn.
+const TRIES: usize = 20;
+const TRY_AFTER: Duration = Duration::from_millis(100);
+/// Servers that one request of the script may name.
 const ASKED_MAX: usize = 100;
-const ASKED_BYTES_MAX: usize = 128;
 
 /// The history of one server as a row shows it.
 #[derive(Clone, Default, Serialize)]
@@ -54,145 +58,91 @@ pub struct Whole {
     pub words: String,
 }
 
+/// Whose plots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub servers: Vec<(Box<str>, Address)>,
+    /// The game that is wanted as a whole, or [`ALL_GAMES`].
+    pub whole: Option<Box<str>>,
+}
+
+impl Wanted {
+    pub fn is_nothing(&self) -> bool {
+        self.servers.is_empty() && self.whole.is_none()
+    }
+}
+
+/// What there is of them, in their order, and what has to be drawn.
+#[derive(Default)]
+pub struct Found {
+    pub servers: Vec<Option<Arc<Small>>>,
+    pub whole: Option<Arc<Whole>>,
+    pub missing: Wanted,
+}
+
 /// Plots as they were drawn lately, and the way to draw others.
 pub struct Plots {
     reader: Reader,
     kept: Mutex<Kept>,
-    /// Who holds this reads; when the next may.
+    /// Who holds this draws; when the next may.
     turn: Mutex<Instant>,
+    /// How often something was drawn.
+    drawn: AtomicU64,
 }
 
 #[derive(Default)]
 struct Kept {
     servers: HashMap<(Box<str>, Address), Drawn<Small>>,
-    /// By name; "" for all together.
     games: HashMap<Box<str>, Drawn<Whole>>,
 }
 
-impl Kept {
-    fn server(&self, (game, address): &(&str, Address)) -> Option<&Drawn<Small>> {
-        self.servers.get(&(Box::from(*game), *address))
-    }
-}
-
 struct Drawn<T> {
-    until_ms: u64,
+    until: Instant,
     plot: Arc<T>,
 }
 
 impl<T> Drawn<T> {
-    fn new(plot: T, is_empty: bool, now_ms: u64) -> Drawn<T> {
-        let kept_ms = if is_empty { EMPTY_KEPT_MS } else { KEPT_MS };
-        Drawn { until_ms: now_ms + kept_ms, plot: Arc::new(plot) }
+    fn new(plot: T, is_empty: bool) -> Drawn<T> {
+        Drawn { until: Instant::now() + if is_empty { EMPTY_KEPT } else { KEPT }, plot: Arc::new(plot) }
     }
-
-    /// Old, or from a time that is yet to come: the clock was set back.
-    fn is_stale(&self, now_ms: u64) -> bool {
-        now_ms >= self.until_ms || self.until_ms > now_ms + KEPT_MS
-    }
-}
-
-/// Whose plots.
-pub struct Wanted<'a> {
-    /// By game and address.
-    pub servers: Vec<(&'a str, Address)>,
-    /// The game that is wanted as a whole; "" for all together.
-    pub whole: Option<&'a str>,
-}
-
-impl Wanted<'_> {
-    fn is_nothing(&self) -> bool {
-        self.servers.is_empty() && self.whole.is_none()
-    }
-}
-
-/// What there is of them, in their order.
-#[derive(Default)]
-pub struct Found {
-    pub servers: Vec<Option<Arc<Small>>>,
-    pub whole: Option<Arc<Whole>>,
-}
-
-/// Whether to wait while somebody else reads, or to take what there is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    Wait,
-    None,
 }
 
 impl Plots {
     pub fn new(reader: Reader) -> Plots {
-        Plots { reader, kept: Mutex::default(), turn: Mutex::new(Instant::now()) }
+        Plots { reader, kept: Mutex::default(), turn: Mutex::new(Instant::now()), drawn: AtomicU64::new(0) }
     }
 
-    /// The plots that are wanted. Where they cannot be drawn now there are older ones, or none.
-    pub fn get(&self, wanted: &Wanted, now_ms: u64, patience: Patience) -> Found {
-        if !self.missing(wanted, now_ms).is_nothing() {
-            self.read(patience, |reader| {
-                // Somebody else may have drawn them by the time that it is our turn.
-                let missing = self.missing(wanted, now_ms);
-                missing.servers.chunks(AT_ONCE).try_for_each(|some| self.draw_servers(reader, some, now_ms))?;
-                missing.whole.map_or(Ok(()), |game| self.draw_whole(reader, game, now_ms))
-            });
-        }
-        let kept = self.kept();
-        let servers = wanted.servers.iter().map(|server| kept.server(server).map(|drawn| drawn.plot.clone())).collect();
-        let whole = wanted.whole.and_then(|game| kept.games.get(game)).map(|drawn| drawn.plot.clone());
-        Found { servers, whole }
+    /// How often something was drawn: what was missing may be there when this has changed.
+    pub fn drawn(&self) -> u64 {
+        self.drawn.load(Ordering::Relaxed)
     }
 
-    fn missing<'a>(&self, wanted: &Wanted<'a>, now_ms: u64) -> Wanted<'a> {
-        let kept = self.kept();
-        let fresh = |server: &_| kept.server(server).is_some_and(|drawn| !drawn.is_stale(now_ms));
-        let fresh_whole = |game: &&str| kept.games.get(*game).is_some_and(|drawn| !drawn.is_stale(now_ms));
-        Wanted {
-            servers: wanted.servers.iter().filter(|server| !fresh(server)).copied().collect(),
-            whole: wanted.whole.filter(|game| !fresh_whole(game)),
+    /// What there is. What is missing or old has to be drawn.
+    pub fn find(&self, wanted: &Wanted) -> Found {
+        let (kept, now) = (self.kept(), Instant::now());
+        let mut found = Found::default();
+        for server in &wanted.servers {
+            let drawn = kept.servers.get(server);
+            if drawn.is_none_or(|drawn| drawn.until <= now) {
+                found.missing.servers.push(server.clone());
+            }
+            found.servers.push(drawn.map(|drawn| drawn.plot.clone()));
         }
+        if let Some(game) = &wanted.whole {
+            let drawn = kept.games.get(game);
+            if drawn.is_none_or(|drawn| drawn.until <= now) {
+                found.missing.whole = Some(game.clone());
+            }
+            found.whole = drawn.map(|drawn| drawn.plot.clone());
+        }
+        found
     }
 
-    fn draw_servers(&self, reader: &Reader, servers: &[(&str, Address)], now_ms: u64) -> rusqlite::Result<()> {
-        let weeks = reader.servers(servers, Range::Week, now_ms)?;
-        let drawn: Vec<_> = weeks.iter().map(|week| small(week.as_ref(), now_ms)).collect();
-        let mut kept = self.kept();
-        if kept.servers.len() + drawn.len() > KEPT_MAX {
-            kept.servers.retain(|_, drawn| !drawn.is_stale(now_ms));
-        }
-        if kept.servers.len() + drawn.len() > KEPT_MAX {
-            kept.servers.clear();
-        }
-        for ((game, address), small) in servers.iter().zip(drawn) {
-            let is_empty = small.day.is_empty();
-            kept.servers.insert((Box::from(*game), *address), Drawn::new(small, is_empty, now_ms));
-        }
-        Ok(())
-    }
-
-    fn draw_whole(&self, reader: &Reader, game: &str, now_ms: u64) -> rusqlite::Result<()> {
-        let (history, title) = match game {
-            "" => (reader.all_games(Range::Week, now_ms)?, "all games"),
-            game => (reader.game(game, Range::Week, now_ms)?, card(game).map_or(game, |card| card.title)),
-        };
-        let whole = whole(history.as_ref(), title);
-        let is_empty = whole.plot.is_empty();
-        let mut kept = self.kept();
-        if kept.games.len() >= GAMES_KEPT_MAX {
-            kept.games.clear(); // anybody can ask for names that nobody has
-        }
-        kept.games.insert(game.into(), Drawn::new(whole, is_empty, now_ms));
-        Ok(())
-    }
-
-    /// Reads, one at a time and not all the time.
-    fn read(&self, patience: Patience, read: impl FnOnce(&Reader) -> rusqlite::Result<()>) {
-        let turn = match patience {
-            Patience::Wait => Some(self.turn.lock().unwrap_or_else(PoisonError::into_inner)),
-            Patience::None => self.turn.try_lock().ok().filter(|next| Instant::now() >= **next),
-        };
-        let Some(mut next) = turn else { return };
+    /// Draws what is missing, from the file; it blocks. Not while somebody else does, and not all the time: false then.
+    pub fn draw(&self, missing: &Wanted, now_ms: u64) -> bool {
+        let Some(mut next) = self.turn.try_lock().ok().filter(|next| Instant::now() >= **next) else { return false };
         let started = Instant::now();
-        // A page is made where others are served; they must not wait for a disk.
-        let rest = match tokio::task::block_in_place(|| read(&self.reader)) {
+        let rest = match self.try_draw(missing, now_ms) {
             Ok(()) => (started.elapsed() * REST).min(REST_MAX),
             Err(error) => {
                 warn!("history cannot be read for the page: {error}");
@@ -200,10 +150,48 @@ impl Plots {
             }
         };
         *next = Instant::now() + rest;
+        self.drawn.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn try_draw(&self, missing: &Wanted, now_ms: u64) -> rusqlite::Result<()> {
+        self.kept().make_room(missing.servers.len());
+        for servers in missing.servers.chunks(AT_ONCE) {
+            let places: Vec<_> = servers.iter().map(|(game, address)| (&**game, *address)).collect();
+            let weeks = self.reader.servers(&places, Range::Week, now_ms)?;
+            let drawn = weeks.iter().map(|week| small(week.as_ref(), now_ms));
+            let drawn: Vec<_> = drawn.map(|small| (small.day.is_empty(), small)).collect();
+            let mut kept = self.kept();
+            for (server, (is_empty, small)) in servers.iter().zip(drawn) {
+                kept.servers.insert(server.clone(), Drawn::new(small, is_empty));
+            }
+        }
+        if let Some(game) = &missing.whole {
+            let title = if **game == *ALL_GAMES { "all games" } else { card(game).map_or(&**game, |card| card.title) };
+            let whole = whole(self.reader.game(game, Range::Week, now_ms)?.as_ref(), title);
+            self.kept().games.insert(game.clone(), Drawn::new(whole.clone(), whole.plot.is_empty()));
+        }
+        Ok(())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    /// What is old goes first, and all of it where that is not enough.
+    fn make_room(&mut self, more: usize) {
+        let now = Instant::now();
+        if self.servers.len() + more > KEPT_MAX {
+            self.servers.retain(|_, drawn| drawn.until > now);
+        }
+        if self.servers.len() + more > KEPT_MAX {
+            self.servers.clear();
+        }
+        if self.games.len() >= GAMES_KEPT_MAX {
+            self.games.clear(); // anybody can ask for names that nobody has
+        }
     }
 }
 
@@ -232,52 +220,66 @@ struct Fragments<'a> {
 
 /// `/plots?game=iceball&server=iceball/203.0.113.5:20737&server=…`: parts of the page, not of the API.
 pub async fn fragments(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
-    let asked = match asked(query.as_deref().unwrap_or_default()) {
+    let asked = match Asked::parse(query.as_deref().unwrap_or_default()) {
         Ok(asked) => asked,
         Err(wrong) => return api::bad_request(&wrong),
     };
     let Some(access) = &site.history else { return reply::rendered(&Rendered::new("{}"), JSON, &headers, Fresh::Ask) };
-    let (plots, now_ms) = (access.plots.clone(), site.hub.clock.now().unix_ms);
-    let body = access.read(move |_| {
-        let pairs = asked.servers.iter().map(|(_, game, address)| (game.as_str(), *address)).collect();
-        let wanted = Wanted { servers: pairs, whole: asked.game.as_deref() };
-        let found = plots.get(&wanted, now_ms, Patience::Wait);
-        let names = asked.servers.iter().map(|(name, _, _)| name.as_str());
-        let servers = names.zip(&found.servers).filter_map(|(name, small)| Some((name, &**small.as_ref()?))).collect();
-        let whole = found.whole.as_deref();
-        Ok(serde_json::to_vec(&Fragments { whole, servers }).unwrap_or_default())
-    });
-    reply::rendered(&Rendered::new(body.await.unwrap_or_else(|| b"{}".to_vec())), JSON, &headers, Fresh::Seconds(30))
+    // Only those that are listed: nobody else can make us look for them.
+    let is_listed = |game: &str, address| site.hub.listed(address).is_some_and(|server| server.game.name() == game);
+    let servers: Vec<_> = asked.servers.into_iter().filter(|(_, game, address)| is_listed(game, *address)).collect();
+    let wanted = Wanted {
+        servers: servers.iter().map(|(_, game, address)| (game.clone(), *address)).collect(),
+        whole: asked.game,
+    };
+    let mut found = access.plots.find(&wanted);
+    for _ in 0..TRIES {
+        if found.missing.is_nothing() || draw(access, found.missing, site.hub.clock.now().unix_ms).await {
+            break;
+        }
+        tokio::time::sleep(TRY_AFTER).await;
+        found = access.plots.find(&wanted);
+    }
+    let found = access.plots.find(&wanted);
+    let names = servers.iter().map(|(name, _, _)| name.as_str());
+    let servers = names.zip(&found.servers).filter_map(|(name, small)| Some((name, &**small.as_ref()?))).collect();
+    let body = serde_json::to_vec(&Fragments { whole: found.whole.as_deref(), servers }).unwrap_or_default();
+    reply::rendered(&Rendered::new(body), JSON, &headers, Fresh::Ask)
+}
+
+/// Draws beside the threads that serve; whether it was done.
+pub async fn draw(access: &Access, missing: Wanted, now_ms: u64) -> bool {
+    let plots = access.plots.clone();
+    access.read(move |_| Ok(plots.draw(&missing, now_ms))).await == Some(true)
 }
 
 struct Asked {
-    /// "" for all games together; none where the plot of games is not wanted.
-    game: Option<String>,
+    /// None where the plot of games is not wanted.
+    game: Option<Box<str>>,
     /// Each as it was written, and what that means.
-    servers: Vec<(String, String, Address)>,
+    servers: Vec<(String, Box<str>, Address)>,
 }
 
-fn asked(query: &str) -> Result<Asked, Wrong> {
-    let mut asked = Asked { game: None, servers: Vec::new() };
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        if value.len() > ASKED_BYTES_MAX {
-            return Err(Wrong::parameter(&name, "is too long"));
-        }
-        match &*name {
-            "game" => asked.game = Some(value.into_owned()),
-            "server" if asked.servers.len() >= ASKED_MAX => {
-                return Err(Wrong::parameter("server", format!("may be there {ASKED_MAX} times")));
+impl Asked {
+    /// A server that cannot be is left out, so that the others get theirs.
+    fn parse(query: &str) -> Result<Asked, Wrong> {
+        let mut asked = Asked { game: None, servers: Vec::new() };
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*name {
+                "game" => asked.game = Some(value.into()),
+                "server" if asked.servers.len() >= ASKED_MAX => {
+                    return Err(Wrong::parameter("server", format!("may be there {ASKED_MAX} times")));
+                }
+                "server" => {
+                    let parts = value.rsplit_once('/').and_then(|(game, address)| Some((game, address.parse().ok()?)));
+                    let server = parts.map(|(game, address)| (value.to_string(), Box::from(game), address));
+                    asked.servers.extend(server);
+                }
+                _ => return Err(Wrong::parameter(&name, "is unknown here; `game` and `server` are known")),
             }
-            "server" => {
-                let parts = value.rsplit_once('/').and_then(|(game, address)| Some((game, address.parse().ok()?)));
-                let (game, address) =
-                    parts.ok_or_else(|| Wrong::parameter("server", "must be a game, a slash and an address"))?;
-                asked.servers.push((value.to_string(), game.to_string(), address));
-            }
-            _ => return Err(Wrong::parameter(&name, "is unknown here; `game` and `server` are known")),
         }
+        Ok(asked)
     }
-    Ok(asked)
 }
 
 #[cfg(test)]
@@ -311,39 +313,53 @@ mod tests {
         assert!(whole(None, "x").plot.is_empty());
     }
 
-    #[test]
-    fn plots_get_old_and_are_not_from_the_future() {
-        let drawn = Drawn::new((), false, NOW_MS);
-        assert!(!drawn.is_stale(NOW_MS) && !drawn.is_stale(NOW_MS + KEPT_MS - 1));
-        assert!(drawn.is_stale(NOW_MS + KEPT_MS) && drawn.is_stale(NOW_MS - 1));
-        assert!(Drawn::new((), true, NOW_MS).is_stale(NOW_MS + EMPTY_KEPT_MS));
+    fn one() -> Wanted {
+        let address = Address::new([192, 0, 2, 1].into(), 5).unwrap();
+        Wanted { servers: vec![("iceball".into(), address)], whole: Some(ALL_GAMES.into()) }
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_leaves_the_page_without_plots() {
+    fn what_is_old_is_shown_and_drawn_again() {
         let plots = Plots::new(Reader::new("/nonexistent/rallypoint.db".into()));
-        let address = Address::new([192, 0, 2, 1].into(), 5).unwrap();
-        let wanted = Wanted { servers: vec![("iceball", address)], whole: Some("") };
-        let found = plots.get(&wanted, NOW_MS, Patience::None);
-        assert!(found.servers[0].is_none() && found.whole.is_none());
-        assert!(*plots.turn.lock().unwrap() > Instant::now(), "and it is not tried again at once");
+        assert_eq!(plots.find(&one()).missing, one());
+        let small = Small { day: "a line".into(), week: String::new() };
+        let keep = |drawn| drop(plots.kept().servers.insert(one().servers[0].clone(), drawn));
+        keep(Drawn::new(small.clone(), false));
+        let found = plots.find(&one());
+        assert_eq!((found.missing.servers.len(), found.servers[0].is_some()), (0, true));
+        keep(Drawn { until: Instant::now(), plot: Arc::new(small) });
+        let found = plots.find(&one());
+        assert_eq!((found.missing.servers.len(), found.servers[0].is_some()), (1, true));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_tried_again_at_once() {
+        let plots = Plots::new(Reader::new("/nonexistent/rallypoint.db".into()));
+        assert!(plots.draw(&one(), NOW_MS));
+        assert!(plots.find(&one()).servers[0].is_none());
+        assert!(!plots.draw(&one(), NOW_MS), "it rests");
+        assert_eq!(plots.drawn(), 1);
+    }
+
+    #[test]
+    fn the_number_of_plots_is_bounded() {
+        let mut kept = Kept::default();
+        for port in 1..=3_000u16 {
+            kept.make_room(1);
+            let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+            kept.servers.insert(("iceball".into(), address), Drawn::new(Small::default(), false));
+            assert!(kept.servers.len() <= KEPT_MAX);
+        }
     }
 
     #[test]
     fn what_the_script_asks_for_is_bounded() {
-        let asked_for = asked("game=&server=a/b/192.0.2.1:5&server=x/%5B2001:db8::1%5D:7").unwrap();
-        assert_eq!(asked_for.game.as_deref(), Some(""));
-        let servers: Vec<_> =
-            asked_for.servers.iter().map(|(_, game, address)| (game.as_str(), address.port())).collect();
-        assert_eq!(servers, [("a/b", 5), ("x", 7)]);
-        for (query, said) in [
-            ("server=192.0.2.1:5".to_string(), "a slash"),
-            ("server=a/b".into(), "a slash"),
-            (format!("game={}", "x".repeat(200)), "too long"),
-            ("sever=a".into(), "unknown"),
-            ("server=a/192.0.2.1:5&".repeat(101), "100 times"),
-        ] {
-            let wrong = asked(&query).err().unwrap();
+        let asked = Asked::parse("game=&server=a/b/192.0.2.1:5&server=x&server=x/%5B2001:db8::1%5D:7").unwrap();
+        assert_eq!(asked.game.as_deref(), Some(""));
+        let servers: Vec<_> = asked.servers.iter().map(|(_, game, address)| (&**game, address.port())).collect();
+        assert_eq!(servers, [("a/b", 5), ("x", 7)], "what cannot be is left out");
+        for (query, said) in [("sever=a".to_string(), "unknown"), ("server=a/192.0.2.1:5&".repeat(101), "100 times")] {
+            let wrong = Asked::parse(&query).err().unwrap();
             assert!(wrong.error.contains(said), "{query}: {}", wrong.error);
         }
     }

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use nkeys::KeyPair;
 use serde_json::json;
 
-use crate::machines::{Machine, inside_namespace};
+use crate::machines::{Machine, Own, inside};
 use crate::nats::Nats;
 use crate::netpanzer::say;
 use crate::support::*;
@@ -347,7 +347,7 @@ fn a_node_that_is_cut_off_serves_alone_and_comes_back() {
 /// Three machines, each with a NATS server and a node, and the cables between them pulled.
 #[test]
 fn machines_that_cannot_reach_each_other_serve_alone_and_find_together() {
-    if !inside_namespace("cluster::machines_that_cannot_reach_each_other_serve_alone_and_find_together") {
+    if !inside(Own::Network, "cluster::machines_that_cannot_reach_each_other_serve_alone_and_find_together") {
         return;
     }
     let nats = Nats::on("cluster-machines", Machine::start(3));
@@ -359,7 +359,7 @@ fn machines_that_cannot_reach_each_other_serve_alone_and_find_together() {
                 ["web.listen", "iceball.listen"].map(|key| format!("{key}={}:0", machine.for_clients()));
             let name = format!("cluster.node={at}");
             let command = machine.command(env!("CARGO_BIN_EXE_rallypoint"));
-            Server::start_as(command, &[], &[&urls, &name, &web, &iceball, "log=debug"])
+            Server::start_as(command, &[], &[&urls, &name, &web, &iceball, "iceball.life=10m", "log=debug"])
         })
         .collect();
     let [a, b, c] = [&nodes[0], &nodes[1], &nodes[2]];

@@ -88,10 +88,17 @@ fn without_javascript_rows_have_a_day_and_open_to_a_week() {
     assert_eq!((image.status(), image.header("Content-Type")), (200, Some("image/svg+xml")));
     assert!(image.text().contains("<polyline") && image.text().contains(">Players of 127.0.0.1:2 in the last 7 days<"));
 
-    browser.goto(&server, "/?game=iceball");
-    assert!(browser.texts("#whole figcaption")[0].starts_with("Players of Iceball in the last 7 days"));
+    until("the game's own", || {
+        browser.goto(&server, "/?game=iceball");
+        let caption = browser.texts("#whole figcaption").pop()?;
+        caption.starts_with("Players of Iceball in the last 7 days").then_some(())
+    });
+    until("the plot of a game that nobody ever played here: there is none", || {
+        let whole = server.json("/plots?game=netpanzer")["whole"].clone();
+        (whole["plot"] == "").then_some(())
+    });
     browser.goto(&server, "/?game=netpanzer");
-    assert!(!browser.is_displayed("#whole"), "nobody ever played that here");
+    assert!(!browser.is_displayed("#whole"));
 }
 
 #[test]
@@ -134,6 +141,15 @@ fn a_node_without_history_shows_no_place_for_it() {
 }
 
 #[test]
+fn history_that_is_turned_off_has_no_place_either() {
+    let folder = Folder::new("off");
+    let server = Server::start(&[&data_dir(&folder), "history.max_mib=0"]);
+    Game::new(server.address("iceball.listen")).announce(&announcement(b"alone", 1, 9));
+    until("it", || server.listed().pop());
+    assert!(server.get("/").text().contains("no-history"));
+}
+
+#[test]
 fn plots_for_other_sites() {
     let (_folder, server, _game) = three("week-images");
     for (path, title) in [
@@ -148,5 +164,11 @@ fn plots_for_other_sites() {
     }
     assert_eq!(server.get("/api/v1/history.svg?game=chess").status(), 404);
     assert_eq!(server.get("/api/v1/servers/iceball/127.0.0.1:1/history.svg?range=2d").status(), 400);
-    assert_eq!(server.get("/plots?server=nonsense").status(), 400);
+    assert_eq!(server.get("/plots?sever=nonsense").status(), 400);
+    let asked = "/plots?server=nonsense&server=iceball/127.0.0.1:1&server=iceball/192.0.2.1:5";
+    let plots = until("the plot of the one that is listed", || {
+        let plots = server.json(asked)["servers"].as_object().unwrap().clone();
+        (!plots.is_empty()).then_some(plots)
+    });
+    assert_eq!(plots.keys().collect::<Vec<_>>(), ["iceball/127.0.0.1:1"]);
 }

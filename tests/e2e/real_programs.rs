@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::machines::inside_namespace;
+use crate::machines::{Own, inside};
 use crate::support::*;
 
 /// A program that is ended with the test.
@@ -39,7 +39,7 @@ fn quakestat(arguments: &[&str]) -> String {
 
 #[test]
 fn netpanzers_server_and_bot_and_qstat() {
-    if !inside_namespace("real_programs::netpanzers_server_and_bot_and_qstat") {
+    if !inside(Own::Network, "real_programs::netpanzers_server_and_bot_and_qstat") {
         return;
     }
     let server = Server::start(&["netpanzer.listen=127.0.0.1:28900", "probe.every=1s", "probe.misses=2"]);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::machines::{Own, inside};
 use crate::support::*;
 
 fn data_dir(folder: &Folder) -> String {
@@ -195,24 +196,9 @@ fn a_backup_while_the_server_runs() {
     assert_eq!(listed(&Server::start(&[&data_dir(&restored)])).len(), 2);
 }
 
-const INSIDE: &str = "RALLYPOINT_TEST_MOUNTS";
-
-/// Runs the named test again where it can mount. True when this is already inside.
-fn inside_mounts(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let user = if nix::unistd::geteuid().is_root() { "-m" } else { "-rm" };
-    let mut command = Command::new("unshare");
-    command.args([user, "--"]).arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
-    let status = command.env(INSIDE, "1").status().expect("unshare, from Debian's util-linux");
-    assert!(status.success(), "{test} failed with mounts of its own");
-    false
-}
-
 #[test]
 fn a_full_disk_is_a_warning_and_writing_goes_on_when_there_is_room() {
-    if !inside_mounts("store::a_full_disk_is_a_warning_and_writing_goes_on_when_there_is_room") {
+    if !inside(Own::Mounts, "store::a_full_disk_is_a_warning_and_writing_goes_on_when_there_is_room") {
         return;
     }
     let folder = Folder::new("full");

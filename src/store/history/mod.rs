@@ -1,9 +1,9 @@
 //! Players and presence over time, for each server and each game: as counted for a day, means of five minutes for a
 //! month, means of an hour for a year.
 //!
-//! Each count of all servers is one row in `samples`. When an hour is over, it goes into the three tiers of `history`,
-//! where a row holds an hour, a day or thirty days of one series. So a count costs a few pages, however many servers
-//! there are, and a plot costs a few rows. Times come in as arguments: a year passes in a test's moment.
+//! A count of all servers is a row in `samples` for each 256 of them. When an hour is over, it goes into the three tiers of
+//! `history`, where a row holds an hour, a day or thirty days of one series. So a count costs a few pages, however many
+//! servers there are, and a plot costs a few rows. Times come in as arguments: a year passes in a test's moment.
 
 mod read;
 mod record;
@@ -21,6 +21,9 @@ pub struct Settings {
     /// The file may have this many bytes; beyond, the oldest history goes. 0: no history.
     pub bytes_max: u64,
 }
+
+/// Where a game's name is asked for: all games together, a series like others.
+pub const ALL_GAMES: &str = "";
 
 const HOUR_S: u64 = 3_600;
 const DAY_S: u64 = 24 * HOUR_S;

@@ -111,7 +111,7 @@ impl Reader {
         range: Range,
         now_ms: u64,
     ) -> rusqlite::Result<Vec<Option<History>>> {
-        let connection = sqlite::open_to_read(&self.path)?;
+        let connection = self.open()?;
         let ids = servers.iter().map(|(game, address)| series_id(&connection, game, &address.to_string()));
         let ids: Vec<Option<u32>> = ids.collect::<rusqlite::Result<_>>()?;
         let mut all = points(&connection, ids.iter().flatten().copied(), range, now_ms)?;
@@ -119,26 +119,19 @@ impl Reader {
         Ok(ids.into_iter().map(&mut history).collect())
     }
 
-    /// The whole game: all its players, and how many servers.
+    /// The whole game: all its players, and how many servers. [`ALL_GAMES`](super::ALL_GAMES) are one game here.
     pub fn game(&self, game: &str, range: Range, now_ms: u64) -> rusqlite::Result<Option<History>> {
-        let connection = sqlite::open_to_read(&self.path)?;
+        let connection = self.open()?;
         let Some(id) = series_id(&connection, game, "")? else { return Ok(None) };
         let series = points(&connection, [id], range, now_ms)?.remove(&id).unwrap_or_default();
         Ok(Some(range.history(now_ms, series.into_values())))
     }
 
-    /// All games together. None: nothing was ever counted.
-    pub fn all_games(&self, range: Range, now_ms: u64) -> rusqlite::Result<Option<History>> {
+    /// A connection that sees one state of the file, whatever is written meanwhile.
+    fn open(&self) -> rusqlite::Result<Connection> {
         let connection = sqlite::open_to_read(&self.path)?;
-        let mut select = connection.prepare("SELECT id FROM series WHERE address = ''")?;
-        let ids: Vec<u32> = select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-        let mut sums: BTreeMap<u64, Point> = BTreeMap::new();
-        for point in
-            points(&connection, ids.iter().copied(), range, now_ms)?.into_values().flat_map(BTreeMap::into_values)
-        {
-            sums.entry(point.at_s).and_modify(|sum| *sum = sum.plus(&point)).or_insert(point);
-        }
-        Ok((!ids.is_empty()).then(|| range.history(now_ms, sums.into_values())))
+        connection.execute_batch("BEGIN")?;
+        Ok(connection)
     }
 }
 

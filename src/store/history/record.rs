@@ -6,7 +6,7 @@ use std::ops::{Range, RangeInclusive};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::series::{self, Counted, Point};
-use super::{HOUR_S, Settings, TIERS, Tier};
+use super::{ALL_GAMES, HOUR_S, Settings, TIERS, Tier};
 use crate::model::Server;
 use crate::registry::view::View;
 
@@ -54,7 +54,11 @@ impl Recorder {
             let players_x10 = server.players_current.map(|players| u32::from(players) * 10);
             counted.push((series, players_x10, 100));
         }
-        for (game, (players, servers)) in self.totals(connection, view, at_s)? {
+        let all = view.games().fold((0, 0), |(players, servers), server| {
+            (players + u64::from(server.players_current.unwrap_or(0)), servers + 1)
+        });
+        let totals = self.totals(connection, view, at_s)?;
+        for (game, (players, servers)) in totals.into_iter().chain([(ALL_GAMES.to_string(), all)]) {
             let series = series_of(connection, &game, "", at_s)?;
             let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
             counted.push((series, Some(narrow(players * 10)), narrow(servers * 100)));
@@ -162,7 +166,8 @@ fn series_of(connection: &Connection, game: &str, address: &str, at_s: u64) -> r
 /// The games of the last week.
 fn known_games(connection: &Connection, at_s: u64) -> rusqlite::Result<BTreeSet<String>> {
     let since_s = at_s.saturating_sub(7 * super::DAY_S) as i64;
-    let mut select = connection.prepare("SELECT game FROM series WHERE address = '' AND last >= ?1 LIMIT ?2")?;
+    let sql = "SELECT game FROM series WHERE address = '' AND game <> '' AND last >= ?1 LIMIT ?2";
+    let mut select = connection.prepare(sql)?;
     let games = select.query_map([since_s, GAMES_MAX as i64], |row| row.get(0))?;
     games.collect()
 }

@@ -29,12 +29,6 @@ impl Point {
     pub fn count(&self) -> f64 {
         f64::from(self.count_x100) / 100.0
     }
-
-    /// Both together, at the time of this one.
-    pub fn plus(&self, other: &Point) -> Point {
-        let players = [self.players_x10, other.players_x10].into_iter().flatten().reduce(u32::saturating_add);
-        Point { players_x10: players, count_x100: self.count_x100.saturating_add(other.count_x100), ..*self }
-    }
 }
 
 /// Means over steps. `times` are all times at which was counted, so that an absence lowers the count; points and times

@@ -130,15 +130,18 @@ fn a_game_without_servers_has_none_and_not_nothing() {
 fn all_games_together() {
     let mut book = Book::new("together", 60, 1 << 30);
     let now_ms = (T + 300) * 1_000;
-    assert_eq!(book.reader().all_games(Range::Day, now_ms).unwrap(), None);
+    assert_eq!(book.reader().game(ALL_GAMES, Range::Day, now_ms).unwrap(), None);
     book.count(T, &[(1, Some(3)), (2, None)]);
     let other = Server::new(address(5), Game::Known("chess"), Proof::Cookie, 0, &Facts::default());
     let mut servers = view(&[(1, Some(4))]).servers;
     servers.push(Arc::new(other));
     book.recorder.count(&book.connection, &View::new(2, 0, servers), now_ms, book.settings).unwrap();
-    let together = book.reader().all_games(Range::Day, now_ms).unwrap().unwrap().points;
+    book.recorder = Recorder::default(); // a restart
+    book.recorder.count(&book.connection, &View::new(3, 0, Vec::new()), now_ms + 60_000, book.settings).unwrap();
+    let together = book.reader().game(ALL_GAMES, Range::Day, now_ms + 60_000).unwrap().unwrap().points;
     let point = |at_s, players_x10, count_x100| Point { at_s, players_x10: Some(players_x10), count_x100 };
-    assert_eq!(together, [point(T, 30, 200), point(T + 300, 40, 200)]);
+    assert_eq!(together, [point(T, 30, 200), point(T + 300, 40, 200), point(T + 360, 0, 0)]);
+    assert_eq!(book.rows("SELECT count(*) FROM series WHERE address = ''"), 3);
 }
 
 #[test]
@@ -159,7 +162,7 @@ fn a_year_is_thinned_and_forgotten_in_time() {
     assert_eq!(book.rows("SELECT count(*) FROM samples"), 1, "only the hour that is under way");
     let one = (7, Range::Year);
     assert_eq!(book.reader().server("tanks", address(one.0), one.1, now_s * 1_000).unwrap(), None);
-    assert_eq!(book.rows("SELECT count(*) FROM series"), 2, "the server and its game");
+    assert_eq!(book.rows("SELECT count(*) FROM series"), 3, "the server, its game and all games");
     assert!(book.used_bytes() < 256 << 10, "{}", book.used_bytes());
 }
 
