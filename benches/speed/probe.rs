@@ -1,6 +1,6 @@
 //! What it costs to ask servers again and again: pretend netPanzer games, each asked for its proof and its status.
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::measure::{cpu, verdict};
@@ -14,12 +14,23 @@ const FOR: Duration = Duration::from_secs(20);
 /// All of them get listed within this time, unless something is broken.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Ended with the benchmark, however that ends.
+struct Games(Child);
+
+impl Drop for Games {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 pub fn run() {
     let server = Server::start(&[EVERY, "guard.max_servers_per_ip=65535"]);
     let master = format!("netpanzer://{}", server.address("netpanzer.listen"));
     let mut games = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
     games.args(["simulate", "netpanzer", "--count", &SERVERS.to_string(), "--announce", &master]);
-    let mut games = games.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let games = games.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let _games = Games(games);
     let began = Instant::now();
     let listed = || server.json("/readyz")["servers"].as_u64().unwrap() as u32;
     while listed() < SERVERS && began.elapsed() < PATIENCE {
@@ -30,8 +41,6 @@ pub fn run() {
     std::thread::sleep(FOR);
     let share = (cpu(server.id()) - before).as_secs_f64() / began.elapsed().as_secs_f64();
     assert_eq!(listed(), SERVERS, "some were taken for silent");
-    let _ = games.kill();
-    let _ = games.wait();
     println!("{SERVERS} servers asked every 3 s, as many questions as to 100,000 every 30 s; all stay listed");
     verdict("  share of a core", share, share <= 1.0, "at most 1");
 }
