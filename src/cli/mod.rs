@@ -7,9 +7,11 @@ mod doctor;
 mod export;
 mod list;
 mod query;
+mod screen;
 mod serve;
 mod shown;
 mod simulate;
+mod watch;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -47,6 +49,8 @@ enum Command {
     List(list::Arguments),
     /// Ask game servers about themselves
     Query(query::Arguments),
+    /// Follow a master's list as it changes
+    Watch(watch::Arguments),
     /// Write a master's list, with every server asked, to XML and JSON files
     Export(export::Arguments),
     /// Run pretend game servers, to try launchers and masters with
@@ -99,6 +103,7 @@ pub fn run() -> ExitCode {
         Command::Config(arguments) => config::run(&arguments),
         Command::List(arguments) => list::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
+        Command::Watch(arguments) => watch::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -1,8 +1,9 @@
-//! What `list` and `query` have in common: how fast to ask, which servers to show, in which order and form.
+//! What `list`, `query` and `watch` have in common: how fast to ask, which servers to show, in which order and form.
 
 use std::cmp::Reverse;
 use std::io::Write;
 
+use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Exit, Failure};
@@ -34,10 +35,13 @@ impl Asking {
         if let Ok(style) = ProgressStyle::with_template("asking {bar:40} {pos}/{len} {elapsed}") {
             bar.set_style(style);
         }
-        let pace = Pace { per_second: self.rate, in_flight: self.in_flight as usize };
-        let result = ask_all(found, pace, || bar.inc(1)).await;
+        let result = ask_all(found, self.pace(), || bar.inc(1)).await;
         bar.finish_and_clear();
         result.map_err(|error| Failure::new(Exit::Network, format!("cannot ask over UDP: {error}")))
+    }
+
+    pub fn pace(&self) -> Pace {
+        Pace { per_second: self.rate, in_flight: self.in_flight as usize }
     }
 }
 
@@ -46,6 +50,13 @@ pub struct Shown {
     /// How to write the servers
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
+    #[command(flatten)]
+    chosen: Chosen,
+}
+
+/// Which servers, and in which order.
+#[derive(Clone, Default, clap::Args)]
+pub struct Chosen {
     /// Sort by this; players: most first, ping: nearest first
     #[arg(long, value_enum, value_name = "KEY")]
     sort: Option<Sort>,
@@ -57,8 +68,8 @@ pub struct Shown {
     not_full: bool,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Sort {
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sort {
     Name,
     Players,
     Map,
@@ -69,31 +80,71 @@ enum Sort {
     Address,
 }
 
+impl Chosen {
+    pub fn passes(&self, server: &Found) -> bool {
+        (!self.not_empty || server.is_not_empty()) && (!self.not_full || server.is_not_full())
+    }
+
+    /// Leaves out, and sorts.
+    pub fn choose(&self, found: &mut Vec<Found>) {
+        found.retain(|server| self.passes(server));
+        if let Some(sort) = self.sort {
+            sort.apply(found);
+        }
+    }
+
+    pub fn sort(&self) -> Option<Sort> {
+        self.sort
+    }
+
+    pub fn toggle_not_empty(&mut self) {
+        self.not_empty = !self.not_empty;
+    }
+
+    pub fn toggle_not_full(&mut self) {
+        self.not_full = !self.not_full;
+    }
+
+    /// What is left out, in words.
+    pub fn words(&self) -> &'static str {
+        match (self.not_empty, self.not_full) {
+            (false, false) => "",
+            (true, false) => ", not empty",
+            (false, true) => ", not full",
+            (true, true) => ", not empty, not full",
+        }
+    }
+}
+
 impl Shown {
     /// Leaves out, sorts, and writes to stdout.
     pub fn print(&self, mut found: Vec<Found>) {
-        if self.not_empty {
-            found.retain(Found::is_not_empty);
-        }
-        if self.not_full {
-            found.retain(Found::is_not_full);
-        }
-        if let Some(sort) = self.sort {
-            sort.apply(&mut found);
-        }
+        self.chosen.choose(&mut found);
         // Whoever reads may stop reading; that is no error of ours.
         let _ = std::io::stdout().write_all(export::write(self.format, &found).as_bytes());
     }
 
     /// Whether what is asked for can only be told by the servers themselves.
     pub fn needs_facts(&self) -> bool {
-        self.not_empty || self.not_full
+        self.chosen.not_empty || self.chosen.not_full
     }
 }
 
 impl Sort {
+    /// As it is called on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+    }
+
+    /// The one after it; after the last comes the first.
+    pub fn next(self) -> Sort {
+        let all = Sort::value_variants();
+        let place = all.iter().position(|sort| *sort == self).unwrap_or(0);
+        all.get(place + 1).or(all.first()).copied().unwrap_or(self)
+    }
+
     /// Unknown comes last; what is equal stays in its order.
-    fn apply(self, found: &mut [Found]) {
+    pub fn apply(self, found: &mut [Found]) {
         let text = |text: &str| (text.is_empty(), text.to_lowercase());
         match self {
             Sort::Name => found.sort_by_cached_key(|server| text(&server.facts.name)),

@@ -1,8 +1,8 @@
 //! The tool in a player's hands: fetches masters' lists, asks game servers, pretends to be some. It drives the protocols'
 //! cards over sockets and knows nothing of the master's own rooms.
 //!
-//! [`place`] reads typed addresses, [`list`] fetches a master's list, [`query`] asks many servers at once, [`simulate`]
-//! pretends to be servers and [`heartbeat`] announces them.
+//! [`place`] reads typed addresses, [`list`] fetches a master's list, [`watch`] again and again, [`query`] asks many servers
+//! at once, [`simulate`] pretends to be servers and [`heartbeat`] announces them.
 
 pub mod announce;
 pub mod ask_one;
@@ -14,6 +14,7 @@ pub mod query;
 pub mod rallypoint;
 pub mod simulate;
 pub mod url;
+pub mod watch;
 
 use crate::model::{Address, Facts, Game};
 use crate::protocols::{Listed, hyperbol};
@@ -82,6 +83,15 @@ impl Found {
     /// Whether somebody is known to play there.
     pub fn is_not_empty(&self) -> bool {
         self.facts.players_current.is_some_and(|players| players > 0)
+    }
+
+    /// How many play, of how many; empty where nobody knows.
+    pub fn players(&self) -> String {
+        match (self.facts.players_current, self.facts.players_max) {
+            (Some(players), Some(most)) => format!("{players}/{most}"),
+            (Some(players), None) => players.to_string(),
+            _ => String::new(),
+        }
     }
 
     /// Whether there is room for one more, as far as is known.

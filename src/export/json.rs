@@ -14,6 +14,16 @@ struct Document<'a> {
 }
 
 #[derive(Serialize)]
+struct Event<'a> {
+    at: &'a str,
+    event: &'a str,
+    /// Why it did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<&'a str>,
+    server: Row<'a>,
+}
+
+#[derive(Serialize)]
 struct Row<'a> {
     game: &'a str,
     address: String,
@@ -49,6 +59,12 @@ pub fn write(servers: &[Found]) -> String {
     let document = Document { total: servers.len(), servers };
     // Plain structs, written to memory: this cannot fail.
     serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
+}
+
+/// One server and what became of it, in a line.
+pub fn event(at: &str, event: &str, found: &Found) -> String {
+    let line = Event { at, event, fault: found.failure(), server: row(found) };
+    serde_json::to_string(&line).unwrap_or_default()
 }
 
 fn row(found: &Found) -> Row<'_> {

@@ -44,14 +44,20 @@ pub fn write(servers: &[Found]) -> String {
     if rows == 0 { String::new() } else { table.trim_fmt() + "\n" }
 }
 
+/// What there is to say of one server, in a line that goes on after its address.
+pub fn line(found: &Found) -> String {
+    let facts = &found.facts;
+    let fault = found.failure().map(|why| format!("({why})"));
+    let told = [found.players().as_str(), &cut(&facts.map), &cut(&facts.mode), &cut(&facts.name)]
+        .map(str::to_string)
+        .into_iter()
+        .chain(fault);
+    told.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" | ")
+}
+
 fn row(found: &Found, with_game: bool) -> Row {
     let facts = &found.facts;
-    let players = match (facts.players_current, facts.players_max) {
-        (Some(players), Some(most)) => format!("{players}/{most}"),
-        (Some(players), None) => players.to_string(),
-        _ => String::new(),
-    };
-    let players = Cell::new(players);
+    let players = Cell::new(found.players());
     let players = if found.is_not_empty() { players.fg(Color::Green) } else { players };
     let ping = found.rtt_us.map(|rtt_us| format!("{} ms", rtt_us.div_ceil(1000)));
     let lock = if facts.password == Some(true) { " (password)" } else { "" };

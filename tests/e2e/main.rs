@@ -24,3 +24,4 @@ mod real_programs;
 mod store;
 mod support;
 mod tools;
+mod watch;
