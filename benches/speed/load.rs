@@ -1,4 +1,4 @@
-//! Many pretend Iceball servers at once. Each has an address of its own in 127.0.0.0/8, but all share a few sockets:
+//! Many pretend servers at once, Iceball's or, to compare, those of another master. Each has an address of its own in 127.0.0.0/8, but all share a few sockets:
 //! the source address is chosen with every call, so a million of them need no million sockets.
 //!
 //! A window of announcements is under way, every `MSOK` is answered with its `HSHK`, and what was not answered is sent
@@ -19,11 +19,11 @@ use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt,
 };
 use nix::unistd::Pid;
-use rallypoint::protocols::REPLY_BYTES_MAX;
 use rallypoint::protocols::iceball::wire::{self, Announcement, Version};
 
 /// Announcements under way.
 const WINDOW: usize = 512;
+const GENTLE_WINDOW: usize = 128;
 /// Datagrams sent or received with one call.
 const BATCH: usize = 64;
 /// What has not been answered for this long is sent again.
@@ -56,6 +56,14 @@ pub struct Say {
     pub players: u16,
 }
 
+/// What the servers speak.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    Iceball,
+    /// Xash3D's: a challenge, and the server's data with its answer. Its master knows a server by its source port.
+    Xash,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Driven {
     /// Announcements that were answered, and the answers handed back.
@@ -83,7 +91,24 @@ pub fn jumping(ips: u32, per_ip: u16) -> impl Iterator<Item = Visit> {
 pub fn drive(master: SocketAddr, say: Say, hold: Option<u32>, visits: impl Iterator<Item = Visit>) -> Driven {
     let SocketAddr::V4(master) = master else { panic!("{master} is not IPv4") };
     let hold = hold.map(|pid| Pid::from_raw(pid as i32));
-    Driver::new(master, say, hold).run(visits)
+    Driver::new(UdpSocket::bind("0.0.0.0:0").unwrap(), master, say, hold).run(visits)
+}
+
+/// The same with few announcements under way, from one socket that stays: a comparison with a master that has one small
+/// receive buffer.
+pub fn drive_gently(
+    socket: &UdpSocket,
+    dialect: Dialect,
+    master: SocketAddr,
+    say: Say,
+    hold: Option<u32>,
+    visits: impl Iterator<Item = Visit>,
+) -> Driven {
+    let SocketAddr::V4(master) = master else { panic!("{master} is not IPv4") };
+    let hold = hold.map(|pid| Pid::from_raw(pid as i32));
+    let mut driver = Driver::new(socket.try_clone().unwrap(), master, say, hold);
+    (driver.dialect, driver.window) = (dialect, GENTLE_WINDOW);
+    driver.run(visits)
 }
 
 /// What an address has not been answered yet.
@@ -96,6 +121,8 @@ struct Driver {
     socket: UdpSocket,
     master: SockaddrIn,
     say: Say,
+    dialect: Dialect,
+    window: usize,
     hold: Option<Pid>,
     send_headers: MultiHeaders<SockaddrIn>,
     receive_headers: MultiHeaders<SockaddrIn>,
@@ -103,13 +130,12 @@ struct Driver {
     waiting: HashMap<u32, Waiting>,
     under_way: usize,
     /// What is to be handed back, and from where.
-    handshakes: Vec<(u32, ArrayVec<u8, REPLY_BYTES_MAX>)>,
+    handshakes: Vec<(u32, ArrayVec<u8, 256>)>,
     driven: Driven,
 }
 
 impl Driver {
-    fn new(master: SocketAddrV4, say: Say, hold: Option<Pid>) -> Driver {
-        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    fn new(socket: UdpSocket, master: SocketAddrV4, say: Say, hold: Option<Pid>) -> Driver {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
         setsockopt(&socket, sockopt::Ipv4PacketInfo, &true).unwrap();
@@ -118,6 +144,8 @@ impl Driver {
             socket,
             master: master.into(),
             say,
+            dialect: Dialect::Iceball,
+            window: WINDOW,
             hold,
             send_headers: headers(),
             receive_headers: headers(),
@@ -135,7 +163,7 @@ impl Driver {
         loop {
             self.signal(Signal::SIGSTOP);
             self.hand_back();
-            while self.under_way < WINDOW
+            while self.under_way < self.window
                 && let Some(visit) = visits.next()
             {
                 self.announce(&visit);
@@ -168,6 +196,10 @@ impl Driver {
     }
 
     fn announce(&mut self, visit: &Visit) {
+        if self.dialect == Dialect::Xash {
+            let slices = [[IoSlice::new(XASH_CHALLENGE)]];
+            return send(&self.socket, &mut self.send_headers, self.master, visit.ip, &slices);
+        }
         let mut datagram = announcement(self.say.texts);
         let datagrams: Vec<_> = (visit.ports.clone())
             .map(|port| {
@@ -205,9 +237,15 @@ impl Driver {
         let answers: ArrayVec<_, BATCH> =
             received.map(|message| (asked_by(message.cmsgs().unwrap()), message.bytes)).collect();
         for ((ip, size), buffer) in answers.iter().zip(self.buffers.iter_mut()) {
-            assert!(buffer[..*size].starts_with(&wire::ACCEPTED), "{:?}", &buffer[..*size]);
-            buffer[..4].copy_from_slice(&wire::HANDSHAKE);
-            self.handshakes.push((*ip, buffer[..*size].try_into().unwrap()));
+            let answer = match self.dialect {
+                Dialect::Iceball => {
+                    assert!(buffer[..*size].starts_with(&wire::ACCEPTED), "{:?}", &buffer[..*size]);
+                    buffer[..4].copy_from_slice(&wire::HANDSHAKE);
+                    buffer[..*size].try_into().unwrap()
+                }
+                Dialect::Xash => xash_server(&buffer[..*size], self.say.players),
+            };
+            self.handshakes.push((*ip, answer));
             // An answer to something that was sent twice may come twice.
             if let Some(waiting) = self.waiting.get_mut(ip) {
                 self.driven.pairs += 1;
@@ -231,6 +269,20 @@ impl Driver {
         }
         self.handshakes.clear();
     }
+}
+
+/// What a Xash3D server asks for first, with a number of its own.
+const XASH_CHALLENGE: &[u8] = b"q\xff\x01\x02\x03\x04";
+
+/// What it says of itself, with the number that it was given.
+fn xash_server(answer: &[u8], players: u16) -> ArrayVec<u8, 256> {
+    let number = answer.strip_prefix(b"\xff\xff\xff\xffs\n").and_then(|rest| rest.first_chunk::<4>()).unwrap();
+    let text = format!(
+        "0\n\\protocol\\49\\challenge\\{}\\players\\{players}\\max\\64\\bots\\0\\gamedir\\valve\\map\\crossfire\\type\\d\
+         \\password\\0\\os\\l\\secure\\0\\lan\\0\\version\\0.20\\region\\255\\product\\valve\\nat\\0\n",
+        u32::from_le_bytes(*number)
+    );
+    text.as_bytes().try_into().unwrap()
 }
 
 /// Which of our addresses a datagram was sent to.

@@ -1,7 +1,7 @@
 //! How fast and how small the real program is, always against something that this machine runs in the same minutes:
 //! an absolute number says more about the machine than about the program. docs/benchmarks.md says how to read it.
 //!
-//! `cargo bench --bench speed -- [iceball] [memory] [http] [lists] [probe] [store] [cluster]`; all of them without a name.
+//! `cargo bench --bench speed -- [iceball] [xash] [memory] [http] [lists] [probe] [store] [cluster]`; all of them without a name.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -15,6 +15,7 @@ mod measure;
 mod memory;
 mod probe;
 mod store;
+mod xash;
 // Starting programs and talking to them is what the end-to-end tests do; not all of theirs is needed here.
 #[allow(dead_code)]
 #[path = "../../tests/e2e/machines.rs"]
@@ -28,6 +29,7 @@ mod support;
 
 const ALL: &[(&str, fn())] = &[
     ("iceball", iceball::run),
+    ("xash", xash::run),
     ("memory", memory::run),
     ("http", http::run),
     ("lists", lists::run),
