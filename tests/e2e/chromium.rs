@@ -179,22 +179,32 @@ impl Drop for Browser {
     }
 }
 
-/// The driver on a port that the system chooses.
+/// The driver on a port that the system chooses. It wants the same one of IPv4 and of IPv6, and ends where the second is
+/// taken: then it gets another try.
 fn start_driver() -> (Child, u16) {
-    let mut driver = Command::new("chromedriver")
-        .arg("--port=0")
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("chromedriver, from Debian's chromium-driver");
-    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
-    let started =
-        lines.find_map(|line| line.unwrap().split_once("successfully on port ").map(|(_, port)| port.to_string()));
-    // It goes on writing now and then: somebody has to read.
-    std::thread::spawn(move || lines.for_each(drop));
-    (driver, started.unwrap().trim_end_matches('.').parse().unwrap())
+    let mut said = String::new();
+    for _ in 0..10 {
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver, from Debian's chromium-driver");
+        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        for line in lines.by_ref().map_while(Result::ok) {
+            if let Some((_, port)) = line.split_once("successfully on port ") {
+                // It goes on writing now and then: somebody has to read.
+                std::thread::spawn(move || lines.for_each(drop));
+                return (driver, port.trim_end_matches('.').parse().unwrap());
+            }
+            said.push_str(&line);
+        }
+        let _ = driver.kill();
+        let _ = driver.wait();
+    }
+    panic!("chromedriver does not start: {said}");
 }
 
 /// A command of the browser's own protocol.
