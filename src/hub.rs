@@ -2,7 +2,7 @@
 //! hub's own bounded pace, so that neither readers nor a storm of changes can take the machine from the writers.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -201,6 +201,11 @@ impl Hub {
         self.registry().lives(from, most, now, out)
     }
 
+    /// How many slots there are to ask for lives.
+    pub fn slots(&self) -> usize {
+        self.registry().slots()
+    }
+
     /// The newest published view.
     pub fn view(&self) -> Arc<View> {
         self.view.load_full()
@@ -214,7 +219,8 @@ impl Hub {
         // Whoever finds somebody at work takes what was there before, if there is something.
         let mut kept = match cell.kept.try_lock() {
             Ok(kept) => kept,
-            Err(_) => match cell.last.load_full() {
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => match cell.last.load_full() {
                 Some(last) => return last,
                 None => cell.kept.lock().unwrap_or_else(PoisonError::into_inner),
             },

@@ -1,6 +1,6 @@
 //! `rallypoint watch`: a master's list, live: a screen on a terminal, a line for every change otherwise.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::pin::pin;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -53,20 +53,29 @@ enum Format {
     Json,
 }
 
+const DAY: Duration = Duration::from_secs(86_400);
+
 /// Not more often than every second: others want to be served as well.
 fn every(text: &str) -> Result<Duration, String> {
     let every = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if every < Duration::from_secs(1) { Err("must be a second at the least".into()) } else { Ok(every) }
+    if every < Duration::from_secs(1) {
+        return Err("must be a second at the least".into());
+    }
+    if every > DAY { Err("must be a day at the most".into()) } else { Ok(every) }
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     run_async(async {
-        let first = look(arguments).await;
+        let mut stop = pin!(stop_signal()?);
+        let first = tokio::select! {
+            first = look(arguments) => first,
+            () = &mut stop => return Ok(()),
+        };
         let first = first.map_err(|error| Failure::new(exit_of(&error), format!("{}: {error}", arguments.url)))?;
         if std::io::stdout().is_terminal() {
-            on_screen(arguments, first).await
+            on_screen(arguments, first, stop).await
         } else {
-            in_lines(arguments, first).await
+            in_lines(arguments, first, stop).await
         }
     })
 }
@@ -77,8 +86,11 @@ async fn look(arguments: &Arguments) -> Result<Vec<Found>, ListError> {
 }
 
 /// A line for every change, to stdout.
-async fn in_lines(arguments: &Arguments, first: Vec<Found>) -> Result<(), Failure> {
-    let mut stop = pin!(stop_signal()?);
+async fn in_lines(
+    arguments: &Arguments,
+    first: Vec<Found>,
+    mut stop: impl Future<Output = ()> + Unpin,
+) -> Result<(), Failure> {
     let mut changes = Changes::default();
     let mut found = Ok(first);
     let mut failing = false;
@@ -86,15 +98,17 @@ async fn in_lines(arguments: &Arguments, first: Vec<Found>) -> Result<(), Failur
         match found {
             Ok(mut servers) => {
                 if std::mem::take(&mut failing) {
-                    eprintln!("{}: is there again", arguments.url);
+                    tell(&format!("{}: is there again", arguments.url));
                 }
                 arguments.chosen.choose(&mut servers);
-                if !write_lines(arguments.format, &changes.since_last(servers)) {
-                    return Ok(()); // nobody reads any more
+                match write_lines(arguments.format, &changes.since_last(servers)) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()), // nobody reads any more
+                    Err(error) => return Err(Failure::new(Exit::Failed, format!("cannot write: {error}"))),
                 }
             }
             // Told once; what was known stays.
-            Err(error) if !std::mem::replace(&mut failing, true) => eprintln!("{}: {error}", arguments.url),
+            Err(error) if !std::mem::replace(&mut failing, true) => tell(&format!("{}: {error}", arguments.url)),
             Err(_) => {}
         }
         tokio::select! {
@@ -108,8 +122,12 @@ async fn in_lines(arguments: &Arguments, first: Vec<Found>) -> Result<(), Failur
     }
 }
 
-/// Whether somebody still reads.
-fn write_lines(format: Format, news: &[(What, Found)]) -> bool {
+/// Nobody may be listening.
+fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+fn write_lines(format: Format, news: &[(What, Found)]) -> std::io::Result<()> {
     let at = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let line = |(what, server): &(What, Found)| match format {
         Format::Text => format!("{at} {:<7} {} {}\n", what.name(), server.url(), table::line(server)),
@@ -117,17 +135,24 @@ fn write_lines(format: Format, news: &[(What, Found)]) -> bool {
     };
     let text: String = news.iter().map(line).collect();
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
 }
 
-async fn on_screen(arguments: &Arguments, first: Vec<Found>) -> Result<(), Failure> {
+async fn on_screen(
+    arguments: &Arguments,
+    first: Vec<Found>,
+    mut stop: impl Future<Output = ()> + Unpin,
+) -> Result<(), Failure> {
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, format!("the terminal: {error}"));
-    let mut stop = pin!(stop_signal()?);
     // Keys are waited for on a thread that ends with the program.
     let (sender, mut events) = mpsc::channel(16);
     std::thread::spawn(move || while event::read().is_ok_and(|event| sender.blocking_send(event).is_ok()) {});
     let mut screen = Screen::new(arguments.url.to_string(), &arguments.chosen, first);
-    let mut terminal = ratatui::try_init().map_err(cannot)?;
+    let mut terminal = ratatui::try_init().map_err(|error| {
+        ratatui::restore(); // it may have come halfway
+        cannot(error)
+    })?;
     let mut next = Instant::now() + arguments.every;
     let mut looking = None;
     let result = loop {
@@ -166,6 +191,7 @@ mod tests {
     fn not_too_often() {
         assert_eq!(every("90s"), Ok(Duration::from_secs(90)));
         assert!(every("100ms").unwrap_err().contains("a second"));
+        assert!(every("500000y").unwrap_err().contains("a day"));
         assert!(every("soon").is_err());
     }
 }

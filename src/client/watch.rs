@@ -1,11 +1,12 @@
 //! A master's list over time: fetched again and again, and what came, changed and went between two times.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::list::{ListError, list};
 use super::query::{Pace, ask_all};
 use super::{Found, Place};
-use crate::model::Address;
+use crate::model::{Address, Details, Facts};
 
 /// What became of a server since the time before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,20 @@ impl Changes {
 
 /// Whether a reader would see no difference. A round trip is another each time, and no news.
 fn says_the_same(a: &Found, b: &Found) -> bool {
-    a.facts == b.facts && a.official == b.official && a.flavor == b.flavor && a.failure() == b.failure()
+    without_pings(a) == without_pings(b)
+        && a.official == b.official
+        && a.flavor == b.flavor
+        && a.failure() == b.failure()
+}
+
+fn without_pings(server: &Found) -> Facts<'static> {
+    let mut facts = server.facts.clone();
+    facts.details = facts.details.map(|details| {
+        let mut details = Details::clone(&details);
+        details.players.iter_mut().for_each(|player| player.ping = None);
+        Arc::new(details)
+    });
+    facts
 }
 
 /// Whether a server is what somebody is looking for: its name, map, mode, game or address has the text in it.
@@ -76,7 +90,7 @@ pub fn has_text(server: &Found, text: &str) -> bool {
 mod tests {
     use super::*;
     use crate::client::State;
-    use crate::model::{Facts, Game};
+    use crate::model::{Game, Player};
 
     fn server(port: u16, players: u16) -> Found {
         let facts = Facts { name: format!("Server {port}").into(), players_current: Some(players), ..Facts::default() };
@@ -96,6 +110,17 @@ mod tests {
         let silent = Found { state: State::Failed("no answer".into()), ..server(2, 1) };
         assert_eq!(told(vec![silent.clone(), server(3, 0)]), [(What::Changed, 2), (What::Came, 3), (What::Went, 1)]);
         assert_eq!(told(vec![silent, server(3, 0)]), []);
+    }
+
+    #[test]
+    fn a_players_ping_is_no_news() {
+        let pinged = |ping| {
+            let player = Player { name: "Ann".into(), ping: Some(ping), ..Player::default() };
+            let details = Some(Arc::new(Details { players: vec![player], rules: Vec::new() }));
+            Found { facts: Facts { details, ..Facts::default() }, ..server(1, 0) }
+        };
+        assert!(says_the_same(&pinged(30), &pinged(31)));
+        assert!(!says_the_same(&pinged(30), &server(1, 0)));
     }
 
     #[test]

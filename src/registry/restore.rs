@@ -14,13 +14,18 @@ pub struct Life {
 }
 
 impl Registry {
+    /// How many slots there are, in use or not.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Appends when the lives of the listed servers in up to `most` slots end, from slot `from` on; tells where to go
     /// on, or None at the end.
     pub fn lives(&self, from: usize, most: usize, now: Now, out: &mut Vec<Life>) -> Option<usize> {
         let slots = self.slots.iter().skip(from).take(most);
         out.extend(slots.filter(|slot| slot.listed && slot.server.is_some()).map(|slot| Life {
             address: slot.address,
-            ends_at_ms: now.unix_ms + slot.end_ms.saturating_sub(now.mono_ms),
+            ends_at_ms: (now.unix_ms + slot.end_ms).saturating_sub(now.mono_ms),
             proven_at_ms: slot.proven_at_ms,
         }));
         let next = from + most;

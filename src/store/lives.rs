@@ -71,8 +71,15 @@ impl Sweep {
             (self.before_ms, self.began_ms, self.part) = (self.began_ms, now.mono_ms, 0);
         }
         let in_one_go = self.part == 0;
-        let parts = hub.view().servers.len().div_ceil(PART);
+        let parts = hub.slots().div_ceil(PART);
         let most = if whole || is_first { usize::MAX } else { PARTS_MIN.max(parts.div_ceil(GOES_MAX)) };
+        // Where all slots have their turn now, they say it themselves.
+        let is_whole_round = in_one_go && parts <= most;
+        if !proven.is_empty() && !is_whole_round {
+            self.rows += 1;
+            write_part(connection, -self.rows, &encode(proven))?;
+            self.recent.push_back((-self.rows, now.mono_ms));
+        }
         for _ in 0..most {
             self.lives.clear();
             let next = hub.lives(self.part * PART, PART, now, &mut self.lives);
@@ -82,10 +89,10 @@ impl Sweep {
                 return self.end_round(connection, now, whole, in_one_go);
             }
         }
-        if !proven.is_empty() {
-            self.rows += 1;
-            write_part(connection, -self.rows, &encode(proven))?;
-            self.recent.push_back((-self.rows, now.mono_ms));
+        // Known before the round is over: it takes longer than one that was done in one go.
+        let expected_ms = 3 * parts.div_ceil(most) as u64 * GO_MS;
+        if self.lag_ms.is_some_and(|known_ms| expected_ms > known_ms) {
+            self.set_lag(connection, expected_ms)?;
         }
         Ok(())
     }
@@ -121,7 +128,7 @@ impl Sweep {
 
 /// What a published server says of its own stamps.
 pub fn of(server: &Server) -> Life {
-    let ends_at_ms = server.last_seen_ms + u64::from(server.life_ms);
+    let ends_at_ms = server.last_seen_ms.saturating_add(server.life_ms.into());
     Life { address: server.address, ends_at_ms, proven_at_ms: server.proven_at_ms }
 }
 

@@ -4,8 +4,8 @@
 //! servers, and how far behind it may be (the lag):
 //!
 //! - After a clean stop the lag is none: lives end as if the program had not been down.
-//! - After a kill it is a second or two with up to two thousand servers. Lives are restored with that much more: nothing
-//!   that lives is lost, and nothing is listed longer than that beyond its life.
+//! - After a kill it is a second or two with up to two thousand servers: only what came in these is missing, and nothing is
+//!   listed longer than that beyond its life.
 //! - With more servers, or with no word on the lag, it is a quarter of a life: what was published as proven is in the file,
 //!   and a proof is published at the latest that long after the one before.
 
@@ -50,9 +50,10 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
     })?;
     let stamps = lives::read(connection)?;
     let lag_ms = lives::lag_ms(connection)?;
+    let now_ms = hub.clock.now().unix_ms;
     let newest = |server: Server| {
         let stamps = stamps.get(&server.address).copied();
-        up_to_date(server, stamps, lag_ms)
+        up_to_date(server, stamps, lag_ms, now_ms)
     };
     let mut servers: Vec<(Server, u64)> = servers.into_iter().map(newest).collect();
     // The registry hands out last what came first of those who are due at the same moment.
@@ -76,15 +77,21 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
 }
 
 /// The server with its newest stamps, and when its life ends.
-fn up_to_date(mut server: Server, stamps: Option<Stamps>, lag_ms: u64) -> (Server, u64) {
+fn up_to_date(mut server: Server, stamps: Option<Stamps>, lag_ms: u64, now_ms: u64) -> (Server, u64) {
     let life_ms = u64::from(server.life_ms);
     let mut ends_at_ms = server.last_seen_ms + life_ms;
     // Older than the row, it is that of an earlier server at this address.
     if let Some(stamps) = stamps.filter(|stamps| stamps.ends_at_ms >= ends_at_ms) {
         ends_at_ms = stamps.ends_at_ms;
-        // The end was rounded up.
-        server.last_seen_ms = server.last_seen_ms.max(ends_at_ms.saturating_sub(life_ms + 1_000));
         server.proven_at_ms = server.proven_at_ms.max(stamps.proven_at_ms);
+        if server.verified_by != Proof::Query {
+            // Its life counts from its proof; what is beyond that is the grace of an earlier restart.
+            let heard_ms = server.last_seen_ms.max(server.proven_at_ms + 1_000);
+            ends_at_ms = ends_at_ms.min(heard_ms + life_ms);
+        }
+        // The end was rounded up.
+        let seen_ms = ends_at_ms.saturating_sub(life_ms + 1_000).min(now_ms);
+        server.last_seen_ms = server.last_seen_ms.max(seen_ms);
     }
     let grace_ms = if lag_ms <= LAG_MAX_MS { lag_ms } else { life_ms / QUARTER };
     (server, ends_at_ms + grace_ms)
@@ -102,7 +109,7 @@ mod tests {
         server.life_ms = 120_000;
         let restored = |ends_at_ms: Option<u64>, lag_ms| {
             let stamps = ends_at_ms.map(|ends_at_ms| Stamps { ends_at_ms, proven_at_ms: ends_at_ms - 119_000 });
-            let (server, ends_at_ms) = up_to_date(server.clone(), stamps, lag_ms);
+            let (server, ends_at_ms) = up_to_date(server.clone(), stamps, lag_ms, u64::MAX);
             (ends_at_ms, server.last_seen_ms, server.proven_at_ms)
         };
         let row = (1_000_000, 1_000_000);
@@ -113,5 +120,10 @@ mod tests {
         assert_eq!(restored(Some(1_139_000), 3_000), (1_169_000, 1_018_000, 1_020_000));
         assert_eq!(restored(Some(9_139_000), 0), (9_139_000, 9_018_000, 9_020_000), "a row of long ago");
         assert_eq!(restored(Some(120_000), 0), (1_120_000, row.0, row.1), "older than the row");
+        let grace = Stamps { ends_at_ms: 1_150_000, proven_at_ms: 1_000_000 };
+        assert_eq!(up_to_date(server.clone(), Some(grace), 0, u64::MAX).1, 1_121_000, "no grace upon a grace");
+        let asked = Server { verified_by: Proof::Query, ..server.clone() };
+        let (asked, ends_at_ms) = up_to_date(asked, Some(grace), 0, 1_005_000);
+        assert_eq!((asked.last_seen_ms, ends_at_ms), (1_005_000, 1_150_000), "nothing is seen in the future");
     }
 }

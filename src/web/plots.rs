@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{RawQuery, State};
@@ -140,7 +140,12 @@ impl Plots {
 
     /// Draws what is missing, from the file; it blocks. Not while somebody else does, and not all the time: false then.
     pub fn draw(&self, missing: &Wanted, now_ms: u64) -> bool {
-        let Some(mut next) = self.turn.try_lock().ok().filter(|next| Instant::now() >= **next) else { return false };
+        let turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let Some(mut next) = Some(turn).filter(|next| Instant::now() >= **next) else { return false };
         let started = Instant::now();
         let rest = match self.try_draw(missing, now_ms) {
             Ok(()) => (started.elapsed() * REST).min(REST_MAX),
@@ -180,14 +185,18 @@ impl Plots {
 }
 
 impl Kept {
-    /// What is old goes first, and all of it where that is not enough.
+    /// What is old goes first, and the older half where that is not enough.
     fn make_room(&mut self, more: usize) {
         let now = Instant::now();
         if self.servers.len() + more > KEPT_MAX {
             self.servers.retain(|_, drawn| drawn.until > now);
         }
         if self.servers.len() + more > KEPT_MAX {
-            self.servers.clear();
+            let mut times: Vec<Instant> = self.servers.values().map(|drawn| drawn.until).collect();
+            times.sort_unstable();
+            let place = times.len().saturating_sub(KEPT_MAX.saturating_sub(more) / 2);
+            let oldest_kept = times.get(place).copied().unwrap_or(now);
+            self.servers.retain(|_, drawn| drawn.until > oldest_kept);
         }
         if self.games.len() >= GAMES_KEPT_MAX {
             self.games.clear(); // anybody can ask for names that nobody has
