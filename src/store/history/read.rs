@@ -33,7 +33,7 @@ impl Range {
         }
     }
 
-    pub fn seconds(self) -> u64 {
+    fn seconds(self) -> u64 {
         match self {
             Range::Day => DAY_S,
             Range::Week => 7 * DAY_S,
