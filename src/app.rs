@@ -34,7 +34,7 @@ use crate::store::Store;
 use crate::store::cluster::Cluster;
 use crate::web::{self, Home, HttpLimits, Pages, Site};
 
-/// A cookie key seals for this long, and opens for as long again; longer than any cookie is good for.
+/// A cookie key seals for this long, and opens for as long before and after; longer than any cookie is good for.
 const KEY_EVERY: Duration = Duration::from_secs(60);
 /// How often the keys and the threads are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -77,7 +77,7 @@ impl App {
         let hub = Arc::new(Hub::new(config.registry()));
         let guard = &config.guard;
         let guard = Guard::new(connections_max(&config), guard.connections_per_ip_max, &guard.bans);
-        let keys = Keys::new(random()?);
+        let keys = Keys::new([random()?, random()?, random()?]);
         let is_many = !config.cluster.nats.is_empty();
         let metrics = if is_many { Metrics::new().with_cluster() } else { Metrics::new() };
         let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(metrics));

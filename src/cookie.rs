@@ -25,17 +25,21 @@ pub const AGE_MAX_MS: u64 = 30_000;
 const SKEW_MAX_MS: u64 = 2_000;
 
 /// One secret. The id tells which key sealed a cookie, so that only one MAC has to be computed.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     pub id: u8,
     pub secret: [u8; 16],
 }
 
-/// The key that seals, and the one before it, which still opens.
+/// The key that seals, and those that open beside it: the one that sealed before, and the one that will seal next, because
+/// another node may have come to it already.
 #[derive(Clone, Copy)]
 pub struct Keys {
+    pub next: Key,
     pub current: Key,
     pub previous: Key,
+    /// What this node sealed with until it took over the keys of all, which are not from the same row.
+    former: Option<Key>,
 }
 
 /// Why a cookie was not accepted.
@@ -60,22 +64,25 @@ pub struct Opened<'a> {
 }
 
 impl Keys {
-    /// Two fresh keys made of bytes from the system's random source.
-    pub fn new(random: [u8; 32]) -> Keys {
-        let mut current = [0; 16];
-        let mut previous = [0; 16];
-        for (at, byte) in random.into_iter().enumerate() {
-            let half = if at < 16 { &mut current } else { &mut previous };
-            if let Some(place) = half.get_mut(at % 16) {
-                *place = byte;
-            }
-        }
-        Keys { current: Key { id: 1, secret: current }, previous: Key { id: 0, secret: previous } }
+    /// Keys made of secrets from the system's random source, from the oldest to the one that seals last.
+    pub fn new([previous, current, next]: [[u8; 16]; 3]) -> Keys {
+        let key = |id, secret| Key { id, secret };
+        Keys::of(key(2, next), key(1, current), key(0, previous))
     }
 
-    /// A new key takes over; the current one still opens what it sealed.
+    pub fn of(next: Key, current: Key, previous: Key) -> Keys {
+        Keys { next, current, previous, former: None }
+    }
+
+    /// The next key takes over; the current one still opens what it sealed.
     pub fn rotated(&self, secret: [u8; 16]) -> Keys {
-        Keys { current: Key { id: self.current.id.wrapping_add(1), secret }, previous: self.current }
+        Keys::of(Key { id: self.next.id.wrapping_add(1), secret }, self.next, self.current)
+    }
+
+    /// These, instead of those that were used before; what those sealed is still good.
+    pub fn instead_of(self, before: &Keys) -> Keys {
+        let is_known = [self.next, self.current, self.previous].contains(&before.current);
+        Keys { former: (!is_known).then_some(before.current), ..self }
     }
 
     /// Appends a cookie to `out`: false, and nothing appended, when it does not fit.
@@ -104,9 +111,10 @@ impl Keys {
         let mut fields = Reader::new(body);
         let id = fields.u8().ok_or(Refusal::Short)?;
         let stamp = fields.u32_le().ok_or(Refusal::Short)?;
-        let key = [self.current, self.previous].into_iter().find(|key| key.id == id);
-        let key = key.ok_or(Refusal::UnknownKey)?;
-        if !bool::from(key.mac(from, body).ct_eq(mac)) {
+        let all = [Some(self.current), Some(self.previous), Some(self.next), self.former];
+        let mut keys = all.into_iter().flatten().filter(|key| key.id == id).peekable();
+        keys.peek().ok_or(Refusal::UnknownKey)?;
+        if !keys.any(|key| key.mac(from, body).ct_eq(mac).into()) {
             return Err(Refusal::Forged);
         }
         // The stamp is the low half of a time that is at most AGE_MAX_MS back or SKEW_MAX_MS ahead.
@@ -145,7 +153,7 @@ mod tests {
     const T: u64 = 1_760_000_000_000;
 
     fn keys() -> Keys {
-        Keys::new(std::array::from_fn(|i| i as u8))
+        Keys::new([[1; 16], [2; 16], [3; 16]])
     }
 
     fn peer() -> SocketAddr {
@@ -195,6 +203,25 @@ mod tests {
         assert!(second.open(T, peer(), &cookie).is_ok());
         let third = second.rotated([8; 16]);
         assert_eq!(third.open(T, peer(), &cookie), Err(Refusal::UnknownKey));
+    }
+
+    #[test]
+    fn what_a_node_with_newer_keys_sealed_opens() {
+        let (behind, ahead) = (keys(), keys().rotated([7; 16]));
+        assert!(behind.open(T, peer(), &sealed(&ahead, b"x")).is_ok());
+        assert_eq!(behind.open(T, peer(), &sealed(&ahead.rotated([8; 16]), b"x")), Err(Refusal::UnknownKey));
+    }
+
+    #[test]
+    fn what_was_sealed_before_other_keys_were_taken_over_opens_until_the_next() {
+        let (own, all) = (keys(), Keys::new([[4; 16], [5; 16], [6; 16]]));
+        let cookie = sealed(&own, b"x");
+        assert_eq!(all.open(T, peer(), &cookie), Err(Refusal::Forged), "other secrets under the same ids");
+        let taken = all.instead_of(&own);
+        assert!(taken.open(T, peer(), &cookie).is_ok() && taken.open(T, peer(), &sealed(&all, b"y")).is_ok());
+        assert_eq!(all.open(T, peer(), &sealed(&taken, b"x")), Ok(Opened { sealed_at_ms: T, content: b"x" }));
+        let rotated = all.rotated([7; 16]).instead_of(&taken);
+        assert_eq!(rotated.open(T, peer(), &cookie), Err(Refusal::Forged));
     }
 
     #[test]

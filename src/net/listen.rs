@@ -82,16 +82,15 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-fn bind_udp(mut address: SocketAddr, count: usize) -> io::Result<Vec<UdpSocket>> {
-    if address.port() != 0 {
-        // Sockets that share a port would also share it with another program of the same user, silently.
-        drop(udp_socket(address, false)?);
-    }
-    let mut sockets = Vec::with_capacity(count);
-    for _ in 0..count {
-        let socket = udp_socket(address, true)?;
-        address = socket.local_addr()?;
-        sockets.push(socket);
+/// The first socket takes the port for itself and shares it only then. One that was ready to share from the start could be
+/// given the port of another program of the same user, and each would get some of the other's datagrams.
+fn bind_udp(address: SocketAddr, count: usize) -> io::Result<Vec<UdpSocket>> {
+    let first = udp_socket(address, false)?;
+    let address = first.local_addr()?;
+    socket2::SockRef::from(&first).set_reuse_port(true)?;
+    let mut sockets = vec![first];
+    while sockets.len() < count {
+        sockets.push(udp_socket(address, true)?);
     }
     Ok(sockets)
 }
@@ -143,5 +142,20 @@ mod tests {
             assert!(text.contains(&format!("{protocol} port {} ", address.port())), "{text}");
             assert!(text.contains("another program has it") && text.contains("`web.listen`"), "{text}");
         }
+    }
+
+    #[test]
+    fn sockets_on_one_port_share_its_senders() {
+        let sockets = udp("127.0.0.1:0".parse().unwrap(), 2, "a.key").unwrap();
+        let address = sockets[0].local_addr().unwrap();
+        sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+        let has_some = |socket: &UdpSocket| socket.peek(&mut [0]).is_ok();
+        for _ in 0..1000 {
+            UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", address).unwrap();
+            if sockets.iter().all(has_some) {
+                return;
+            }
+        }
+        panic!("one of them got all");
     }
 }

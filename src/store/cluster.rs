@@ -237,8 +237,9 @@ impl Cluster {
 
     /// Takes over the store's keys.
     pub(super) fn take_keys(&self, keys: Keys, revision: u64, age_ms: u64) {
-        if self.ring().take_over(keys, revision, self.hub.clock.now().mono_ms, age_ms) {
-            self.keys.send_replace(keys);
+        let mut ring = self.ring();
+        if ring.take_over(keys, revision, self.hub.clock.now().mono_ms, age_ms) {
+            self.keys.send_replace(ring.keys);
         }
     }
 

@@ -9,19 +9,21 @@ use crate::cookie::{Key, Keys};
 pub const KEYS_EVERY_MS: u64 = 60_000;
 /// Without the store, a node keeps the keys that all have for this long before it makes its own.
 pub const ALONE_AFTER_MS: u64 = 600_000;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const VALUE_BYTES_MAX: usize = 1024;
 
 #[derive(Serialize, Deserialize)]
 struct Wire {
     v: u8,
+    next: (u8, String),
     current: (u8, String),
     previous: (u8, String),
 }
 
 pub fn encode(keys: &Keys) -> Vec<u8> {
     let wire = |key: &Key| (key.id, key.secret.iter().map(|byte| format!("{byte:02x}")).collect());
-    let wire = Wire { v: VERSION, current: wire(&keys.current), previous: wire(&keys.previous) };
+    let Keys { next, current, previous, .. } = keys;
+    let wire = Wire { v: VERSION, next: wire(next), current: wire(current), previous: wire(previous) };
     serde_json::to_vec(&wire).unwrap_or_default() // plain data: cannot fail
 }
 
@@ -36,7 +38,7 @@ pub fn decode(value: &[u8]) -> Option<Keys> {
         let secret = u128::from_str_radix(&text, 16).ok().filter(|_| is_secret)?.to_be_bytes();
         Some(Key { id, secret })
     };
-    Some(Keys { current: key(wire.current)?, previous: key(wire.previous)? })
+    Some(Keys::of(key(wire.next)?, key(wire.current)?, key(wire.previous)?))
 }
 
 /// The keys in use, since when, and which revision of the store they are.
@@ -57,7 +59,7 @@ impl Keyring {
         if self.revision.is_some_and(|known| known >= revision) {
             return false;
         }
-        self.keys = keys;
+        self.keys = keys.instead_of(&self.keys);
         self.revision = Some(revision);
         self.since_ms = mono_ms.saturating_sub(age_ms);
         true
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
 
     fn keys(byte: u8) -> Keys {
-        Keys::new([byte; 32])
+        Keys::new([[byte + 20; 16], [byte; 16], [byte + 10; 16]])
     }
 
     fn secret(ring: &Keyring) -> u8 {
@@ -99,16 +101,16 @@ mod tests {
 
     #[test]
     fn keys_come_back_as_they_were_and_nothing_else_does() {
-        let before = Keys::new(std::array::from_fn(|at| at as u8 * 3)).rotated([0x0f; 16]);
+        let before = keys(1).rotated([0x0f; 16]);
         let value = encode(&before);
         let after = decode(&value).unwrap();
-        assert_eq!((after.current.id, after.current.secret), (2, [0x0f; 16]));
-        assert_eq!((after.previous.id, after.previous.secret), (before.previous.id, before.previous.secret));
+        assert!((after.next.id, after.next.secret) == (3, [0x0f; 16]));
+        assert!((after.next, after.current, after.previous) == (before.next, before.current, before.previous));
         for cut in 0..value.len() {
             assert!(decode(&value[..cut]).is_none(), "{cut}");
         }
         let text = String::from_utf8(value).unwrap();
-        for (from, to) in [("\"v\":1", "\"v\":2"), ("0f0f", "0f"), ("0f0f", "+f0f"), ("0f0f", "zz0f")] {
+        for (from, to) in [("\"v\":2", "\"v\":3"), ("0f0f", "0f"), ("0f0f", "+f0f"), ("0f0f", "zz0f")] {
             assert!(decode(text.replacen(from, to, 1).as_bytes()).is_none(), "{to}");
         }
     }
@@ -120,6 +122,9 @@ mod tests {
         assert!(!ring.take_over(keys(3), 4, 1_000, 0), "older");
         assert!(!ring.take_over(keys(2), 5, 1_000, 0), "the same");
         assert_eq!((secret(&ring), ring.revision), (2, Some(5)));
+        let (mut cookie, game) = (arrayvec::ArrayVec::<u8, 64>::new(), "192.0.2.1:1".parse().unwrap());
+        keys(1).seal(1_000, game, b"begun before", &mut cookie);
+        assert!(ring.keys.open(1_000, game, &cookie).is_ok(), "what the node's own keys sealed");
         assert!(!ring.is_old(60_599) && ring.is_old(60_600));
         ring.disconnected();
         assert!(ring.take_over(keys(4), 1, 2_000, 0), "a store that began anew");
@@ -131,7 +136,7 @@ mod tests {
         assert!(!ring.go_alone(ALONE_AFTER_MS - 1, || Some([2; 16])));
         assert!(!ring.go_alone(ALONE_AFTER_MS, || None), "no random numbers");
         assert!(ring.go_alone(ALONE_AFTER_MS, || Some([2; 16])));
-        assert_eq!((secret(&ring), ring.keys.previous.secret[0]), (2, 1));
+        assert_eq!((secret(&ring), ring.keys.previous.secret[0], ring.keys.next.secret[0]), (11, 1, 2));
         assert!(!ring.go_alone(ALONE_AFTER_MS + KEYS_EVERY_MS - 1, || Some([3; 16])));
         assert!(ring.go_alone(ALONE_AFTER_MS + KEYS_EVERY_MS, || Some([3; 16])));
     }

@@ -35,7 +35,8 @@ use crate::registry::view::Batch;
 
 const SERVERS: &str = "rallypoint-servers";
 const KEYS: &str = "rallypoint-keys";
-const COOKIE: &str = "cookie";
+/// Named by the version of what is in it: nodes of different versions leave each other's alone.
+const COOKIE: &str = "cookie.2";
 const NODE_PREFIX: &str = "node.";
 
 /// How often a node says that it lives.

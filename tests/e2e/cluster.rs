@@ -344,6 +344,31 @@ fn a_node_that_is_cut_off_serves_alone_and_comes_back() {
     witness.saw_nothing_missing();
 }
 
+#[test]
+fn a_handshake_begun_before_a_node_joined_ends_well() {
+    let nats = Nats::start("cluster-join", 1);
+    let cable = Cable::to(nats.servers[0].port);
+    cable.cut.store(true, Ordering::Relaxed);
+    let first = node("first", &nats.urls(), &[]);
+    wait_for_nodes(&[&first], 1);
+    let joins = node("joins", &format!("nats://{}", cable.address), &[]);
+    let early = Game::new(joins.address("iceball.listen"));
+    let cookie = early.cookie(&announcement(b"early", 5001, 1));
+    cable.cut.store(false, Ordering::Relaxed);
+    wait_for_nodes(&[&first, &joins], 2);
+
+    let mut game = Game::new(first.address("iceball.listen"));
+    let others = game.cookie(&announcement(b"from the other", 5002, 1));
+    game.master = joins.address("iceball.listen");
+    until("the keys of all", || {
+        game.handshake(&others);
+        game.nothing_came_back();
+        ports(joins.address("web.listen")).contains(&5002).then_some(())
+    });
+    early.handshake(&cookie);
+    until("the early one", || lists(&joins, &[5001, 5002]).then_some(()));
+}
+
 /// Three machines, each with a NATS server and a node, and the cables between them pulled.
 #[test]
 fn machines_that_cannot_reach_each_other_serve_alone_and_find_together() {

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 /// Nothing in these tests takes longer than this unless it is broken.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
+/// What a failed test shows of each server's log.
+const LAST_LINES: usize = 40;
+
 pub const LISTENERS: [&str; 5] =
     ["web.listen", "iceball.listen", "iceball.client_listen", "netpanzer.listen", "hyperbol.listen"];
 
@@ -173,6 +176,12 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<_> = log.lines().rev().take(LAST_LINES).collect();
+            let last: String = lines.iter().rev().flat_map(|line| [line, "\n"]).collect();
+            eprintln!("the last that {} said:\n{last}", self.id());
+        }
     }
 }
 

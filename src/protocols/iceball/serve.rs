@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn rules() -> Rules {
-        Rules { settings: Settings::default(), keys: Keys::new([5; 32]) }
+        Rules { settings: Settings::default(), keys: Keys::new([[4; 16], [5; 16], [6; 16]]) }
     }
 
     fn game() -> SocketAddr {
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(refusal(&rules, T, foreign, &handshake), Drop::Cookie(Refusal::Forged));
         let old = later(cookie::AGE_MAX_MS + 1);
         assert_eq!(refusal(&rules, old, game(), &handshake), Drop::Cookie(Refusal::Old));
-        let other = Rules { keys: Keys::new([6; 32]), ..rules };
+        let other = Rules { keys: Keys::new([[7; 16], [8; 16], [9; 16]]), ..rules };
         assert_eq!(refusal(&other, T, game(), &handshake), Drop::Cookie(Refusal::Forged));
     }
 
