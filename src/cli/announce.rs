@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::{Exit, Failure};
+use crate::client::Place;
 use crate::client::announce::{self, Ending, Master, Plan, Source, Standing};
 use crate::model::Facts;
 use crate::protocols::announce::Offer;
@@ -29,7 +30,7 @@ pub struct Arguments {
     port: Option<u16>,
     /// A master to announce to; give it again for each further one
     #[arg(long = "master", value_name = "URL", required = true)]
-    masters: Vec<String>,
+    masters: Vec<Place>,
     /// The server's name
     #[arg(long, value_parser = words)]
     name: Option<String>,
@@ -50,7 +51,7 @@ pub struct Arguments {
     version: Option<String>,
     /// Read name, map and players from the game itself before each announcement, e.g. netpanzer://127.0.0.1:3030
     #[arg(long, value_name = "URL")]
-    from_query: Option<String>,
+    from_query: Option<Place>,
     /// Announce once to each master, wait for the outcome and end
     #[arg(long)]
     once: bool,
@@ -123,16 +124,16 @@ fn line(master: &Master, standing: &Standing, once: bool) -> String {
         _ => "",
     };
     match standing {
-        Standing::Listed => format!("listed at {}", master.text),
-        other => format!("{}: {other}{again}", master.text),
+        Standing::Listed => format!("listed at {master}"),
+        other => format!("{master}: {other}{again}"),
     }
 }
 
 fn plan(arguments: &Arguments) -> Result<Plan, String> {
     let masters: Result<Vec<_>, _> =
-        arguments.masters.iter().map(|text| Master::parse(text, &arguments.game)).collect();
+        arguments.masters.iter().map(|place| Master::of(place.clone(), &arguments.game)).collect();
     let masters = masters?;
-    let source = arguments.from_query.as_deref().map(Source::parse).transpose()?;
+    let source = arguments.from_query.clone().map(Source::of).transpose()?;
     let port = arguments.port.or(source.as_ref().map(Source::port)).ok_or("--port is missing")?;
     let iceball_version = match &arguments.version {
         Some(version) if masters.iter().any(Master::is_iceball) => version.parse::<Version>()?,
@@ -149,7 +150,7 @@ fn plan(arguments: &Arguments) -> Result<Plan, String> {
         ..Facts::default()
     };
     let offer = Offer { game: arguments.game.clone(), port, facts };
-    Ok(Plan { offer, iceball_version, source, masters, once: arguments.once })
+    Ok(Plan { offer, iceball_version, source, masters, from: None, once: arguments.once })
 }
 
 /// A gamename as netPanzer's masters take it.

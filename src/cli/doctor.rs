@@ -60,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     run_async(async {
         let failed = |error| Failure::new(exit_of(&error), format!("{place}: {error}"));
         let port = place.master_port().map_err(usage)?;
-        let body = http::get(None, &place.authority(port), &path).await.map_err(failed)?;
+        let body = http::get(&place.authority(port), &path).await.map_err(failed)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&body)
             .map_err(|error| Failure::new(Exit::Failed, format!("{place}: its answer is no diagnosis: {error}")))?;
         if arguments.json {

@@ -104,7 +104,7 @@ async fn resolve(places: Vec<Place>) -> Vec<Found> {
     while let Some(resolved) = resolving.join_next().await {
         match resolved {
             Ok(Ok(server)) => servers.push(server),
-            Ok(Err((place, error))) => eprintln!("{place}: cannot be found: {error}"),
+            Ok(Err((place, error))) => eprintln!("{place}: {error}"),
             Err(_) => {} // it was stopped with us
         }
     }

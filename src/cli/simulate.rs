@@ -11,7 +11,7 @@ use tracing::level_filters::LevelFilter;
 use super::serve::{raise_descriptor_limit, start_log};
 use super::{Exit, Failure, run_async, stop_signal};
 use crate::client::Place;
-use crate::client::heartbeat::Way;
+use crate::client::announce::Master;
 use crate::client::simulate::{Network, bind, run as answer_and_announce};
 use crate::protocols::{CARDS, Card, card};
 
@@ -27,7 +27,7 @@ pub struct Arguments {
     /// How many servers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     count: u32,
-    /// Announce them to this master: iceball://, bloodmasters+http://, or netpanzer:// for any game
+    /// Announce them to this master: iceball://, bloodmasters+http://, or netpanzer:// and http:// for any game
     #[arg(long, value_name = "MASTER")]
     announce: Option<Place>,
     /// Their address; with a port, they take consecutive ones from there on
@@ -62,13 +62,8 @@ fn delay(text: &str) -> Result<Duration, String> {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Game(card) = arguments.game;
-    let master = match &arguments.announce {
-        Some(master) => {
-            let way = Way::of(master, card).map_err(|why| Failure::new(Exit::Usage, why))?;
-            Some((master.clone(), way))
-        }
-        None => None,
-    };
+    let master = arguments.announce.clone().map(|place| Master::of(place, card.name));
+    let master = master.transpose().map_err(|why| Failure::new(Exit::Usage, why))?;
     start_log(LevelFilter::INFO);
     raise_descriptor_limit();
     run_async(async {

@@ -9,10 +9,12 @@ mod master;
 mod source;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -20,12 +22,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 pub use master::Master;
 pub use source::Source;
 
-use super::http;
+use super::{http, reach};
 use crate::protocols::announce::{Offer, Pace};
+use crate::protocols::iceball::announce::VERSION;
 use crate::protocols::iceball::wire::Version;
 use crate::protocols::netpanzer::announce as netpanzer;
 use crate::protocols::{Verdict, bloodmasters};
-use master::{Door, Kind};
+use master::Door;
 
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
@@ -44,6 +47,8 @@ pub struct Plan {
     /// The game itself, asked before each announcement.
     pub source: Option<Source>,
     pub masters: Vec<Master>,
+    /// The address of this machine that the announcements come from: where the server will be listed.
+    pub from: Option<IpAddr>,
     /// Announce once to each, and end.
     pub once: bool,
 }
@@ -135,6 +140,19 @@ pub async fn run(plan: Plan, tell: Tell, mut stop: watch::Receiver<bool>) -> End
     }
 }
 
+/// Announces one server to one master, once; an error is why it is not listed.
+pub async fn once(offer: Offer, from: IpAddr, master: &Master) -> Result<(), Standing> {
+    let plan =
+        Plan { offer, iceball_version: VERSION, source: None, masters: Vec::new(), from: Some(from), once: true };
+    let never = watch::Sender::new(false);
+    let (tell, stop) = (Arc::new(|_: &Master, _: &Standing| {}), never.subscribe());
+    let mut attendant = Attendant { plan: &plan, master, tell, last: None, stop, start: Instant::now() };
+    match (attendant.attend().await, attendant.last) {
+        (End::Accepted, _) | (_, None) => Ok(()),
+        (_, Some(standing)) => Err(standing),
+    }
+}
+
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await; // an error means that whoever would tell is gone
 }
@@ -150,31 +168,25 @@ struct Attendant<'a> {
 }
 
 impl Attendant<'_> {
-    async fn attend(mut self) -> End {
-        let door = match self.master.kind {
-            Kind::Iceball => return self.attend_iceball().await,
-            Kind::Answers(door) => door,
-        };
-        let end = self.attend_by_requests(door).await;
-        if end == End::Stopped && door == Door::NetPanzer {
+    async fn attend(&mut self) -> End {
+        if self.master.is_iceball() {
+            return self.attend_iceball().await;
+        }
+        let end = self.attend_by_requests().await;
+        if end == End::Stopped && self.master.door == Door::NetPanzer {
             self.say_goodbye().await;
         }
         end
     }
 
-    async fn attend_by_requests(&mut self, door: Door) -> End {
-        let every_ms = match door {
-            Door::NetPanzer => netpanzer::EVERY_MS,
-            Door::Bloodmasters => bloodmasters::announce::EVERY_MS,
-            Door::Api => api::EVERY_MS,
-        };
-        let mut pace = Pace::new(self.now_ms(), every_ms);
+    async fn attend_by_requests(&mut self) -> End {
+        let mut pace = Pace::new(self.now_ms(), self.master.every().as_millis() as u64);
         loop {
             let began_ms = pace.due_ms().max(self.now_ms());
             let mut stop = self.stop.clone();
             let standing = tokio::select! {
                 () = stopped(&mut stop) => return End::Stopped,
-                standing = self.announce_at(began_ms, door) => standing,
+                standing = self.announce_at(began_ms) => standing,
             };
             let accepted = standing == Standing::Listed;
             self.tell(standing);
@@ -185,13 +197,13 @@ impl Attendant<'_> {
         }
     }
 
-    async fn announce_at(&self, at_ms: u64, door: Door) -> Standing {
+    async fn announce_at(&self, at_ms: u64) -> Standing {
         sleep_until(self.at(at_ms)).await;
         let offer = match self.offer().await {
             Ok(offer) => offer,
             Err(standing) => return standing,
         };
-        match timeout(PATIENCE, self.request(door, &offer)).await {
+        match timeout(PATIENCE, self.request(&offer)).await {
             Ok(Ok(Verdict::Listed)) => Standing::Listed,
             Ok(Ok(Verdict::Refused(reason))) => Standing::Refused(reason),
             Ok(Err(reason)) => Standing::Away(reason),
@@ -199,30 +211,33 @@ impl Attendant<'_> {
         }
     }
 
-    async fn request(&self, door: Door, offer: &Offer) -> Result<Verdict, String> {
-        let master = self.master;
+    async fn request(&self, offer: &Offer) -> Result<Verdict, String> {
+        let (path, host) = (&self.master.place.path, &self.master.authority);
         let http = async |path: &str, json| {
-            let stream = master.connect().await?;
-            let host = master.url.place(master.port);
-            let (status, body) = http::exchange(stream, &host, path, json, ANSWER_BYTES_MAX).await?;
+            let (status, body) = http::exchange(self.connect().await?, host, path, json, ANSWER_BYTES_MAX).await?;
             Ok::<_, String>((status.as_u16(), body))
         };
-        match door {
+        match self.master.door {
             Door::Bloodmasters => {
-                let (status, body) = http(&bloodmasters::announce::path(&master.url.path, offer.port), None).await?;
+                let (status, body) = http(&bloodmasters::announce::path(path, offer.port), None).await?;
                 Ok(bloodmasters::announce::verdict(status, &body))
             }
             Door::Api => {
-                let (status, body) = http(&api::path(&master.url.path), Some(api::body(offer))).await?;
+                let (status, body) = http(&api::path(path), Some(api::body(offer))).await?;
                 Ok(api::verdict(status, &body))
             }
             Door::NetPanzer => self.say(&netpanzer::heartbeat(offer)).await,
+            Door::Iceball => Err("no request, but a handshake".into()),
         }
+    }
+
+    async fn connect(&self) -> Result<TcpStream, String> {
+        reach::connect(&self.master.authority, self.plan.from).await.map_err(|error| error.to_string())
     }
 
     /// One of netPanzer's messages and its answer: to the `final` that ends it, or to the close.
     async fn say(&self, message: &[u8]) -> Result<Verdict, String> {
-        let mut stream = self.master.connect().await?;
+        let mut stream = self.connect().await?;
         let lost = |error: std::io::Error| format!("the connection was lost: {error}");
         stream.write_all(message).await.map_err(lost)?;
         let mut answer = Vec::new();

@@ -1,12 +1,12 @@
 //! Asking one game server about itself.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
 
+use super::reach::any_port;
 use crate::asker::{Answer, Asker, Failure, Settings};
 use crate::model::Address;
 use crate::protocols::Query;
@@ -45,14 +45,6 @@ pub async fn ask(address: Address, query: &'static dyn Query) -> Result<Answer, 
                 return finished.result.map_err(in_words);
             }
         }
-    }
-}
-
-/// Any port of this machine, in the family of the other side.
-pub fn any_port(other: IpAddr) -> SocketAddr {
-    match other {
-        IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     }
 }
 

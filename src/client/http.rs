@@ -1,7 +1,6 @@
 //! One request over plain HTTP, bounded in time and size.
 
 use std::io;
-use std::net::IpAddr;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -12,7 +11,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::list::{ListError, PATIENCE, connect};
+use super::list::{ListError, PATIENCE};
+use super::reach::connect;
 use crate::text;
 
 /// The longest body that is read: a million servers fit.
@@ -20,9 +20,9 @@ pub const BODY_BYTES_MAX: usize = 256 << 20;
 
 const AGENT: &str = concat!("rallypoint/", env!("CARGO_PKG_VERSION"));
 
-/// The body of a page, when its status is 200; `source` is the address of this machine to come from.
-pub async fn get(source: Option<IpAddr>, authority: &str, path: &str) -> Result<Bytes, ListError> {
-    let stream = connect(authority, source).await?;
+/// The body of a page, when its status is 200.
+pub async fn get(authority: &str, path: &str) -> Result<Bytes, ListError> {
+    let stream = connect(authority, None).await?;
     let talk = exchange(stream, authority, path, None, BODY_BYTES_MAX);
     let (status, body) = match timeout(PATIENCE, talk).await {
         Ok(answer) => answer.map_err(ListError::Bad)?,

@@ -3,20 +3,18 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::place::{Kind, Place};
-use super::{Found, http, rallypoint};
+use super::{Found, http, rallypoint, reach};
 use crate::model::Game;
 use crate::protocols::{Card, Fault, Fetch, List, StreamFetch};
 
-/// For a connection to be made, and for one list to arrive.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// For one list to arrive.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest list over TCP: half a million records of Hyperbol fit.
 const STREAM_BYTES_MAX: u64 = 8 << 20;
@@ -47,7 +45,7 @@ impl fmt::Display for ListError {
             ListError::Connect(error) if error.kind() == io::ErrorKind::TimedOut => {
                 f.write_str("it did not answer in time")
             }
-            ListError::Connect(error) => write!(f, "cannot connect: {error}"),
+            ListError::Connect(error) => write!(f, "{error}"),
             ListError::Bad(why) => f.write_str(why),
         }
     }
@@ -68,11 +66,9 @@ pub async fn list(place: &Place) -> Result<Listing, ListError> {
         Kind::Rallypoint => rallypoint::list(&authority, &place.path).await,
         Kind::Page(card) | Kind::Game(card) => {
             let list = match &card.fetch {
-                Fetch::Http { path, read } => {
-                    read(&http::get(None, &authority, place.path_or(path)).await?).map_err(bad)?
-                }
+                Fetch::Http { path, read } => read(&http::get(&authority, place.path_or(path)).await?).map_err(bad)?,
                 Fetch::Stream(fetch) => {
-                    let stream = connect(&authority, None).await?;
+                    let stream = reach::connect(&authority, None).await?;
                     let talk = converse(stream, *fetch);
                     timeout(PATIENCE, talk)
                         .await
@@ -93,31 +89,6 @@ fn found(card: &'static Card, list: List) -> Listing {
 
 fn bad(fault: Fault) -> ListError {
     ListError::Bad(fault.to_string())
-}
-
-/// Connects to the first of the name's addresses that takes us; `source` is the address to come from.
-pub async fn connect(authority: &str, source: Option<IpAddr>) -> Result<TcpStream, ListError> {
-    let connecting = async {
-        let Some(source) = source else { return TcpStream::connect(authority).await };
-        let mut last = io::Error::other("the name has no address of the same family");
-        for to in tokio::net::lookup_host(authority).await? {
-            match connect_from(source, to).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    };
-    let connected = timeout(CONNECT_PATIENCE, connecting).await;
-    Ok(connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?)
-}
-
-async fn connect_from(source: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
-    let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    if !source.is_unspecified() {
-        socket.bind(SocketAddr::new(source, 0))?;
-    }
-    socket.connect(to).await
 }
 
 /// One request and one list over TCP.

@@ -2,18 +2,17 @@
 //! cards over sockets and knows nothing of the master's own rooms.
 //!
 //! [`place`] reads typed addresses, [`list`] fetches a master's list, [`watch`] again and again, [`query`] asks many servers
-//! at once, [`simulate`] pretends to be servers and [`heartbeat`] announces them.
+//! at once, [`simulate`] pretends to be servers, [`announce`] announces servers to masters.
 
 pub mod announce;
 pub mod ask_one;
-pub mod heartbeat;
 pub mod http;
 pub mod list;
 pub mod place;
 pub mod query;
 pub mod rallypoint;
+pub mod reach;
 pub mod simulate;
-pub mod url;
 pub mod watch;
 
 use crate::model::{Address, Facts, Game};

@@ -3,9 +3,10 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
+use super::reach;
 use crate::model::Address;
 use crate::protocols::{CARDS, Card, Fetch, Query, card};
 
@@ -30,7 +31,7 @@ pub enum Kind {
 }
 
 /// What hyphens, dots and colons a host is made of is the resolver's business; these would break the line it stands in.
-const NOT_IN_HOSTS: [char; 5] = ['@', '?', '#', '\\', '%'];
+const NOT_IN_HOSTS: [char; 4] = ['?', '#', '\\', '%'];
 pub const HTTP_PORT: u16 = 80;
 
 impl FromStr for Place {
@@ -45,6 +46,10 @@ impl FromStr for Place {
             Some(slash) => rest.split_at(slash),
             None => (rest, ""),
         };
+        if let Some((_, host)) = authority.rsplit_once('@') {
+            // What stands before it may be a password.
+            return Err(format!("`{scheme}://…@{host}`: nobody logs in there; write {scheme}://{host}"));
+        }
         if matches!(kind, Kind::Game(_)) && path.len() > 1 {
             return Err(format!("`{text}`: a {scheme} address has no path"));
         }
@@ -131,18 +136,11 @@ impl Place {
         }
     }
 
-    /// Where it is, with this port. An address in digits needs no resolver; of a name's addresses the first is taken,
-    /// IPv4 before IPv6: that is where these games are.
+    /// Where it is, with this port: of a name's addresses the first.
     pub async fn address(&self, port: u16) -> io::Result<Address> {
-        let ip = match self.host.parse::<IpAddr>() {
-            Ok(ip) => ip,
-            Err(_) => {
-                let mut found: Vec<SocketAddr> = tokio::net::lookup_host((self.host.as_str(), port)).await?.collect();
-                found.sort_by_key(|socket| socket.is_ipv6());
-                found.first().ok_or_else(|| io::Error::other("the name has no address"))?.ip()
-            }
-        };
-        Address::new(ip, port).ok_or_else(|| io::Error::other("port 0"))
+        let found = reach::addresses(&self.authority(port), None).await?;
+        let address = found.first().and_then(|found| Address::new(found.ip(), found.port()));
+        address.ok_or_else(|| io::Error::other("port 0"))
     }
 }
 
@@ -223,7 +221,7 @@ mod tests {
             ("netpanzer://:3030", "no host"),
             ("netpanzer://a b", "no host"),
             ("netpanzer://a\u{1b}[31m", "no host"),
-            ("netpanzer://me@host", "not a host"),
+            ("netpanzer://me:secret@host:1", "`netpanzer://…@host:1`: nobody logs in there"),
             ("netpanzer://host:", "not a port"),
             ("netpanzer://host:0", "not a port"),
             ("netpanzer://host:+1", "not a port"),

@@ -80,7 +80,7 @@ pub async fn list(authority: &str, path: &str) -> Result<Listing, ListError> {
     let mut seen = HashSet::new();
     let mut after = String::new();
     for _ in 0..PAGES_MAX {
-        let page = http::get(None, authority, &format!("{start}{joint}limit={PAGE}{after}")).await?;
+        let page = http::get(authority, &format!("{start}{joint}limit={PAGE}{after}")).await?;
         let Document { total, servers, next } = serde_json::from_slice(&page)
             .map_err(|error| ListError::Bad(format!("not a Rallypoint's list: {error}")))?;
         let rows = servers.len();

@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
-use super::heartbeat::{self, Way};
-use super::place::Place;
+use super::announce::{self, Master};
 use crate::model::{Address, Facts};
 use crate::protocols::Card;
+use crate::protocols::announce::Offer;
 
 /// The longest question that is looked at.
 const QUESTION_BYTES_MAX: usize = 512;
@@ -64,14 +64,14 @@ pub struct Network {
 }
 
 /// Answers, and announces where there is a master to tell, until dropped.
-pub async fn run(servers: Vec<Pretend>, network: Network, master: Option<(Place, Way)>) {
+pub async fn run(servers: Vec<Pretend>, network: Network, master: Option<Master>) {
     let mut tasks = JoinSet::new();
     let servers: Vec<Arc<Pretend>> = servers.into_iter().map(Arc::new).collect();
     for server in &servers {
         tasks.spawn(answer(server.clone(), network));
     }
-    if let Some((master, way)) = master {
-        tasks.spawn(announce(servers, master, way));
+    if let Some(master) = master {
+        tasks.spawn(announce(servers, Arc::new(master)));
     }
     while tasks.join_next().await.is_some() {}
 }
@@ -111,18 +111,20 @@ async fn answer(server: Arc<Pretend>, network: Network) {
 }
 
 /// Rounds of announcements, at the pace of the game's own servers.
-async fn announce(servers: Vec<Arc<Pretend>>, master: Place, way: Way) {
+async fn announce(servers: Vec<Arc<Pretend>>, master: Arc<Master>) {
     loop {
         let began = Instant::now();
         let mut refused = Vec::new();
-        let at_once = if way == Way::Iceball { BURSTS_MAX } else { CONNECTIONS_MAX };
+        let at_once = if master.is_iceball() { BURSTS_MAX } else { CONNECTIONS_MAX };
         let permits = Arc::new(Semaphore::new(at_once));
         let mut round = JoinSet::new();
         for server in &servers {
             let (server, master, permits) = (server.clone(), master.clone(), permits.clone());
             round.spawn(async move {
                 let _permit = permits.acquire().await;
-                announce_one(&server, &master, way).await.map_err(|why| (server.address, why))
+                let (game, port) = (server.card.name.to_string(), server.address.port());
+                let offer = Offer { game, port, facts: server.facts.clone() };
+                announce::once(offer, server.address.ip(), &master).await.map_err(|why| (server.address, why))
             });
         }
         while let Some(result) = round.join_next().await {
@@ -135,17 +137,6 @@ async fn announce(servers: Vec<Arc<Pretend>>, master: Place, way: Way) {
             warn!("and {} more", refused.len() - TOLD_MAX);
         }
         info!("announced {} of {} to {master}", servers.len() - refused.len(), servers.len());
-        sleep_until(began + way.every()).await;
-    }
-}
-
-async fn announce_one(server: &Pretend, master: &Place, way: Way) -> Result<(), String> {
-    match way {
-        Way::Netpanzer => heartbeat::netpanzer(master, server.card.name, server.address).await,
-        Way::Bloodmasters => heartbeat::bloodmasters(master, server.address).await,
-        Way::Iceball => {
-            let to = master.address(master.master_port()?).await.map_err(|error| error.to_string())?;
-            heartbeat::iceball(to, &server.facts, server.address).await
-        }
+        sleep_until(began + master.every()).await;
     }
 }

@@ -21,7 +21,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use crate::client::url::Url;
+use super::url::Url;
 use crate::text;
 
 /// Where the password comes from when no file is named.

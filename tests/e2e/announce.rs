@@ -439,13 +439,13 @@ fn mistakes_are_explained() {
     fails(&["netpanzer", "--port", "0", "--master", good], "0 is not in 1..");
     fails(&["netpanzer", "--port", "70000", "--master", good], "70000");
     fails(&["netpanzer", "--port", "1", "--master", "127.0.0.1:28900"], "`127.0.0.1:28900`");
-    fails(&["netpanzer", "--port", "1", "--master", "iceball://127.0.0.1"], "takes iceball servers only");
-    fails(&["hyperbol", "--port", "1", "--master", "hyperbol://127.0.0.1"], "cannot be announced there");
+    fails(&["netpanzer", "--port", "1", "--master", "iceball://127.0.0.1"], "netpanzer servers cannot be announced to");
+    fails(&["hyperbol", "--port", "1", "--master", "hyperbol://127.0.0.1"], "hyperbol servers cannot be announced to");
     fails(&["netpanzer", "--port", "1", "--master", "netpanzer://127.0.0.1:0"], "from 1 to 65535");
     fails(&[r"a\b", "--port", "1", "--master", good], "signs other than");
     fails(&["final", "--port", "1", "--master", good], "no name of a game");
     fails(&["iceball", "--port", "1", "--master", "iceball://127.0.0.1", "--version", "two"], "not a version like");
     fails(&["netpanzer", "--port", "1", "--master", good, "--name", "a\nb"], "control characters");
-    fails(&["netpanzer", "--master", good, "--from-query", "netpanzer://127.0.0.1"], "port is missing");
-    fails(&["iceball", "--master", "iceball://127.0.0.1", "--from-query", "iceball://127.0.0.1:1"], "can be asked");
+    fails(&["netpanzer", "--port", "1", "--master", "netpanzer://me:secret@127.0.0.1"], "nobody logs in there");
+    fails(&["iceball", "--master", "iceball://127.0.0.1", "--from-query", "iceball://127.0.0.1:1"], "cannot be asked");
 }

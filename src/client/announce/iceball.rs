@@ -8,7 +8,7 @@ use tokio::net::UdpSocket;
 use tokio::time::{sleep, sleep_until};
 
 use super::{Attendant, End, Standing, stopped};
-use crate::client::ask_one::any_port;
+use crate::client::reach::{addresses, any_port};
 use crate::protocols::announce::{Offer, Pace};
 use crate::protocols::iceball::announce::{Announcer, BURST_EVERY_MS, Heard, Step, handshake};
 use crate::protocols::iceball::wire::HEARTBEAT_VERSION;
@@ -112,19 +112,21 @@ impl Attendant<'_> {
         if let Some(line) = line {
             return Ok(Line { offer, error: None, ..line });
         }
-        let found = self.master.addresses().await.map_err(Standing::Away)?;
+        let away = |error: io::Error| Standing::Away(error.to_string());
+        let found = addresses(&self.master.authority, self.plan.from).await.map_err(away)?;
         // Another address of the same name may be more talkative.
         let master = found.get(tries % found.len().max(1)).copied();
         let master = master.ok_or_else(|| Standing::Away("it has no address".into()))?;
         let connect = async {
-            let socket = UdpSocket::bind(any_port(master.ip())).await?;
+            let from = self.plan.from.map_or_else(|| any_port(master.ip()), |from| SocketAddr::new(from, 0));
+            let socket = UdpSocket::bind(from).await?;
             // From here on the system drops what comes from anybody else.
             socket.connect(master).await?;
             Ok(socket)
         };
         match connect.await {
             Ok(socket) => Ok(Line { socket, master, offer, error: None }),
-            Err::<_, io::Error>(error) => Err(Standing::Away(error.to_string())),
+            Err(error) => Err(away(error)),
         }
     }
 

@@ -1,98 +1,74 @@
-//! A master as people write it, and how it is reached.
+//! A master that servers can be announced to.
 
-use std::net::SocketAddr;
+use std::fmt;
 use std::time::Duration;
 
-use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
-
-use crate::client::url::Url;
+use super::api;
+use crate::client::place::{Kind, Place};
 use crate::protocols::{bloodmasters, iceball, netpanzer};
-
-/// For one address of a host that has several.
-const CONNECT: Duration = Duration::from_secs(4);
-const HTTP_PORT: u16 = 80;
 
 #[derive(Clone, Debug)]
 pub struct Master {
-    /// As it was written.
-    pub text: String,
-    pub(super) kind: Kind,
-    pub(super) url: Url,
-    pub(super) port: u16,
+    pub(super) place: Place,
+    pub(super) door: Door,
+    /// Its host and port.
+    pub(super) authority: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Announced to by datagrams, with a handshake.
-    Iceball,
-    /// Announced to by a request that is answered.
-    Answers(Door),
-}
-
+/// What it listens to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Door {
+    /// Datagrams, with a handshake.
+    Iceball,
+    /// A message over TCP, for any game.
     NetPanzer,
+    /// A GET.
     Bloodmasters,
+    /// A POST, for any game that a Rallypoint can query.
     Api,
 }
 
 impl Master {
     /// A master to which this game can be announced.
-    pub fn parse(text: &str, game: &str) -> Result<Master, String> {
-        let url = Url::parse(text)?;
-        if url.user.is_some() {
-            return Err(format!("`{}://{}`: masters know no users", url.scheme, url.host));
-        }
-        let (kind, port, only) = match url.scheme.as_str() {
-            iceball::NAME => (Kind::Iceball, iceball::CARD.master_port, Some(iceball::NAME)),
-            netpanzer::NAME => (Kind::Answers(Door::NetPanzer), netpanzer::CARD.master_port, None),
-            "bloodmasters+http" => (Kind::Answers(Door::Bloodmasters), None, Some(bloodmasters::NAME)),
-            "http" => (Kind::Answers(Door::Api), None, None),
-            _ => {
-                let known = "iceball://host, netpanzer://host, bloodmasters+http://host/ or http://host (a Rallypoint)";
-                return Err(format!("`{text}`: a server cannot be announced there; masters are {known}"));
+    pub fn of(place: Place, game: &str) -> Result<Master, String> {
+        let door = match place.kind {
+            Kind::Rallypoint => Some(Door::Api),
+            Kind::Game(card) if card.name == netpanzer::NAME => Some(Door::NetPanzer),
+            Kind::Game(card) if card.name == iceball::NAME => Some(Door::Iceball).filter(|_| game == card.name),
+            Kind::Page(card) if card.name == bloodmasters::NAME => {
+                Some(Door::Bloodmasters).filter(|_| game == card.name)
             }
+            Kind::Game(_) | Kind::Page(_) => None,
         };
-        if let Some(only) = only.filter(|only| *only != game) {
-            return Err(format!("`{text}`: this master takes {only} servers only, not {game}"));
-        }
-        let port = url.port.or(port).unwrap_or(HTTP_PORT);
-        Ok(Master { text: text.to_string(), kind, url, port })
+        let door = door.ok_or_else(|| {
+            format!(
+                "{game} servers cannot be announced to `{place}`; netpanzer:// and http:// (a Rallypoint) take any game, \
+                 iceball:// and bloodmasters+http:// their own"
+            )
+        })?;
+        let authority = place.authority(place.master_port()?);
+        Ok(Master { place, door, authority })
     }
 
     pub fn is_iceball(&self) -> bool {
-        self.kind == Kind::Iceball
+        self.door == Door::Iceball
     }
 
-    /// Its addresses now. IPv4 first: what is listed is the address that we come from, and the old games know no other.
-    pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
-        addresses(&self.url.host, self.port).await
-    }
-
-    pub(super) async fn connect(&self) -> Result<TcpStream, String> {
-        let mut failure = String::new();
-        for address in self.addresses().await? {
-            failure = match timeout(CONNECT, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => format!("cannot connect to {address}: {error}"),
-                Err(_) => format!("cannot connect to {address}: no answer"),
-            };
-        }
-        Err(failure)
+    /// How often the game's own servers announce themselves.
+    pub fn every(&self) -> Duration {
+        Duration::from_millis(match self.door {
+            Door::Iceball => iceball::announce::BURST_EVERY_MS,
+            Door::NetPanzer => netpanzer::announce::EVERY_MS,
+            Door::Bloodmasters => bloodmasters::announce::EVERY_MS,
+            Door::Api => api::EVERY_MS,
+        })
     }
 }
 
-/// The addresses of a name, at least one, IPv4 first.
-pub(super) async fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
-    let found = match timeout(CONNECT, lookup_host((host, port))).await {
-        Ok(Ok(found)) => found,
-        Ok(Err(error)) => return Err(format!("cannot find {host}: {error}")),
-        Err(_) => return Err(format!("cannot find {host}: no answer to the look-up")),
-    };
-    let mut found: Vec<_> = found.collect();
-    found.sort_by_key(SocketAddr::is_ipv6);
-    if found.is_empty() { Err(format!("cannot find {host}: it has no address")) } else { Ok(found) }
+impl fmt::Display for Master {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.fmt(f)
+    }
 }
 
 #[cfg(test)]
@@ -100,26 +76,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masters_as_people_write_them() {
-        let parsed = |text: &str, game: &str| Master::parse(text, game).map(|master| (master.kind, master.port));
-        assert_eq!(parsed("iceball://play.example", "iceball"), Ok((Kind::Iceball, 27790)));
-        assert_eq!(parsed("iceball://play.example:1", "iceball"), Ok((Kind::Iceball, 1)));
-        assert_eq!(parsed("netpanzer://127.0.0.1", "hyperbol"), Ok((Kind::Answers(Door::NetPanzer), 28900)));
-        assert_eq!(
-            parsed("bloodmasters+http://h/list.php", "bloodmasters"),
-            Ok((Kind::Answers(Door::Bloodmasters), 80))
-        );
-        assert_eq!(parsed("http://h:8080", "anything"), Ok((Kind::Answers(Door::Api), 8080)));
-        for (text, game, says) in [
-            ("iceball://h", "netpanzer", "takes iceball servers only"),
-            ("bloodmasters+http://h", "iceball", "takes bloodmasters servers only"),
-            ("hyperbol://h", "hyperbol", "cannot be announced there"),
-            ("https://h", "hyperbol", "masters are iceball://"),
-            ("127.0.0.1:28900", "netpanzer", "not an address"),
-            ("netpanzer://joe:secret@h", "netpanzer", "no users"),
+    fn who_takes_what() {
+        let of = |text: &str, game: &str| {
+            let master = Master::of(text.parse().unwrap(), game)?;
+            Ok::<_, String>((master.door, master.authority))
+        };
+        for (text, game, door, authority) in [
+            ("iceball://play.example", "iceball", Door::Iceball, "play.example:27790"),
+            ("iceball://[::1]:1", "iceball", Door::Iceball, "[::1]:1"),
+            ("netpanzer://127.0.0.1", "hyperbol", Door::NetPanzer, "127.0.0.1:28900"),
+            ("bloodmasters+http://h/list.php", "bloodmasters", Door::Bloodmasters, "h:80"),
+            ("http://h:8080", "anything", Door::Api, "h:8080"),
         ] {
-            let error = parsed(text, game).unwrap_err();
-            assert!(error.contains(says) && !error.contains("secret"), "{error}");
+            assert_eq!(of(text, game), Ok((door, authority.to_string())));
+        }
+        for (text, game) in [
+            ("iceball://h", "netpanzer"),
+            ("bloodmasters+http://h", "iceball"),
+            ("iceball+http://h", "iceball"),
+            ("hyperbol://h", "hyperbol"),
+        ] {
+            let error = of(text, game).unwrap_err();
+            assert!(error.contains(&format!("{game} servers cannot be announced to `{text}`")), "{error}");
         }
     }
 }

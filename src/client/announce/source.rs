@@ -6,34 +6,26 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::master::addresses;
-use crate::client::ask_one;
-use crate::client::url::Url;
-use crate::model::{Address, Facts};
+use crate::client::{Place, ask_one};
+use crate::model::Facts;
+use crate::protocols::Query;
 use crate::protocols::announce::Offer;
-use crate::protocols::{CARDS, Query, card};
 
 /// Several masters are announced to at the same moment; the game is asked once for all of them.
 const FRESH: Duration = Duration::from_secs(1);
 
 pub struct Source {
-    text: String,
-    host: String,
+    place: Place,
     port: u16,
     query: &'static dyn Query,
     last: Mutex<Option<(Instant, Result<Facts<'static>, String>)>>,
 }
 
 impl Source {
-    /// `netpanzer://127.0.0.1:3030`: a game that can be queried, and its port.
-    pub fn parse(text: &str) -> Result<Source, String> {
-        let url = Url::parse(text)?;
-        let Some(query) = card(&url.scheme).and_then(|card| card.query) else {
-            let known: Vec<_> = CARDS.iter().filter(|card| card.query.is_some()).map(|card| card.name).collect();
-            return Err(format!("`{text}`: only games of {} can be asked", known.join(", ")));
-        };
-        let port = url.port.ok_or_else(|| format!("`{text}`: the game's port is missing"))?;
-        Ok(Source { text: text.to_string(), host: url.host, port, query, last: Mutex::new(None) })
+    /// A game that can be queried; on its usual port, if none is given.
+    pub fn of(place: Place) -> Result<Source, String> {
+        let (card, query) = place.game_server()?;
+        Ok(Source { port: place.port.unwrap_or(card.game_port), place, query, last: Mutex::new(None) })
     }
 
     pub fn port(&self) -> u16 {
@@ -48,15 +40,13 @@ impl Source {
         {
             return result.clone();
         }
-        let result = self.ask().await.map_err(|reason| format!("the game at {}: {reason}", self.text));
+        let result = self.ask().await.map_err(|reason| format!("the game at {}: {reason}", self.place));
         *last = Some((Instant::now(), result.clone()));
         result
     }
 
     async fn ask(&self) -> Result<Facts<'static>, String> {
-        let found = addresses(&self.host, self.port).await?;
-        let address = found.first().and_then(|found| Address::new(found.ip(), found.port()));
-        let address = address.ok_or("it has no address")?;
+        let address = self.place.address(self.port).await.map_err(|error| error.to_string())?;
         let answer = ask_one::ask(address, self.query).await?;
         answer.facts.ok_or_else(|| "it is alive, but says nothing of itself".into())
     }
@@ -84,16 +74,10 @@ mod tests {
 
     #[test]
     fn games_that_can_be_asked() {
-        assert_eq!(Source::parse("netpanzer://127.0.0.1:3030").map(|source| source.port()).ok(), Some(3030));
-        for (text, says) in [
-            ("iceball://127.0.0.1:20737", "only games of netpanzer, hyperbol, bloodmasters can be asked"),
-            ("http://127.0.0.1:1", "can be asked"),
-            ("netpanzer://127.0.0.1", "port is missing"),
-            ("127.0.0.1:3030", "not an address"),
-        ] {
-            let error = Source::parse(text).err().unwrap();
-            assert!(error.contains(says), "{error}");
-        }
+        let port = |text: &str| Source::of(text.parse().unwrap()).map(|source| source.port());
+        assert_eq!(port("netpanzer://127.0.0.1:1"), Ok(1));
+        assert_eq!(port("hyperbol://127.0.0.1"), Ok(20200));
+        assert!(port("iceball://127.0.0.1:20737").unwrap_err().contains("cannot be asked"));
     }
 
     #[test]

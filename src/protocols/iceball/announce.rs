@@ -14,7 +14,9 @@
 use super::wire::{
     ANNOUNCEMENT_SIZE, Announcement, FromMaster, HANDSHAKE, HEARTBEAT_VERSION, MAP_SIZE, MODE_SIZE, NAME_SIZE, Version,
 };
+use crate::model::{Facts, VersionText};
 use crate::protocols::announce::Offer;
+use crate::protocols::pick;
 
 pub const BURST: u8 = 5;
 pub const PACKET_EVERY_MS: u64 = 1_000;
@@ -184,6 +186,20 @@ pub fn handshake(cookie: &[u8], out: &mut Vec<u8>) {
 /// As much of a text as a field takes, without half a character at its end.
 fn cut(text: &str, size: usize) -> &[u8] {
     text.as_bytes().get(..text.floor_char_boundary(size)).unwrap_or_default()
+}
+
+/// What a pretend server says of itself.
+pub fn pretend(number: usize) -> Facts<'static> {
+    let players_max = [16, 32, 64].into_iter().cycle().nth(number % 3).unwrap_or(64);
+    Facts {
+        name: format!("Glacier {}", number + 1).into(),
+        mode: pick(&["ctf", "tdm", "dm", "build"], number).into(),
+        map: pick(&["mesa.vxl", "nucflag.icemap", "ctfbase.vxl"], number).into(),
+        version: VersionText::from("0.2.1-37").unwrap_or_default(),
+        players_current: Some((number * 5 % (players_max + 1)) as u16),
+        players_max: Some(players_max as u16),
+        ..Facts::default()
+    }
 }
 
 #[cfg(test)]

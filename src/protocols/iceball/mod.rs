@@ -2,7 +2,6 @@
 //! on the same port number.
 
 pub mod announce;
-pub mod answer;
 pub mod fetch;
 pub mod list;
 pub mod serve;
@@ -24,7 +23,7 @@ pub const CARD: Card = Card {
     fetch: Fetch::Http { path: "/master.json", read: fetch::read },
     query: None,
     answer: None,
-    pretend: answer::pretend,
+    pretend: announce::pretend,
     join_link: |address| format!("iceball://{address}"),
     decoders: &[
         ("to master", |bytes| ToMaster::parse(bytes).is_ok()),

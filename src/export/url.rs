@@ -1,4 +1,4 @@
-//! Typed addresses, as people write them: `scheme://[user@]host[:port][/path]`.
+//! Where uploads go, as people write it: `scheme://[user@]host[:port][/path]`.
 
 use hyper::Uri;
 
@@ -44,11 +44,6 @@ impl Url {
         let path = uri.path_and_query().map(|path| path.as_str().to_string()).unwrap_or_default();
         Ok(Url { scheme: scheme.to_ascii_lowercase(), user, has_password, host, port, path })
     }
-
-    /// `host:port`, as a Host header or a message to people has it.
-    pub fn place(&self, port: u16) -> String {
-        if self.host.contains(':') { format!("[{}]:{port}", self.host) } else { format!("{}:{port}", self.host) }
-    }
 }
 
 /// The text for an error message: whatever stands between the scheme and an `@` is nobody's business.
@@ -69,15 +64,13 @@ mod tests {
 
     #[test]
     fn parts() {
-        let whole = url("bloodmasters+http://example.org:8080/lists/bm.php?page=1");
-        assert_eq!((&*whole.scheme, &*whole.host), ("bloodmasters+http", "example.org"));
-        assert_eq!((whole.port, &*whole.path), (Some(8080), "/lists/bm.php?page=1"));
-        let short = url("iceball://play.example");
-        assert_eq!((&*short.host, short.port, short.path.trim_matches('/')), ("play.example", None, ""));
-        let ipv6 = url("netpanzer://[::1]:28900");
-        assert_eq!((&*ipv6.host, ipv6.port), ("::1", Some(28900)));
-        assert_eq!(ipv6.place(28900), "[::1]:28900");
-        assert_eq!(short.place(1), "play.example:1");
+        let whole = url("FTPS://example.org:8080/lists/of?mine");
+        assert_eq!((&*whole.scheme, &*whole.host), ("ftps", "example.org"));
+        assert_eq!((whole.port, &*whole.path), (Some(8080), "/lists/of?mine"));
+        let short = url("ftp://example.org");
+        assert_eq!((&*short.host, short.port, short.path.trim_matches('/')), ("example.org", None, ""));
+        let ipv6 = url("ftp://[::1]:2121");
+        assert_eq!((&*ipv6.host, ipv6.port), ("::1", Some(2121)));
         let user = url("ftp://joe@example.org/www");
         assert_eq!((user.user.as_deref(), user.has_password, user.port), (Some("joe"), false, None));
         assert!(url("ftp://joe:secret@example.org").has_password);
@@ -85,12 +78,12 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_and_passwords_are_not() {
-        for bad in ["", "example.org", "example.org:28900", "/x", "iceball://", "iceball://:1", "a b://c", "x://h h"] {
+        for bad in ["", "example.org", "example.org:21", "/x", "ftp://", "ftp://:1", "a b://c", "x://h h"] {
             assert!(Url::parse(bad).is_err(), "{bad}");
         }
         for port in ["0", "65536", "99999999", "x", "-1"] {
-            let error = Url::parse(&format!("iceball://example.org:{port}")).unwrap_err();
-            assert!(error.contains("iceball://example.org"), "{error}");
+            let error = Url::parse(&format!("ftp://example.org:{port}")).unwrap_err();
+            assert!(error.contains("ftp://example.org"), "{error}");
         }
         let error = Url::parse("ftp://joe:secret@example.org:0/").unwrap_err();
         assert!(error.contains("example.org:0") && !error.contains("secret"), "{error}");
