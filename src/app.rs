@@ -363,7 +363,7 @@ fn netpanzer_rules(config: &Config) -> Box<dyn StreamRules> {
 }
 
 fn asking(config: &Config) -> asker::Settings {
-    prober::settings(config.probe.per_second_max, config.guard.servers_per_ip_max)
+    prober::settings(config.probe.per_second_max, config.guard.servers_per_ip_max, config.probe.every)
 }
 
 fn network(config: &Config, port: u16) -> Network {

@@ -4,20 +4,22 @@
 //!
 //! An answer counts when it comes from the address that was asked and brings back the nonce of one of the tries.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
 use siphasher::sip::SipHasher13;
 
-use crate::model::{Address, Facts};
+use crate::model::{Address, Facts, owner};
 use crate::protocols::{Fault, Query, Question, fault};
 
 /// Tries are told apart by the nonce's two lowest bits.
 pub const TRIES_MAX: u8 = 4;
 /// Steps of a query beyond this would be a protocol's mistake.
 const STEPS_MAX: u8 = 4;
+/// Owners of whom something is remembered though none of their servers is being asked.
+const LINES_KEPT: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -27,7 +29,7 @@ pub struct Settings {
     pub try_us: u64,
     /// How long all tries of all steps may take, and a last answer with them.
     pub all_us: u64,
-    /// Questions a second, in all and to one IP address.
+    /// Questions a second, in all and to one IP address; with IPv6, to all addresses that count as one.
     pub per_second: u32,
     pub per_ip_per_second: u32,
 }
@@ -64,12 +66,27 @@ pub struct Asker<T> {
     waiting: HashMap<Address, Asking<T>>,
     /// How many of those have not been silent yet.
     fresh: usize,
-    /// To be sent as soon as the pace allows.
-    outbox: VecDeque<(Address, u64)>,
+    /// What is to be sent, by whom it is for: one with many servers stands in nobody's way.
+    lines: HashMap<IpAddr, Line>,
+    /// Those with questions to send, who take turns.
+    ready: VecDeque<IpAddr>,
+    /// Those whose own pace does not allow another question before this time.
+    resting: BTreeSet<(u64, IpAddr)>,
     /// Sent, in the order in which they time out: all wait equally long.
     timeouts: VecDeque<(u64, Address, u64)>,
     pace: Bucket,
-    pace_per_ip: HashMap<IpAddr, Bucket>,
+}
+
+/// The servers of one owner.
+#[derive(Default)]
+struct Line {
+    /// To be sent as soon as the pace allows.
+    questions: VecDeque<(Address, u64)>,
+    /// Whether the owner is among those who are ready or resting.
+    in_turn: bool,
+    /// Servers that have been asked, or wait for their turn.
+    in_flight: usize,
+    pace: Bucket,
 }
 
 struct Asking<T> {
@@ -98,10 +115,11 @@ impl<T> Asker<T> {
             asked: 0,
             waiting: HashMap::new(),
             fresh: 0,
-            outbox: VecDeque::new(),
+            lines: HashMap::new(),
+            ready: VecDeque::new(),
+            resting: BTreeSet::new(),
             timeouts: VecDeque::new(),
             pace: Bucket::default(),
-            pace_per_ip: HashMap::new(),
         }
     }
 
@@ -112,6 +130,12 @@ impl<T> Asker<T> {
     /// Servers that have been asked, or wait for their turn.
     pub fn in_flight(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Whether another server of this owner would have its turn soon: a second's worth of questions is not exceeded.
+    pub fn has_room_for(&self, ip: IpAddr) -> bool {
+        let in_flight = self.lines.get(&owner(ip)).map_or(0, |line| line.in_flight);
+        in_flight < self.settings.per_ip_per_second as usize
     }
 
     /// Of those in flight, the ones of which no try has timed out: so much may still be on its way.
@@ -149,26 +173,61 @@ impl<T> Asker<T> {
         };
         self.fresh += 1;
         self.waiting.insert(address, asking);
-        self.outbox.push_back((address, serial));
+        self.lines.entry(owner(address.ip())).or_default().in_flight += 1;
+        self.enqueue(address, serial, false);
         Ok(())
+    }
+
+    /// Puts a question at the end of its owner's line, or at its head.
+    fn enqueue(&mut self, address: Address, serial: u64, first: bool) {
+        let owner = owner(address.ip());
+        let line = self.lines.entry(owner).or_default();
+        if first {
+            line.questions.push_front((address, serial))
+        } else {
+            line.questions.push_back((address, serial))
+        }
+        if !std::mem::replace(&mut line.in_turn, true) {
+            if first { self.ready.push_front(owner) } else { self.ready.push_back(owner) }
+        }
+    }
+
+    /// It is over with this server.
+    fn take(&mut self, address: Address) -> Option<Asking<T>> {
+        let asking = self.waiting.remove(&address)?;
+        self.fresh -= usize::from(asking.fresh);
+        if let Some(line) = self.lines.get_mut(&owner(address.ip())) {
+            line.in_flight -= 1;
+        }
+        Some(asking)
     }
 
     /// The next datagram to send now; None when there is none, or the pace does not allow it yet.
     pub fn next_question(&mut self, now_us: u64) -> Option<(Address, Question)> {
-        for _ in 0..self.outbox.len() {
-            if !self.pace.has(now_us, self.settings.per_second) {
-                return None;
+        while let Some(&(rested_us, owner)) = self.resting.first()
+            && rested_us <= now_us
+        {
+            self.resting.pop_first();
+            self.ready.push_back(owner);
+        }
+        while self.pace.has(now_us, self.settings.per_second) {
+            let owner = self.ready.pop_front()?;
+            let Some(line) = self.lines.get_mut(&owner) else { continue };
+            if !line.pace.has(now_us, self.settings.per_ip_per_second) {
+                let rested_us = now_us + line.pace.rest_us(self.settings.per_ip_per_second);
+                self.resting.insert((rested_us, owner));
+                continue;
             }
-            let (address, serial) = self.outbox.pop_front()?;
+            let next = line.questions.pop_front();
+            line.in_turn = !line.questions.is_empty();
+            if line.in_turn {
+                self.ready.push_back(owner);
+            }
+            let Some((address, serial)) = next else { continue };
             let Some(asking) = self.waiting.get_mut(&address).filter(|asking| asking.serial == serial) else {
                 continue;
             };
-            let of_ip = self.pace_per_ip.entry(address.ip()).or_default();
-            if !of_ip.has(now_us, self.settings.per_ip_per_second) {
-                self.outbox.push_back((address, serial));
-                continue;
-            }
-            of_ip.take();
+            line.pace.take();
             self.pace.take();
             let mut question = Question::new();
             asking.query.ask(asking.step, asking.nonce | asking.sent_us.len() as u32, &mut question);
@@ -215,12 +274,11 @@ impl<T> Asker<T> {
             self.asked += 1;
             asking.serial = self.asked;
             // Ahead of the others: it is proven, and waits already.
-            self.outbox.push_front((address, asking.serial));
+            self.enqueue(address, self.asked, true);
             return None;
         }
         let facts = heard.facts.map(Facts::into_owned);
-        let Asking { tag, fresh, .. } = self.waiting.remove(&address)?;
-        self.fresh -= usize::from(fresh);
+        let Asking { tag, .. } = self.take(address)?;
         Some(Finished { address, tag, result: Ok(Answer { rtt_us, facts, fault: None }) })
     }
 
@@ -237,10 +295,10 @@ impl<T> Asker<T> {
             self.fresh -= usize::from(std::mem::take(&mut asking.fresh));
             let in_time = asking.began_us.is_none_or(|began_us| now_us < began_us + self.settings.all_us);
             if in_time && asking.sent_us.len() < usize::from(self.settings.tries.clamp(1, TRIES_MAX)) {
-                self.outbox.push_back((address, serial));
+                self.enqueue(address, serial, false);
                 continue;
             }
-            let Asking { tag, rtt_us, fault, .. } = self.waiting.remove(&address)?;
+            let Asking { tag, rtt_us, fault, .. } = self.take(address)?;
             let result = match (rtt_us, fault) {
                 (Some(rtt_us), fault) => Ok(Answer { rtt_us, facts: None, fault }),
                 (None, Some(fault)) => Err(Failure::Bad(fault)),
@@ -248,11 +306,10 @@ impl<T> Asker<T> {
             };
             return Some(Finished { address, tag, result });
         }
-        // Nobody is waited for: what was remembered of the pace of each address can go.
-        if self.waiting.is_empty() {
-            self.pace_per_ip.clear();
-        } else if self.pace_per_ip.len() > 2 * self.waiting.len() + 1024 {
-            self.pace_per_ip.retain(|_, bucket| bucket.at_us + 1_000_000 > now_us);
+        // What is remembered of the pace of those who are not asked any more can go.
+        if self.lines.len() > 2 * self.waiting.len() + LINES_KEPT {
+            let is_used = |line: &Line| line.in_turn || line.in_flight > 0 || line.pace.at_us + 1_000_000 > now_us;
+            self.lines.retain(|_, line| is_used(line));
         }
         None
     }
@@ -264,7 +321,7 @@ impl<T> Asker<T> {
 
     /// Whether questions wait for the pace to allow them.
     pub fn has_questions(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.ready.is_empty() || !self.resting.is_empty()
     }
 }
 
@@ -288,6 +345,11 @@ impl Bucket {
 
     fn take(&mut self) {
         self.level = self.level.saturating_sub(1_000_000);
+    }
+
+    /// How long until there is one, when there is none.
+    fn rest_us(&self, per_second: u32) -> u64 {
+        1_000_000u64.saturating_sub(self.level).div_ceil(u64::from(per_second).max(1)).max(1)
     }
 }
 
@@ -421,5 +483,44 @@ mod tests {
         let all: u32 = sent.values().sum();
         assert!((95..=110).contains(&all), "{all}");
         assert!(sent.values().all(|count| *count <= 22), "{sent:?}");
+        assert!(!asker.has_room_for([192, 0, 2, 1].into()) && asker.has_room_for([192, 0, 2, 77].into()));
+    }
+
+    #[test]
+    fn one_with_many_servers_stands_in_nobodys_way() {
+        let mut asker = asker(Settings { per_second: 1_000, per_ip_per_second: 20, ..SETTINGS });
+        for port in 1..=60_000 {
+            asker.ask(server(port), &hyperbol::query::GameQuery, 0).unwrap();
+        }
+        // Addresses of one IPv6 network are one owner, too.
+        for host in 1..=1_000 {
+            let ip = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
+            asker.ask(Address::new(ip.into(), 1).unwrap(), &hyperbol::query::GameQuery, 0).unwrap();
+        }
+        let mut now_us = 1;
+        while asker.next_question(now_us).is_some() {}
+        for number in 0..100u8 {
+            let other = Address::new([198, 51, 100, number].into(), 1).unwrap();
+            asker.ask(other, &hyperbol::query::GameQuery, 0).unwrap();
+            now_us += 1_000;
+            assert!(asker.lines.len() == 3 + usize::from(number) && asker.ready.len() <= 3, "nobody else is looked at");
+            let sent: Vec<_> = std::iter::from_fn(|| asker.next_question(now_us)).map(|(to, _)| to).collect();
+            assert!(sent.contains(&other), "{number}: {sent:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten() {
+        let mut asker = asker(Settings { per_second: 1_000_000, per_ip_per_second: 1_000_000, ..SETTINGS });
+        for number in 0..3 * LINES_KEPT as u32 {
+            let ip = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number);
+            asker.ask(Address::new(ip.into(), 1).unwrap(), &hyperbol::query::GameQuery, number).unwrap();
+        }
+        for second in 0..8 {
+            while asker.next_question(1 + second * 1_000_000).is_some() {}
+            while asker.timed_out(1 + second * 1_000_000).is_some() {}
+        }
+        assert_eq!((asker.in_flight(), asker.fresh(), asker.has_questions()), (0, 0, false));
+        assert!(asker.lines.is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tracing::debug;
 
-use super::prober::Prober;
+use super::prober::{Prober, Unproven};
 use crate::asker::Failure;
 use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
@@ -33,8 +33,12 @@ impl Door {
                     let facts = answer.facts.unwrap_or_default();
                     self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), facts)
                 }
-                Err(Failure::Silent) => Verdict::Refused(format!("no answer from {address} over UDP")),
-                Err(Failure::Bad(fault)) => Verdict::Refused(format!("bad answer from {address} over UDP: {fault}")),
+                Err(unproven) => Verdict::Refused(match unproven {
+                    Unproven::Asked(Failure::Silent) => format!("no answer from {address} over UDP"),
+                    Unproven::Asked(Failure::Bad(fault)) => format!("bad answer from {address} over UDP: {fault}"),
+                    Unproven::Busy => "this master is busy: try again".into(),
+                    Unproven::TooMany => "too many servers at your address at once: try again".into(),
+                }),
             },
         };
         if let Verdict::Refused(reason) = &verdict {

@@ -19,13 +19,14 @@ use crate::hub::Hub;
 use crate::ledger::{Door, Ledger, Note, What};
 use crate::metrics::Metrics;
 use crate::model::{Address, Change, Game};
-use crate::protocols::{Query, fault, query_of};
+use crate::protocols::{Query, query_of};
 use crate::registry::Target;
 use crate::store::share::Share;
 
 /// How often the prober looks at what is due.
 const TICK: Duration = Duration::from_millis(20);
-/// Servers waited for at one time. More than enough for the pace; a bound all the same.
+/// Servers waited for at one time. More than enough for the pace; a bound all the same. Those who announce themselves
+/// get half of it at the most, so that the rounds go on whoever comes.
 const IN_FLIGHT_MAX: usize = 100_000;
 /// Servers taken from the registry in one go.
 const DUE_MAX: usize = 4096;
@@ -33,13 +34,16 @@ const DUE_MAX: usize = 4096;
 const PROOFS_MAX: usize = 4096;
 /// Datagrams taken before others get their turn.
 const DATAGRAMS_MAX: usize = 512;
-const DATAGRAM_BYTES_MAX: usize = 4096;
+/// Any datagram: a full server has a long list of players.
+const DATAGRAM_BYTES_MAX: usize = 65_535;
 const RECEIVE_BUFFER: usize = 8 << 20;
 
-/// A heartbeat is answered within 4 s: three tries, and then some time to say so.
-pub fn settings(per_second: u32, servers_per_ip_max: u32) -> Settings {
+/// A heartbeat is answered within 4 s: three tries, and then some time to say so. Where the rounds are shorter than that,
+/// one is over before the next begins.
+pub fn settings(per_second: u32, servers_per_ip_max: u32, every: Duration) -> Settings {
     let per_ip_per_second = servers_per_ip_max.saturating_mul(4);
-    Settings { tries: 3, try_us: 1_000_000, all_us: 2_900_000, per_second, per_ip_per_second }
+    let try_us = (every.as_micros() as u64 * 3 / 10).min(1_000_000);
+    Settings { tries: 3, try_us, all_us: try_us * 29 / 10, per_second, per_ip_per_second }
 }
 
 /// How others ask the prober to prove a server.
@@ -51,23 +55,32 @@ pub struct Prober {
 struct Proof {
     address: Address,
     query: &'static dyn Query,
-    answer: oneshot::Sender<Result<Answer, Failure>>,
+    answer: oneshot::Sender<Result<Answer, Unproven>>,
+}
+
+/// Why a server has not been proven.
+#[derive(Debug)]
+pub enum Unproven {
+    Asked(Failure),
+    /// It was not asked: too much is under way.
+    Busy,
+    /// It was not asked: too much is under way to its owner's servers.
+    TooMany,
 }
 
 /// Why a server is asked: its turn has come, somebody waits for its proof, or both.
 #[derive(Default)]
 struct Purpose {
     round: Option<Game>,
-    proofs: Vec<oneshot::Sender<Result<Answer, Failure>>>,
+    proofs: Vec<oneshot::Sender<Result<Answer, Unproven>>>,
 }
 
 impl Prober {
     /// Asks a server until it has answered or failed to.
-    pub async fn prove(&self, address: Address, query: &'static dyn Query) -> Result<Answer, Failure> {
-        let busy = || Failure::Bad(fault("this master is busy: try again"));
+    pub async fn prove(&self, address: Address, query: &'static dyn Query) -> Result<Answer, Unproven> {
         let (answer, verdict) = oneshot::channel();
-        self.proofs.try_send(Proof { address, query, answer }).map_err(|_| busy())?;
-        verdict.await.unwrap_or_else(|_| Err(busy()))
+        self.proofs.try_send(Proof { address, query, answer }).map_err(|_| Unproven::Busy)?;
+        verdict.await.unwrap_or(Err(Unproven::Busy))
     }
 }
 
@@ -113,7 +126,7 @@ impl Worker {
     pub async fn run(mut self, mut settings: watch::Receiver<Settings>, mut stop: watch::Receiver<bool>) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut buffer = [0; DATAGRAM_BYTES_MAX];
+        let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         loop {
             tokio::select! {
                 () = stopped(&mut stop) => return,
@@ -126,7 +139,7 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, received: io::Result<(usize, SocketAddr)>, buffer: &mut [u8; DATAGRAM_BYTES_MAX]) {
+    fn receive(&mut self, received: io::Result<(usize, SocketAddr)>, buffer: &mut [u8]) {
         let mut received = received;
         for _ in 0..DATAGRAMS_MAX {
             match received {
@@ -145,14 +158,20 @@ impl Worker {
         }
     }
 
-    fn prove(&mut self, proof: Proof) {
-        match self.asker.tag_mut(proof.address) {
-            Some(purpose) => purpose.proofs.push(proof.answer),
-            None => {
-                let purpose = Purpose { round: None, proofs: vec![proof.answer] };
-                let _ = self.asker.ask(proof.address, proof.query, purpose); // it is not being asked yet
-            }
+    fn prove(&mut self, Proof { address, query, answer }: Proof) {
+        if let Some(purpose) = self.asker.tag_mut(address) {
+            purpose.proofs.retain(|waits| !waits.is_closed());
+            return purpose.proofs.push(answer);
         }
+        let refusal = if self.asker.in_flight() >= IN_FLIGHT_MAX / 2 {
+            Unproven::Busy
+        } else if !self.asker.has_room_for(address.ip()) {
+            Unproven::TooMany
+        } else {
+            let _ = self.asker.ask(address, query, Purpose { round: None, proofs: vec![answer] }); // not asked yet
+            return;
+        };
+        let _ = answer.send(Err(refusal)); // or whoever asked is gone
     }
 
     fn take_due(&mut self) {
@@ -188,7 +207,7 @@ impl Worker {
         }
         self.ledger.note(address.ip(), Note::new(at_ms, Door::Query, address.port(), 0, what));
         for proof in proofs {
-            let _ = proof.send(result.clone()); // whoever asked may be gone
+            let _ = proof.send(result.clone().map_err(Unproven::Asked)); // whoever asked may be gone
         }
         let Some(game) = round else { return };
         self.changes.push(match result {

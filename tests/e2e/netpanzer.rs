@@ -46,8 +46,11 @@ impl Tank {
                     socket.send_to(answer, from).unwrap();
                 } else if question == br"\status\" {
                     let players = players.load(Ordering::Relaxed);
+                    let named: String = (0..players)
+                        .map(|at| format!(r"player_{at}\Driver of tank number {at}\kills_{at}\1\deaths_{at}\2\score_{at}\3\flag_{at}\4\"))
+                        .collect();
                     let status = format!(
-                        r"gamename\netpanzer\protocol\1122\hostname\Tank <1>\gameversion\0.8.7\mapname\Two clans\password\n\numplayers\{players}\maxplayers\8\gamestyle\Objective\final\"
+                        r"gamename\netpanzer\protocol\1122\hostname\Tank <1>\gameversion\0.8.7\mapname\Two clans\password\n\numplayers\{players}\maxplayers\8\gamestyle\Objective\{named}final\"
                     );
                     socket.send_to(status.as_bytes(), from).unwrap();
                 }
@@ -91,6 +94,39 @@ fn a_game_that_answers_is_listed_with_what_it_says() {
     let gamespy =
         r"\gamename\gamespy2\gamever\020109017\location\5\validate\12345678\final\\list\\gamename\netpanzer\final\";
     assert_eq!(say(&server, gamespy), format!(r"\basic\\secure\RALLYP\ip\127.0.0.1:{}\final\", tank.port));
+}
+
+#[test]
+fn a_full_game_is_shown_with_all_who_play() {
+    let server = Server::start(&["probe.every=15m"]);
+    let tank = Tank::new();
+    tank.players.store(100, Ordering::Relaxed); // in more than 7 KB
+    assert_eq!(tank.heartbeat(&server), r"\final\");
+    let row = until("the list", || server.json("/api/v1/servers")["servers"].get(0).cloned());
+    assert_eq!((&row["players_current"], row["players"].as_array().map(Vec::len)), (&100.into(), Some(100)));
+    assert_eq!(row["players"][99]["name"], "Driver of tank number 99");
+}
+
+#[test]
+fn one_address_with_many_silent_games_holds_up_nobody() {
+    let server = Server::start(&["guard.max_servers_per_ip=8", "guard.max_connections_per_ip=1000"]);
+    let mut heartbeats: Vec<TcpStream> = (1..=200)
+        .map(|port| {
+            let mut stream = connect(server.address("netpanzer.listen"));
+            write!(stream, r"\heartbeat\gamename\netpanzer\port\{port}\final\").unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            stream
+        })
+        .collect();
+    let answers = heartbeats.iter_mut().map(|stream| {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    let refused = answers.filter(|answer| answer.contains("too many servers at your address at once")).count();
+    // Four for each place that an address has are asked at one time.
+    assert!((100..=200 - 32).contains(&refused), "{refused}");
+    assert_eq!(Tank::new().heartbeat(&server), r"\final\", "it goes on as before");
 }
 
 #[test]

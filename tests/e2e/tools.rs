@@ -568,7 +568,11 @@ fn mistakes_of_the_tools_users() {
         (&["query", "--from", "/nowhere/at/all"], 2, "/nowhere/at/all: cannot be read"),
         (&["query", "--from", bad], 2, "bad:3: `127.0.0.1:3030` does not say what is there"),
         (&["query", "--from", empty.to_str().unwrap()], 1, "nobody to ask"),
-        (&["query", "netpanzer://no-such-host.invalid"], 1, "no-such-host.invalid: cannot find no-such-host.invalid:3030"),
+        (
+            &["query", "netpanzer://no-such-host.invalid"],
+            1,
+            "no-such-host.invalid: cannot find no-such-host.invalid:3030",
+        ),
         (&["export", "netpanzer://127.0.0.1"], 2, "--xml"),
         (&["export", "netpanzer://127.0.0.1", "--xml", "x", "--every", "soon"], 2, "write a time like 5m"),
         (&["export", "netpanzer://127.0.0.1", "--xml", "x", "--every", "5m", "--once"], 2, "cannot be used with"),
@@ -579,7 +583,11 @@ fn mistakes_of_the_tools_users() {
         (&["simulate", "netpanzer", "--delay", "30"], 2, "write a time like 30ms"),
         (&["simulate", "netpanzer", "--listen", "here"], 2, "write an address like"),
         (&["simulate", "netpanzer", "--announce", "iceball://127.0.0.1"], 2, "cannot be announced"),
-        (&["simulate", "hyperbol", "--announce", "hyperbol://127.0.0.1"], 2, "netpanzer:// and http:// (a Rallypoint) take any game"),
+        (
+            &["simulate", "hyperbol", "--announce", "hyperbol://127.0.0.1"],
+            2,
+            "netpanzer:// and http:// (a Rallypoint) take any game",
+        ),
         (&["simulate", "netpanzer", "--count", "9", "--listen", "127.0.0.1:65530"], 3, "cannot listen"),
     ];
     for (arguments, code, why) in cases {
