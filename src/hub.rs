@@ -188,7 +188,7 @@ impl Hub {
 
     /// The removals since then that this node has to tell others of.
     pub fn own_removals(&self, since_ms: u64) -> Vec<Address> {
-        self.registry().own_removals(since_ms).collect()
+        self.registry().own_removals(since_ms, self.clock.now()).collect()
     }
 
     /// The servers whose turn it is to be asked, at most `most`.
@@ -351,6 +351,23 @@ mod tests {
         hub.publish(later);
         assert!(hub.view().servers.is_empty());
         assert!(batches.try_recv().unwrap().deltas.iter().all(|delta| matches!(delta, Delta::Removed(_))));
+    }
+
+    #[test]
+    fn another_game_at_an_address_is_another_server() {
+        let hub = hub();
+        let mut batches = hub.subscribe();
+        let now = hub.clock.now();
+        hub.apply_one(&announce(now, 1), now);
+        hub.publish(now);
+        batches.try_recv().unwrap();
+        let later = Now { mono_ms: now.mono_ms + 10, unix_ms: now.unix_ms + 10 };
+        let Change::Announce(announce) = announce(later, 1) else { unreachable!() };
+        hub.apply_one(&Change::Announce(Announce { game: Game::Known("netpanzer"), ..announce }), later);
+        hub.publish(later);
+        let batch = batches.try_recv().unwrap();
+        let [Delta::Removed(old), Delta::Added(new)] = &batch.deltas[..] else { panic!("{batch:?}") };
+        assert_eq!((old.game.name(), new.game.name()), ("iceball", "netpanzer"));
     }
 
     #[test]

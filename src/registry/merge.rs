@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Outcome, Refusal, Registry, SKEW_MAX_MS};
+use super::{Outcome, Refusal, Registry, is_from_the_future};
 use crate::model::{Address, Gone, Listed, MASTER, Now, Server, Told, round_trip};
 
 /// Removals remembered, so that an older proof that arrives later lists nothing; the oldest is forgotten first.
@@ -88,7 +88,7 @@ impl Registry {
         let slot = self.find(address).and_then(|at| self.slots.get(at as usize));
         let Some((slot, server)) = slot.filter(|slot| slot.listed).and_then(|slot| Some((slot, slot.server.clone()?)))
         else {
-            return self.removals.get(address).copied().map(Known::Gone);
+            return self.removal(address, now).copied().map(Known::Gone);
         };
         let mut life_left_ms = slot.end_ms.saturating_sub(now.mono_ms);
         let mut asked = slot.asked;
@@ -104,9 +104,14 @@ impl Registry {
     }
 
     /// The removals since then that this node has to tell of.
-    pub fn own_removals(&self, since_ms: u64) -> impl Iterator<Item = Address> {
-        let own = self.removals.by_address.values().filter(move |gone| !gone.foreign && gone.at_ms >= since_ms);
-        own.map(|gone| gone.address)
+    pub fn own_removals(&self, since_ms: u64, now: Now) -> impl Iterator<Item = Address> {
+        let told = move |gone: &&Gone| !gone.foreign && gone.at_ms >= since_ms && !is_from_the_future(gone.at_ms, now);
+        self.removals.by_address.values().filter(told).map(|gone| gone.address)
+    }
+
+    /// The removal of an address. One from before a clock was set back stands in nobody's way.
+    fn removal(&self, address: Address, now: Now) -> Option<&Gone> {
+        self.removals.get(address).filter(|gone| !is_from_the_future(gone.at_ms, now))
     }
 
     pub(super) fn merge(&mut self, told: &Told<'_>, now: Now) -> Outcome {
@@ -117,7 +122,8 @@ impl Registry {
     }
 
     fn merge_gone(&mut self, gone: &Gone, now: Now) -> Outcome {
-        if self.removals.get(gone.address).is_some_and(|known| known.at_ms >= gone.at_ms) {
+        let is_known = self.removal(gone.address, now).is_some_and(|known| known.at_ms >= gone.at_ms);
+        if is_known || is_from_the_future(gone.at_ms, now) {
             return Outcome::Stale;
         }
         let gone = Gone { foreign: true, ..*gone };
@@ -125,7 +131,7 @@ impl Registry {
             self.removals.add(gone);
             return Outcome::Refreshed;
         };
-        if slot.listed && slot.proven_at_ms > gone.at_ms && slot.proven_at_ms <= now.unix_ms + SKEW_MAX_MS {
+        if slot.listed && slot.proven_at_ms > gone.at_ms && !is_from_the_future(slot.proven_at_ms, now) {
             let published_ms = slot.server.as_ref().map_or(0, |server| server.proven_at_ms);
             if published_ms <= gone.at_ms {
                 self.say_it_is_proven(at);
@@ -152,7 +158,7 @@ impl Registry {
         if word.is_some_and(|word| word.game != announce.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
-        if self.removals.get(address).is_some_and(|gone| gone.at_ms >= announce.proven_at_ms) {
+        if self.removal(address, now).is_some_and(|gone| gone.at_ms >= announce.proven_at_ms) {
             return Outcome::Stale;
         }
         let end_ms = now.mono_ms + announce.life_ms;
@@ -196,7 +202,7 @@ impl Registry {
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         let same_game = server.game == announce.game;
         // What is not listed was removed, and before this proof, or it has not been proven here at all.
-        let theirs_counts = !slot.listed || slot.proven_at_ms > now.unix_ms + SKEW_MAX_MS;
+        let theirs_counts = !slot.listed || is_from_the_future(slot.proven_at_ms, now);
         let newer_proof = theirs_counts || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, server.node);
         let newer_sign = newer_proof && !same_game || same_game && listed.last_seen_ms > server.last_seen_ms;
         if same_game {
@@ -352,7 +358,22 @@ mod tests {
         assert_eq!(registry.apply(&told(1, "netpanzer", 1_000), at(1_000)), Outcome::Changed);
         assert_eq!(registry.apply(&gone(1, 1_100, true), at(1_100)), Outcome::Changed);
         assert!(registry.is_empty());
-        assert_eq!(registry.own_removals(0).count(), 0, "all of them came from others");
+        assert_eq!(registry.own_removals(0, at(200_000)).count(), 0, "all of them came from others");
+    }
+
+    #[test]
+    fn a_removal_from_before_the_clock_was_set_back_stands_in_nobodys_way() {
+        let mut registry = registry();
+        registry.apply(&Change::Announce(announce(1, "netpanzer", 3_600_000)), at(3_600_000));
+        registry.apply(&Change::Quit { address: address(1), master: false }, at(3_600_001));
+        assert!(registry.known(address(1), at(3_600_002)).is_some());
+        // The clock goes back by an hour; the monotonic one does not.
+        let back = |ms: u64| Now { mono_ms: 3_700_000 + ms, unix_ms: T + ms };
+        assert!(registry.known(address(1), back(0)).is_none() && registry.own_removals(0, back(0)).count() == 0);
+        assert_eq!(registry.apply(&told(1, "netpanzer", 1_000), back(1_000)), Outcome::Added);
+        assert_eq!(registry.apply(&gone(1, 3_600_001, true), back(2_000)), Outcome::Stale, "and nobody else's");
+        assert!(registry.listed(address(1)).is_some());
+        assert_eq!(registry.apply(&gone(1, 3_000, true), back(3_000)), Outcome::Changed);
     }
 
     #[test]
@@ -360,20 +381,20 @@ mod tests {
         let mut registry = registry();
         registry.apply(&Change::Announce(announce(1, "netpanzer", 0)), at(0));
         registry.apply(&Change::Quit { address: address(1), master: false }, at(10));
-        assert_eq!(registry.own_removals(T + 10).collect::<Vec<_>>(), [address(1)]);
-        assert_eq!(registry.own_removals(T + 11).count(), 0);
+        assert_eq!(registry.own_removals(T + 10, at(20)).collect::<Vec<_>>(), [address(1)]);
+        assert_eq!(registry.own_removals(T + 11, at(20)).count(), 0);
         assert!(matches!(
             registry.known(address(1), at(10)),
             Some(Known::Gone(Gone { quit: true, foreign: false, .. }))
         ));
         registry.apply(&Change::Announce(announce(1, "netpanzer", 20)), at(20));
-        assert_eq!(registry.own_removals(0).count(), 0);
+        assert_eq!(registry.own_removals(0, at(200_000)).count(), 0);
         while registry.expire(at(200_000), 100) {}
         assert!(registry.known(address(1), at(200_000)).is_none(), "an ended life is nobody's news");
         registry.apply(&Change::Announce(announce(2, MASTER, 200_000)), at(200_000));
         assert!(registry.known(address(2), at(200_000)).is_none(), "nor is another master");
         registry.apply(&Change::Quit { address: address(2), master: true }, at(200_000));
-        assert_eq!(registry.own_removals(0).count(), 0);
+        assert_eq!(registry.own_removals(0, at(200_000)).count(), 0);
     }
 
     #[test]

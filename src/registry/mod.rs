@@ -131,6 +131,11 @@ struct Slot {
     dirty: bool,
 }
 
+/// Whether a stamp is from before the clock was set back, or from a clock that is ahead: it stands in nobody's way.
+fn is_from_the_future(stamp_ms: u64, now: Now) -> bool {
+    stamp_ms > now.unix_ms + SKEW_MAX_MS
+}
+
 impl Registry {
     pub fn new(settings: Settings, now: Now) -> Registry {
         Registry {
@@ -323,8 +328,8 @@ impl Registry {
         let node = self.node;
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
-        let from_the_future = slot.proven_at_ms > now.unix_ms + SKEW_MAX_MS;
-        if announce.proven_at_ms <= slot.proven_at_ms && slot.listed && !from_the_future {
+        let is_newer = slot.listed && !is_from_the_future(slot.proven_at_ms, now);
+        if is_newer && announce.proven_at_ms <= slot.proven_at_ms {
             return Outcome::Stale;
         }
         slot.end_ms = end_ms;
@@ -381,7 +386,9 @@ impl Registry {
     ) -> Outcome {
         let not_listed = Outcome::Refused(Refusal::NotListed);
         let Some((at, slot)) = self.slot_of(address) else { return not_listed };
-        let Some(server) = slot.server.as_mut().filter(|server| slot.listed && server.game == *game) else {
+        // Where nothing but a connection has proven it, it was listed by another configuration.
+        let is_proven = |server: &Server| server.game == *game && server.verified_by != Proof::Connection;
+        let Some(server) = slot.server.as_mut().filter(|server| slot.listed && is_proven(server)) else {
             return not_listed;
         };
         slot.end_ms = now.mono_ms + life_ms;
@@ -436,12 +443,21 @@ impl Registry {
     }
 
     fn quit(&mut self, address: Address, master: bool, now: Now) -> Outcome {
+        let is_named = self.words.get(&address).is_some_and(|word| word.asked);
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
-        let Some(server) = &slot.server else { return Outcome::Stale };
+        let Some(server) = &mut slot.server else { return Outcome::Stale };
         if server.keys.is_none() || (server.game.name() == MASTER) != master {
             return Outcome::Stale;
         }
-        self.remove(at);
+        if is_named {
+            // The operator wants it listed while it answers: now is the time to see.
+            *server = Arc::new(Server { keys: None, ..Server::clone(server) });
+            slot.listed = false;
+            self.mark(at);
+            self.queue_ask(at, now.mono_ms);
+        } else {
+            self.remove(at);
+        }
         if !master {
             self.removals.add(Gone { address, at_ms: now.unix_ms, quit: true, foreign: false });
         }

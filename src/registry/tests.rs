@@ -283,6 +283,32 @@ fn quits_take_off_what_came_by_heartbeat_and_masters_only_for_masters() {
 }
 
 #[test]
+fn a_quit_of_what_the_operator_names_is_looked_into() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    let named = OperatorWord { address: server, game: Game::Known("iceball"), word: Word::default(), asked: true };
+    registry.apply(&Change::Words(Arc::new([named])), at(0));
+    registry.apply(&asked(server, 0), at(0));
+    assert!(registry.listed(server).is_some());
+    due(&mut registry, 16_000);
+    assert_eq!(registry.apply(&Change::Quit { address: server, master: false }, at(16_100)), Outcome::Changed);
+    assert!(registry.listed(server).is_none());
+    assert_eq!(due(&mut registry, 16_250), [server], "asked at once");
+    registry.apply(&answer(server, 2), at(16_300));
+    assert!(registry.listed(server).is_some(), "it was there all the time");
+}
+
+#[test]
+fn a_connection_proves_nothing_where_a_query_is_wanted() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let Change::Announce(connected) = asked(address(1, 1), 0) else { unreachable!() };
+    registry.apply(&Change::Announce(Announce { proof: Proof::Connection, asked: false, ..connected }), at(0));
+    assert!(registry.listed(address(1, 1)).is_some());
+    let refused = Outcome::Refused(Refusal::NotListed);
+    assert_eq!(registry.apply(&heartbeat(address(1, 1), "1"), at(1)), refused);
+}
+
+#[test]
 fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);

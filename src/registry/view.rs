@@ -152,9 +152,11 @@ impl Publisher {
                 (None, Some(new)) => deltas.push(Delta::Added(new)),
                 (Some(old), None) => deltas.push(Delta::Removed(old)),
                 (Some(old), Some(new)) if old.is_the_same_as(&new) => deltas.push(Delta::Proven(new)),
-                (Some(old), Some(new)) if old.address == new.address => deltas.push(Delta::Changed(new)),
+                (Some(old), Some(new)) if (old.address, &old.game) == (new.address, &new.game) => {
+                    deltas.push(Delta::Changed(new))
+                }
                 (Some(old), Some(new)) => {
-                    // The slot went to another server in between.
+                    // Another server: the slot went to another address in between, or another game is there now.
                     deltas.push(Delta::Removed(old));
                     deltas.push(Delta::Added(new));
                 }

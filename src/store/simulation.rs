@@ -439,7 +439,7 @@ fn what_the_store_lost_is_put_again_by_those_who_know() {
     for node in &mut world.nodes {
         node.read = 0;
         node.share.set_live(ids[..2].to_vec());
-        let removals: Vec<_> = node.registry.own_removals(0).collect();
+        let removals: Vec<_> = node.registry.own_removals(0, node.now(world.ms)).collect();
         let servers = node.view.servers.clone();
         node.outbox.reconcile(servers.iter().map(|server| &**server), removals, &Held::default(), &node.share);
         node.outbox.refill(1_000);
