@@ -67,6 +67,9 @@ impl Hash for Address {
     }
 }
 
+/// The longest name of a game.
+pub const GAME_BYTES_MAX: usize = 64;
+
 /// Whom an address counts for: with IPv6 everybody has at least a /64 of addresses, and all of those are one.
 pub fn owner(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {

@@ -10,13 +10,12 @@ use tokio::sync::watch;
 use super::{Exit, Failure};
 use crate::client::Place;
 use crate::client::announce::{self, Ending, Master, Plan, Source, Standing};
-use crate::model::Facts;
+use crate::model::{Facts, GAME_BYTES_MAX};
 use crate::protocols::announce::Offer;
 use crate::protocols::iceball::{self, wire::Version};
 use crate::text;
 
-/// The longest name of a game, and the longest of the other texts, that make sense to a master.
-const GAME_BYTES_MAX: usize = 64;
+/// The longest text that makes sense to a master.
 const TEXT_BYTES_MAX: usize = 256;
 
 #[derive(clap::Args)]

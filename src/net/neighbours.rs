@@ -1,6 +1,6 @@
 //! A master among masters: asks its neighbours whom they know, tells all of them that it is there, and says good-bye.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 use super::stopped;
 use crate::hub::Hub;
 use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, MASTER, Proof};
+use crate::protocols::announce::reason;
 use crate::protocols::is_one_host;
 use crate::protocols::netpanzer::serve::network;
 use crate::protocols::netpanzer::{LIFE_MS, wire};
@@ -29,6 +30,8 @@ const GOODBYE: Duration = Duration::from_millis(1_500);
 /// Masters known at the most, and how much of an answer is read.
 const MASTERS_MAX: usize = 256;
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
+/// A master that others tell of is taken at their word for so many rounds.
+const SILENT_ROUNDS_MAX: u8 = 2;
 
 /// What the network is, from the configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,10 +51,11 @@ impl Network {
 
 /// Runs until told to stop; a new configuration begins a new round.
 pub async fn run(hub: Arc<Hub>, mut network: watch::Receiver<Network>, mut stop: watch::Receiver<bool>) {
+    let mut silent = HashMap::new();
     loop {
         let current = network.borrow_and_update().clone();
         if current.is_on() {
-            let round = round(&hub, &current);
+            let round = round(&hub, &current, &mut silent);
             tokio::select! {
                 () = round => {}
                 () = stopped(&mut stop) => {}
@@ -69,8 +73,9 @@ pub async fn run(hub: Arc<Hub>, mut network: watch::Receiver<Network>, mut stop:
     }
 }
 
-/// Asks every neighbour, then tells every master that is known now.
-async fn round(hub: &Arc<Hub>, network: &Network) {
+/// Asks every neighbour whom it knows, adds those, and tells all of them that we are here. Who is only heard of, and has
+/// been silent for some rounds, is not added again: masters that know each other would keep a dead one alive for ever.
+async fn round(hub: &Arc<Hub>, network: &Network, silent: &mut HashMap<Address, u8>) {
     let mut asking = JoinSet::new();
     for neighbour in network.neighbours.clone() {
         let network = network.clone();
@@ -79,18 +84,26 @@ async fn round(hub: &Arc<Hub>, network: &Network) {
             (neighbour, learned)
         });
     }
+    let mut learned = HashSet::new();
     while let Some(answer) = asking.join_next().await {
         match answer {
-            Ok((_, Ok(learned))) => learned.into_iter().for_each(|master| add(hub, master)),
+            Ok((_, Ok(masters))) => learned.extend(masters),
             Ok((neighbour, Err(error))) => warn!("netPanzer master {neighbour} did not answer: {error}"),
             Err(_) => {} // it was stopped with us
         }
     }
+    silent.retain(|master, _| learned.contains(master));
+    let rounds = |master: &Address| silent.get(master).copied().unwrap_or(0);
+    learned.iter().filter(|master| rounds(master) < SILENT_ROUNDS_MAX).for_each(|master| add(hub, *master));
     let message = network::heartbeat(network.port, &network.password);
-    for (master, result) in tell_all(hub, network, &message).await {
+    for (master, result) in tell_all(hub, network, &learned, &message).await {
+        if let Some(learned) = master.parse().ok().filter(|master| learned.contains(master)) {
+            let rounds = silent.entry(learned).or_default();
+            *rounds = if result.is_ok() { 0 } else { rounds.saturating_add(1) };
+        }
         match result {
             Ok(answer) if answer == br"\final\" => {}
-            Ok(answer) => warn!("netPanzer master {master} refused us: {}", String::from_utf8_lossy(&answer)),
+            Ok(answer) => warn!("netPanzer master {master} refused us: {}", reason(&answer)),
             Err(error) => debug!("netPanzer master {master} was not reached: {error}"),
         }
     }
@@ -98,7 +111,7 @@ async fn round(hub: &Arc<Hub>, network: &Network) {
 
 async fn say_goodbye(hub: &Arc<Hub>, network: &Network) {
     if network.is_on() {
-        tell_all(hub, network, &network::quit(network.port, &network.password)).await;
+        tell_all(hub, network, &HashSet::new(), &network::quit(network.port, &network.password)).await;
     }
 }
 
@@ -136,14 +149,19 @@ fn add(hub: &Hub, master: Address) {
     hub.apply_one(&Change::Announce(announce), now);
 }
 
-/// Sends a message to every master: the configured, and those that announced themselves or were learned.
-async fn tell_all(hub: &Hub, network: &Network, message: &[u8]) -> Vec<(String, io::Result<Vec<u8>>)> {
-    let mut masters: HashSet<String> = network.neighbours.iter().cloned().collect();
-    // Not from the view: what was learned a moment ago may not be published yet.
-    hub.publish(hub.clock.now());
-    masters.extend(hub.view().of_game(MASTER).map(|server| server.address.to_string()));
+/// Sends a message to every master: the configured, those that announced themselves, and those just heard of.
+async fn tell_all(
+    hub: &Hub,
+    network: &Network,
+    learned: &HashSet<Address>,
+    message: &[u8],
+) -> Vec<(String, io::Result<Vec<u8>>)> {
+    let view = hub.view();
+    let known = view.of_game(MASTER).map(|server| server.address).chain(learned.iter().copied());
+    let masters = network.neighbours.iter().cloned().chain(known.map(|master| master.to_string()));
+    let mut told = HashSet::new();
     let mut telling = JoinSet::new();
-    for master in masters.into_iter().take(MASTERS_MAX) {
+    for master in masters.filter(|master| told.insert(master.clone())).take(MASTERS_MAX) {
         let message = message.to_vec();
         telling.spawn(async move {
             let answer = exchange(&master, &message).await.map(|(answer, _)| answer);
@@ -169,4 +187,44 @@ async fn exchange(master: &str, message: &[u8]) -> io::Result<(Vec<u8>, SocketAd
         Ok((answer, local))
     };
     timeout(PATIENCE, talk).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::Settings;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn a_dead_master_is_not_kept_alive_by_hearsay() {
+        let settings = Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 30_000, misses_max: 3 };
+        let hub = Arc::new(Hub::new(settings));
+        let neighbour = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = neighbour.local_addr().unwrap();
+        let dead = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = neighbour.accept().await {
+                let mut request = Vec::new();
+                while !request.ends_with(br"\final\") && stream.read_buf(&mut request).await.unwrap() > 0 {}
+                let hearsay = format!(r"\ip\127.0.0.1\port\{}\final\", dead.port());
+                let answer = if request.starts_with(br"\list") { &hearsay } else { r"\final\" };
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let neighbours = vec![address.to_string()];
+        let network = Network { neighbours, password: "secret".into(), port: 1, public: None };
+        let mut silent = HashMap::new();
+        let mut renewed_ms = Vec::new();
+        for _ in 0..5 {
+            round(&hub, &network, &mut silent).await;
+            let record = hub.record(Address::new(dead.ip(), dead.port()).unwrap()).unwrap();
+            renewed_ms.push(record.proven_at_ms);
+            while hub.clock.now().unix_ms <= record.proven_at_ms {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(silent.values().copied().collect::<Vec<_>>(), [5]);
+        renewed_ms.dedup();
+        assert_eq!(renewed_ms.len(), 2, "taken at their word twice, and not again");
+    }
 }

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 use crate::model::{
-    Address, Announce, Details, Facts, Game, Gone, HeartbeatKeys, Listed, Now, Player, Proof, Told, VersionText,
+    Address, Announce, Details, Facts, GAME_BYTES_MAX, Game, Gone, HeartbeatKeys, Listed, Now, Player, Proof, Told,
+    VersionText,
 };
 use crate::registry::merge::Known;
 use crate::text;
@@ -30,7 +31,6 @@ pub const VALUE_BYTES_MAX: usize = 64 << 10;
 /// No game's life is longer than what the configuration allows.
 const LIFE_MS_MAX: u64 = 2 * 86_400_000;
 const VERSION: u8 = 1;
-const GAME_BYTES_MAX: usize = 512;
 const PEOPLE_MAX: usize = 256;
 const RULES_MAX: usize = 256;
 const KEYS_MAX: usize = 64;

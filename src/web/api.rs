@@ -19,7 +19,7 @@ use super::filter::{Filter, Wrong};
 use super::json::ServerJson;
 use super::reply::{self, Fresh};
 use super::{JSON, Peer, Site, check, events, history};
-use crate::model::{Address, Game, HeartbeatKeys, MASTER};
+use crate::model::{Address, GAME_BYTES_MAX, Game, HeartbeatKeys, MASTER};
 use crate::protocols::{Heartbeat, Verdict, card, iceball, is_one_host, netpanzer};
 use crate::registry::view::{Renderer, View};
 
@@ -28,7 +28,6 @@ const LIST_FRESH: Fresh = Fresh::Seconds(2);
 /// An announcement is a few dozen bytes.
 const BODY_BYTES_MAX: usize = 4096;
 /// Longer names are no games.
-const GAME_BYTES_MAX: usize = 64;
 
 #[derive(OpenApi)]
 #[openapi(

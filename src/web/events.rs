@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use super::filter::Wrong;
 use super::json::ServerJson;
 use super::{Site, api, reply};
-use crate::model::{MASTER, Server};
+use crate::model::{GAME_BYTES_MAX, MASTER, Server};
 use crate::net::stopped;
 use crate::registry::view::{Batch, Delta, View};
 
@@ -231,7 +231,7 @@ fn event(name: &str, id: &str, data: &impl Serialize) -> String {
 pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
     let mut game = String::new();
     for (name, value) in form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes()) {
-        if name != "game" || value.len() > 64 {
+        if name != "game" || value.len() > GAME_BYTES_MAX {
             return api::bad_request(&Wrong::parameter(&name, "is unknown here; `game` is known"));
         }
         game = value.into_owned();

@@ -15,7 +15,7 @@ use super::json::rfc3339;
 use super::plots::Plots;
 use super::reply::{self, Fresh};
 use super::{JSON, SVG, Site, api, plot};
-use crate::model::Address;
+use crate::model::{Address, GAME_BYTES_MAX};
 use crate::registry::view::Rendered;
 use crate::store::history::{History, Range, Reader};
 
@@ -23,8 +23,6 @@ use crate::store::history::{History, Range, Reader};
 const FRESH: Fresh = Fresh::Seconds(30);
 /// From this many bytes on, encoding takes milliseconds.
 const LONG_BODY: usize = 64 << 10;
-/// Longer names are no games.
-const GAME_BYTES_MAX: usize = 64;
 /// Readers of the file at one time; others wait for their turn.
 const READERS_MAX: usize = 4;
 

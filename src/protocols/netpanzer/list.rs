@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use super::wire;
@@ -41,12 +42,17 @@ pub fn servers(view: &View, game: &str, filter: &[(&[u8], &[u8])], form: Form) -
     for server in found {
         // The protocol knows IPv4 only.
         let Some(ip) = server.address.ipv4() else { continue };
-        match form {
-            Form::Plain => wire::emit_server(ip, server.address.port(), &mut out),
-            Form::GameSpy => drop(write!(out, r"\ip\{ip}:{}", server.address.port())),
-        }
+        emit(ip, server.address.port(), form, &mut out);
     }
     out
+}
+
+/// One server of a list.
+pub fn emit(ip: Ipv4Addr, port: u16, form: Form, out: &mut Vec<u8>) {
+    match form {
+        Form::Plain => wire::emit_server(ip, port, out),
+        Form::GameSpy => drop(write!(out, r"\ip\{ip}:{port}")),
+    }
 }
 
 /// A key that the server did not send is no match. One that came through another door has only its game and its port.

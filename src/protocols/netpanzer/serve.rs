@@ -20,8 +20,8 @@ use subtle::ConstantTimeEq;
 
 use super::LIFE_MS;
 use super::list::{self, Form, GameList};
-use super::wire::{self, Request, RequestReader, TooMuch};
-use crate::model::{Address, Game, HeartbeatKeys, MASTER};
+use super::wire::{Request, RequestReader, TooMuch};
+use crate::model::{Address, GAME_BYTES_MAX, Game, HeartbeatKeys, MASTER};
 use crate::protocols::{CARDS, Event, Heartbeat, Next, Session, StreamRules, Verdict, card};
 use crate::registry::view::{Renderer, View};
 use crate::text;
@@ -37,6 +37,11 @@ const UNKNOWN: &str = "Unknown request";
 /// And ours, where the original was silent.
 const BAD_PORT: &str = "port must be a number from 1 to 65535";
 const NO_NETWORK: &str = "this master is in no master network";
+const BAD_GAMENAME: &str = "gamename must be plain text of at most 64 bytes";
+
+/// Lists made for what came in one piece, and bytes of answers to it. Whoever wants more asks after having read.
+const LISTS_AT_ONCE_MAX: u64 = 8;
+const ANSWER_BYTES_AT_ONCE_MAX: usize = 1 << 20;
 
 /// What the operator can set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +97,12 @@ impl Session for Conversation {
         match event {
             Event::Opened => Next::Read,
             Event::Bytes(mut rest) => {
+                let lists_max = self.lists + LISTS_AT_ONCE_MAX;
                 while !rest.is_empty() {
+                    let answered: usize = out.iter().map(Bytes::len).sum();
+                    if self.lists >= lists_max || answered > ANSWER_BYTES_AT_ONCE_MAX {
+                        return Next::Close;
+                    }
                     let (took, request) = self.reader.read(rest);
                     rest = rest.get(took..).unwrap_or_default();
                     if let Some(request) = request {
@@ -150,15 +160,14 @@ impl Conversation {
             error(NO_LIST_GAMENAME, out);
             return Next::Read;
         };
-        let game = text::clean(game);
         let filter: Vec<_> = request.pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
         let whole = filter.iter().all(|(key, _)| *key == b"gamename");
-        let rendered = self.shared.lists.iter().find(|(name, form, _)| whole && *name == game && *form == self.form);
-        match rendered {
+        let is_rendered = |name: &str, form| whole && name.as_bytes() == game && form == self.form;
+        match self.shared.lists.iter().find(|(name, form, _)| is_rendered(name, *form)) {
             Some((_, _, renderer)) => out.push(view.list(renderer).body.clone()),
-            None => out.push(list::servers(view, &game, &filter, self.form).into()),
+            None => out.push(list::servers(view, &text::clean(game), &filter, self.form).into()),
         }
-        if game == MASTER {
+        if game == MASTER.as_bytes() {
             self.push_own_address(out);
         }
         out.push(Bytes::from_static(br"\final\"));
@@ -171,7 +180,7 @@ impl Conversation {
         let own = self.shared.settings.public.or_else(|| Address::new(self.local.ip(), self.local.port()));
         if let Some((ip, port)) = own.and_then(|own| Some((own.ipv4()?, own.port()))) {
             let mut entry = Vec::new();
-            wire::emit_server(ip, port, &mut entry);
+            list::emit(ip, port, self.form, &mut entry);
             out.push(entry.into());
         }
     }
@@ -179,16 +188,19 @@ impl Conversation {
     fn heartbeat(&self, request: &Request, out: &mut Vec<Bytes>) -> Next {
         let Some(name) = request.get(b"gamename") else { return refuse(NO_GAMENAME, out) };
         let Some(port) = request.get(b"port") else { return refuse(NO_PORT, out) };
-        let name = text::clean(name);
+        let name = match str::from_utf8(name) {
+            Ok(name) if name.len() <= GAME_BYTES_MAX && text::clean(name.as_bytes()) == name => name,
+            _ => return refuse(BAD_GAMENAME, out),
+        };
         if name == MASTER
             && let Err(reason) = self.check_password(request)
         {
             return refuse(reason, out);
         }
         let Some(address) = self.address(port) else { return refuse(BAD_PORT, out) };
-        let card = card(&name);
+        let card = card(name);
         let can_be_asked = card.is_some_and(|card| card.query.is_some());
-        let game = card.map_or_else(|| Game::Other(name.as_ref().into()), |card| Game::Known(card.name));
+        let game = card.map_or_else(|| Game::Other(name.into()), |card| Game::Known(card.name));
         Next::Announce(Heartbeat {
             address,
             game,
@@ -211,10 +223,10 @@ impl Conversation {
 
     fn check_password(&self, request: &Request) -> Result<(), &'static str> {
         let expected = self.shared.settings.password.as_bytes();
+        let given = request.get(b"password").ok_or(NO_PASSWORD)?;
         if expected.is_empty() {
             return Err(NO_NETWORK);
         }
-        let given = request.get(b"password").ok_or(NO_PASSWORD)?;
         if bool::from(given.ct_eq(expected)) { Ok(()) } else { Err(WRONG_PASSWORD) }
     }
 

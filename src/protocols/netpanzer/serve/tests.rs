@@ -158,7 +158,9 @@ fn quits_and_networks() {
     assert!(matches!(next, Next::Quit { master: false, address } if address.port() == 3030));
     let (_, next) = answer(br"\quit\gamename\master\password\secret\port\28900\final\");
     assert!(matches!(next, Next::Quit { master: true, .. }));
-    let (out, _) = talk(settings(""), &[br"\heartbeat\gamename\master\port\1\password\\final\"]);
+    let (out, _) = talk(settings(""), &[br"\heartbeat\gamename\master\port\1\final\"]);
+    assert_eq!(out, r"\error\passwort missing for master update\final\");
+    let (out, _) = talk(settings(""), &[br"\heartbeat\gamename\master\port\1\password\x\final\"]);
     assert_eq!(out, r"\error\this master is in no master network\final\");
 }
 
@@ -169,6 +171,35 @@ fn gamespys_form_as_qstat_sends_it() {
     );
     let expected = r"\basic\\secure\RALLYP\ip\203.0.113.6:3030\ip\203.0.113.7:3030\ip\203.0.113.5:3030\final\";
     assert_eq!(out, expected);
+    assert!(matches!(next, Next::Close));
+}
+
+#[test]
+fn the_answering_master_has_the_lists_form() {
+    let plain = answer(br"\list\gamename\master\final\").0;
+    let entry = plain.strip_suffix(r"\final\").unwrap();
+    let (ip, port) = entry[entry.rfind(r"\ip\").unwrap() + 4..].split_once(r"\port\").unwrap();
+    let gamespy = answer(br"\gamename\gamespy2\final\list\gamename\master\final\").0;
+    assert!(gamespy.ends_with(&format!(r"\ip\{ip}:{port}\final\")), "{gamespy}");
+}
+
+#[test]
+fn names_of_games_are_compared_byte_for_byte() {
+    for name in [&b"net\x01panzer"[..], b"netpanzer\xe2", b"netpanzer ", b"NetPanzer"] {
+        let list = [br"\list\gamename\", name, br"\final\"].concat();
+        assert_eq!(answer(&list).0, r"\final\", "{name:?}");
+    }
+    for name in [&b"net\x01panzer"[..], b"netpanzer\xe2", &[b'x'; 65]] {
+        let heartbeat = [br"\heartbeat\gamename\", name, br"\port\1\final\"].concat();
+        assert_eq!(answer(&heartbeat).0, r"\error\gamename must be plain text of at most 64 bytes\final\");
+    }
+}
+
+#[test]
+fn a_pile_of_lists_is_not_made_at_once() {
+    let pile = br"\list\gamename\mygame\a\b\final\".repeat(100);
+    let (out, next) = answer(&pile);
+    assert_eq!(out, r"\final\".repeat(8));
     assert!(matches!(next, Next::Close));
 }
 
