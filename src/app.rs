@@ -78,7 +78,7 @@ impl App {
         let guard = &config.guard;
         let guard = Guard::new(connections_max(&config), guard.connections_per_ip_max, &guard.bans);
         let keys = Keys::new([random()?, random()?, random()?]);
-        let is_many = !config.cluster.nats.is_empty();
+        let is_many = config.is_one_of_many();
         let metrics = if is_many { Metrics::new().with_cluster() } else { Metrics::new() };
         let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(metrics));
         let (prober, prober_worker) =
@@ -174,7 +174,7 @@ impl App {
     }
 
     /// Looks after what has to be looked after for as long as it is polled: rotates the cookie keys, and ends with an error
-    /// when a thread has died, because nobody would notice otherwise.
+    /// when a thread or a task has died, because nobody would notice otherwise.
     pub async fn keep(&mut self) -> anyhow::Error {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -182,6 +182,10 @@ impl App {
             if let Some(thread) = self.threads.iter().find(|thread| thread.is_finished()).or(stored) {
                 let name = thread.thread().name().unwrap_or("unnamed").to_string();
                 return anyhow::anyhow!("the thread `{name}` has ended: this is a bug. Start the program again");
+            }
+            if let Some(ended) = self.tasks.try_join_next() {
+                let why = ended.err().map(|error| format!(" ({error})")).unwrap_or_default();
+                return anyhow::anyhow!("a task has ended{why}: this is a bug. Start the program again");
             }
             if let Some(shared) = &mut self.shared_keys {
                 // The nodes rotate the keys together.
@@ -206,9 +210,12 @@ impl App {
     }
 
     /// Takes over what can change while running. On an error nothing has changed.
-    pub fn reload(&mut self, new: Config) -> anyhow::Result<()> {
+    pub fn reload(&mut self, mut new: Config) -> anyhow::Result<()> {
         let pages = Pages::load(&new)?;
         let fixed = self.started_with.needs_restart(&new);
+        if self.started_with.is_one_of_many() {
+            new.iceball.settings.life_ms = self.started_with.iceball.settings.life_ms;
+        }
         if !fixed.is_empty() {
             warn!("changed, but in effect only after a restart: {}", fixed.join(", "));
         }

@@ -1,5 +1,6 @@
 //! What was seen of whom, lately: so that the owner of a server can be told why it is not listed, and the operator how
-//! much of what there is. Bounded: a fixed number of pages, one an IP address, the newest address wins its page.
+//! much of what there is. Bounded: a fixed number of pages, one a server. The newest server wins its page, but who has
+//! nothing to complain of does not push out who has.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -16,6 +17,8 @@ use crate::registry::Refusal;
 const SHARDS: usize = 64;
 const PAGES_PER_SHARD: usize = 128;
 const NOTES_PER_PAGE: usize = 8;
+/// A complaint keeps its page for this long: a game that was refused is quiet for half an hour.
+const COMPLAINT_MS: u64 = 35 * 60_000;
 
 /// Which door it came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +119,11 @@ impl What {
         }
     }
 
+    /// As it should be.
+    fn is_good(&self) -> bool {
+        matches!(self, What::CookieSent | What::CookieReturned | What::Heartbeat | What::Answered { .. })
+    }
+
     pub fn label(&self) -> &'static str {
         LABELS.get(self.number()).unwrap_or(&"other")
     }
@@ -140,10 +148,17 @@ impl Note {
     }
 }
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Page {
-    ip: Option<IpAddr>,
+    /// An address and a port; 0 is for what named no port.
+    of: Option<(IpAddr, u16)>,
     notes: ArrayVec<Note, NOTES_PER_PAGE>,
+}
+
+impl Page {
+    fn has_complaints(&self, now_ms: u64) -> bool {
+        self.notes.iter().any(|note| !note.what.is_good() && note.at_ms + COMPLAINT_MS > now_ms)
+    }
 }
 
 pub struct Ledger {
@@ -160,7 +175,7 @@ impl Default for Ledger {
 
 impl Ledger {
     pub fn new() -> Ledger {
-        let shard = || Mutex::new(vec![Page { ip: None, notes: ArrayVec::new() }; PAGES_PER_SHARD]);
+        let shard = || Mutex::new(vec![Page::default(); PAGES_PER_SHARD]);
         Ledger {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             hasher: RandomState::new(),
@@ -173,20 +188,23 @@ impl Ledger {
         if let Some(count) = self.counts.get(note.what.number()) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        self.with_page(ip, |page| {
-            if page.ip != Some(ip) {
-                page.ip = Some(ip);
+        let of = (ip, note.port);
+        self.with_page(of, |page| {
+            if page.of != Some(of) {
+                if note.what.is_good() && page.has_complaints(note.at_ms) {
+                    return;
+                }
+                page.of = Some(of);
                 page.notes.clear();
             }
-            let same = |known: &Note| {
-                known.port == note.port && known.door == note.door && known.what.number() == note.what.number()
-            };
+            let same = |known: &Note| known.door == note.door && known.what.number() == note.what.number();
             if let Some(at) = page.notes.iter().position(same) {
                 let times = page.notes.remove(at).times.saturating_add(1);
                 page.notes.push(Note { times, ..note });
             } else {
                 if page.notes.is_full() {
-                    page.notes.remove(0);
+                    let good = page.notes.iter().position(|note| note.what.is_good());
+                    page.notes.remove(good.unwrap_or(0));
                 }
                 page.notes.push(note);
             }
@@ -196,12 +214,14 @@ impl Ledger {
     /// What is known of a server: what named its port, and what named none. Oldest first.
     pub fn notes(&self, address: Address) -> Vec<Note> {
         let mut found = Vec::new();
-        self.with_page(address.ip(), |page| {
-            if page.ip == Some(address.ip()) {
-                let concerns = |note: &&Note| note.port == address.port() || note.port == 0;
-                found.extend(page.notes.iter().filter(concerns).cloned());
-            }
-        });
+        for of in [(address.ip(), address.port()), (address.ip(), 0)] {
+            self.with_page(of, |page| {
+                if page.of == Some(of) {
+                    found.extend(page.notes.iter().cloned());
+                }
+            });
+        }
+        found.sort_by_key(|note| note.at_ms);
         found
     }
 
@@ -210,8 +230,8 @@ impl Ledger {
         LABELS.into_iter().zip(&self.counts).map(|(label, count)| (label, count.load(Ordering::Relaxed)))
     }
 
-    fn with_page(&self, ip: IpAddr, act: impl FnOnce(&mut Page)) {
-        let hash = self.hasher.hash_one(ip) as usize;
+    fn with_page(&self, of: (IpAddr, u16), act: impl FnOnce(&mut Page)) {
+        let hash = self.hasher.hash_one(of) as usize;
         let Some(shard) = self.shards.get(hash % SHARDS) else { return };
         let mut pages = shard.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(page) = pages.get_mut(hash / SHARDS % PAGES_PER_SHARD) {
@@ -261,7 +281,33 @@ mod tests {
         let pages: usize = ledger.shards.iter().map(|shard| shard.lock().unwrap().len()).sum();
         assert_eq!(pages, SHARDS * PAGES_PER_SHARD);
         assert_eq!(ledger.notes(address(99)).len(), 1);
-        assert!(ledger.notes(address(1)).is_empty(), "pushed out by newer ones");
+        // Whatever can be told of one server, told many times.
+        let drops = [Drop::TooShort, Drop::UnknownMagic, Drop::SourcePort0, Drop::AnnouncedPort0, Drop::CookieContent];
+        let refusals = [Refusal::Full, Refusal::FullForIp, Refusal::Late, Refusal::NotListed].map(What::Refused);
+        for what in drops.map(What::Dropped).into_iter().chain(refusals).chain([What::Banned, What::Quit]) {
+            ledger.note(address(1).ip(), note(2, 1, what));
+        }
+        assert_eq!(ledger.notes(address(1)).len(), NOTES_PER_PAGE);
+    }
+
+    #[test]
+    fn good_news_of_others_pushes_out_no_complaint() {
+        let ledger = Ledger::new();
+        let refused = What::BadVersion { heartbeat_version: 1, version: 0 };
+        ledger.note(address(1).ip(), note(1_000, 1, refused.clone()));
+        let others = |at_ms: u64| {
+            for port in 2..=32 {
+                ledger.note(address(1).ip(), note(at_ms, port, What::CookieSent));
+                ledger.note(address(1).ip(), note(at_ms, port, What::CookieReturned));
+            }
+            for number in 0..100_000u32 {
+                ledger.note(IpAddr::V4(number.into()), note(at_ms, 1, What::CookieReturned));
+            }
+            ledger.notes(address(1))
+        };
+        let notes = others(1_000 + COMPLAINT_MS - 1);
+        assert_eq!(notes.iter().map(|note| &note.what).collect::<Vec<_>>(), [&refused]);
+        assert_eq!(others(1_000 + COMPLAINT_MS).len(), 0, "not for ever");
     }
 
     #[test]

@@ -224,7 +224,13 @@ impl Config {
         let changed = self.listeners().into_iter().zip(new.listeners()).filter(|(old, new)| old != new);
         let data_dir = (self.data_dir != new.data_dir).then_some("data_dir");
         let cluster = (self.cluster != new.cluster).then_some("cluster");
-        changed.map(|((path, _), _)| path).chain(data_dir).chain(cluster).collect()
+        let life = (self.is_one_of_many() && self.life_max() != new.life_max()).then_some("iceball.life");
+        changed.map(|((path, _), _)| path).chain(data_dir).chain(cluster).chain(life).collect()
+    }
+
+    /// Whether there are other nodes. What all of them share is kept for the longest life, so that cannot change either.
+    pub fn is_one_of_many(&self) -> bool {
+        !self.cluster.nats.is_empty()
     }
 
     fn listeners(&self) -> [(&'static str, &Vec<SocketAddr>); 5] {

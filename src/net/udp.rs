@@ -105,7 +105,9 @@ impl Worker {
 fn answered(answer: Answer) -> (u16, What) {
     match answer {
         Answer::Cookie { port } => (port, What::CookieSent),
-        Answer::BadVersion { heartbeat_version, version } => (0, What::BadVersion { heartbeat_version, version }),
+        Answer::BadVersion { port, heartbeat_version, version } => {
+            (port, What::BadVersion { heartbeat_version, version })
+        }
         Answer::BadFormat { length } => (0, What::BadFormat { length }),
     }
 }

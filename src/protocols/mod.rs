@@ -98,6 +98,8 @@ pub enum Answer {
         port: u16,
     },
     BadVersion {
+        /// 0 where the announcement was too short to tell.
+        port: u16,
         heartbeat_version: u16,
         version: u32,
     },

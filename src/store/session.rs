@@ -4,7 +4,7 @@
 //! back through the watch says three things: all that was in the store before has been read, the way there and back is
 //! open, and what time it is there.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -82,6 +82,8 @@ pub struct Session<'a> {
     /// What the store held; only until all of it has been read.
     held: Mutex<Option<Held>>,
     caught_up: watch::Sender<bool>,
+    /// Another node has our name: what it puts is no echo.
+    has_twin: AtomicBool,
     signs: AtomicU64,
     offset_ms: AtomicI64,
     /// When something last came, by the monotonic clock; at the latest one's own sign of life.
@@ -125,6 +127,7 @@ impl<'a> Session<'a> {
             to_put: Notify::new(),
             held: Mutex::new(Some(Held::default())),
             caught_up: watch::Sender::new(false),
+            has_twin: AtomicBool::new(false),
             signs: AtomicU64::new(0),
             offset_ms: AtomicI64::new(0),
             heard_at_ms: AtomicU64::new(cluster.hub.clock.now().mono_ms),
@@ -207,7 +210,7 @@ impl<'a> Session<'a> {
             Err(error) => return self.cluster.warn("record", || format!("{}: {error:?}, ignored", entry.key)),
         };
         let caught_up = *self.caught_up.borrow();
-        if caught_up && record.by == self.cluster.name {
+        if caught_up && record.by == self.cluster.name && !self.has_twin.load(Ordering::Relaxed) {
             return; // our own echo
         }
         let by = record.by.clone();
@@ -272,6 +275,7 @@ impl<'a> Session<'a> {
         }
         if sign.run != self.cluster.run {
             if *self.caught_up.borrow() {
+                self.has_twin.store(true, Ordering::Relaxed);
                 let words = || format!("another node is called {name}, too: give each its own cluster.node");
                 self.cluster.warn("name", words);
             }

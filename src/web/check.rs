@@ -118,11 +118,12 @@ pub fn diagnose<'a>(site: &Site, game: &str, address: Address, record: Option<&'
     }
 }
 
-/// Known, and taken off the list because it does not answer.
+/// Known, but not on the list because it does not answer.
 fn unlisted(record: &Record, address: Address) -> (String, Option<String>) {
     let summary = match record.misses {
         0 => "Known, and not asked yet.".into(),
-        misses => format!("Taken off the list: it did not answer {misses} times in a row."),
+        1 => "Not on the list: it did not answer.".into(),
+        misses => format!("Not on the list: it did not answer {misses} times in a row."),
     };
     (summary, Some(reachable(address)))
 }

@@ -304,6 +304,20 @@ fn token(issuer: &KeyPair, subject: &KeyPair, nats: serde_json::Value) -> String
 }
 
 #[test]
+fn two_nodes_of_one_name_are_told_and_hear_each_other_all_the_same() {
+    let nats = Nats::start("cluster-twins", 1);
+    let [a, b] = [(), ()].map(|()| node("twin", &nats.urls(), &[]));
+    for node in [&a, &b] {
+        until_at_last("the warning", || node.log().contains("another node is called twin, too").then_some(()));
+    }
+    announce(&a, 6001);
+    announce(&b, 6002);
+    for node in [&a, &b] {
+        until("both at both", || lists(node, &[6001, 6002]).then_some(()));
+    }
+}
+
+#[test]
 fn a_file_that_is_not_there_is_named_at_the_start() {
     for key in ["cluster.credentials", "cluster.ca"] {
         let set = format!("{key}=/nowhere/file");

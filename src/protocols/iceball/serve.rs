@@ -69,12 +69,14 @@ impl Rules {
         reply: &mut Reply,
     ) -> Effect<'a> {
         let Settings { heartbeat_version: expected_heartbeat, version: expected, .. } = self.settings;
+        let body = whole.get(wire::BODY..).unwrap_or_default();
+        let announcement = Announcement::parse_body(body);
         if heartbeat_version != expected_heartbeat || !version.plays_with(expected) {
             FromMaster::BadVersion { heartbeat_version: expected_heartbeat, version: expected }.emit(reply);
-            return Effect::Answered(Answer::BadVersion { heartbeat_version, version: version.0 });
+            let port = announcement.map_or(0, |announcement| announcement.port);
+            return Effect::Answered(Answer::BadVersion { port, heartbeat_version, version: version.0 });
         }
-        let body = whole.get(wire::BODY..).unwrap_or_default();
-        let Some(announcement) = Announcement::parse_body(body) else {
+        let Some(announcement) = announcement else {
             FromMaster::BadFormat.emit(reply);
             return Effect::Answered(Answer::BadFormat { length: whole.len().min(u16::MAX.into()) as u16 });
         };
