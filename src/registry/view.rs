@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hasher;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -31,6 +32,8 @@ pub struct Rendered {
     pub etag: String,
     /// Other encodings of the body, each made when first asked for.
     variants: [OnceLock<Option<Bytes>>; VARIANTS],
+    /// Whether somebody is making it.
+    begun: [AtomicBool; VARIANTS],
 }
 
 /// How many encodings of a body can be kept.
@@ -41,7 +44,22 @@ impl Rendered {
         let body = body.into();
         let mut hasher = SipHasher13::new();
         hasher.write(&body);
-        Rendered { etag: format!("\"{:016x}\"", hasher.finish()), body, variants: Default::default() }
+        Rendered {
+            etag: format!("\"{:016x}\"", hasher.finish()),
+            body,
+            variants: Default::default(),
+            begun: Default::default(),
+        }
+    }
+
+    /// The body in another encoding, if it has been made.
+    pub fn made(&self, number: usize) -> Option<Option<Bytes>> {
+        self.variants.get(number)?.get().cloned()
+    }
+
+    /// Whether nobody else is making it: true once.
+    pub fn begin(&self, number: usize) -> bool {
+        self.begun.get(number).is_some_and(|begun| !begun.swap(true, Ordering::Relaxed))
     }
 
     /// The body in another encoding, made by the first who asks; None where that is of no use.

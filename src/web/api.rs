@@ -57,13 +57,30 @@ pub async fn allow_everyone(request: Request, next: Next) -> Response {
         return next.run(request).await;
     }
     let is_preflight = request.method() == Method::OPTIONS;
-    let mut response = if is_preflight { Response::default() } else { next.run(request).await };
+    let mut response = if is_preflight { Response::default() } else { in_json(next.run(request).await).await };
     reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
     if is_preflight {
         *response.status_mut() = StatusCode::NO_CONTENT;
         reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST, OPTIONS");
         reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_HEADERS, "Authorization, Content-Type, Last-Event-ID");
         reply::set(&mut response, header::ACCESS_CONTROL_MAX_AGE, "86400");
+    }
+    response
+}
+
+/// An error that is told in words is told in JSON here, as all others are.
+async fn in_json(response: Response) -> Response {
+    let status = response.status();
+    let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == JSON);
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let (head, body) = response.into_parts();
+    let text = axum::body::to_bytes(body, BODY_BYTES_MAX).await.unwrap_or_default();
+    let error = String::from_utf8_lossy(&text).trim_end().to_string();
+    let mut response = wrong(status, &Wrong { error, parameter: None });
+    if let Some(methods) = head.headers.get(header::ALLOW) {
+        response.headers_mut().insert(header::ALLOW, methods.clone());
     }
     response
 }
@@ -116,7 +133,7 @@ async fn list(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers:
     match Filter::parse(query.as_deref().unwrap_or_default(), true) {
         Ok(filter) => {
             site.metrics.listed("api", 1);
-            let renderer = site.lists.renderer(filter, |filter| Arc::new(ListRenderer { filter }));
+            let renderer = site.lists.kept(filter, |filter| Arc::new(ListRenderer { filter }));
             reply::rendered(&site.render(&renderer), JSON, &headers, LIST_FRESH)
         }
         Err(error) => bad_request(&error),

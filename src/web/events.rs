@@ -1,8 +1,9 @@
 //! The event stream: a snapshot with its serial, then deltas, to any number of readers.
 //!
 //! One task gathers the hub's batches into frames, a few a second, and each frame is written once for all its readers. A
-//! reader that comes back with `Last-Event-ID` gets what it missed, or a fresh snapshot. One that falls behind is told to
-//! start anew and is closed: there is no queue that could grow.
+//! snapshot is written once, too, for all who come while it is good: the frames since then bring it up to date. A reader
+//! that comes back with `Last-Event-ID` gets what it missed, or a snapshot. One that falls behind is told to start anew and
+//! is closed: there is no queue that could grow.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -20,7 +21,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::filter::Wrong;
 use super::json::ServerJson;
-use super::{Site, api, reply};
+use super::lists::Lists;
+use super::{LONG_LIST, Site, api, reply};
 use crate::model::{GAME_BYTES_MAX, MASTER, Server};
 use crate::net::stopped;
 use crate::registry::view::{Batch, Delta, View};
@@ -34,6 +36,9 @@ const KEPT_MAX: usize = 512;
 const KEPT_DELTAS_MAX: usize = 200_000;
 /// A quiet stream says this often that it is alive.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
+/// A snapshot is good for so many times as long as it took to write, but for no longer than this.
+const SNAPSHOT_SHARE: u32 = 19;
+const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(5);
 /// Different games that a frame is kept rendered for.
 const GAMES_MAX: usize = 32;
 
@@ -51,11 +56,24 @@ pub struct Events {
     run: u32,
     frames: broadcast::Sender<Arc<Frame>>,
     kept: Mutex<VecDeque<Arc<Frame>>>,
+    snapshots: Lists<String, SnapshotCell>,
+}
+
+/// The last snapshot for readers of a game ("": of all). Who comes while it is being written waits for it.
+type SnapshotCell = tokio::sync::Mutex<Option<Written>>;
+
+#[derive(Clone)]
+struct Written {
+    serial: u64,
+    text: Bytes,
+    /// Until then another one would cost more than its share of a core.
+    good_until: Instant,
 }
 
 impl Events {
     pub fn new(run: u32) -> Events {
-        Events { run, frames: broadcast::Sender::new(BEHIND_MAX), kept: Mutex::default() }
+        let frames = broadcast::Sender::new(BEHIND_MAX);
+        Events { run, frames, kept: Mutex::default(), snapshots: Lists::default() }
     }
 
     fn id(&self, serial: u64) -> String {
@@ -84,6 +102,30 @@ impl Events {
             Some(at) => Some(kept.iter().skip(at).cloned().collect()),
             None => kept.back().filter(|last| last.after == serial).map(|_| Vec::new()),
         }
+    }
+
+    /// The frames that bring a snapshot up to date; None when some are no longer known.
+    fn after(&self, serial: u64) -> Option<Vec<Arc<Frame>>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let news: Vec<_> = kept.iter().filter(|frame| frame.after > serial).cloned().collect();
+        news.first().is_none_or(|first| first.before <= serial).then_some(news)
+    }
+
+    /// A snapshot, and the frames since then.
+    async fn snapshot(&self, site: &Site, game: &str) -> (Written, Vec<Arc<Frame>>) {
+        let cell = self.snapshots.kept(game.to_string(), |_| Arc::default());
+        let mut last = cell.lock().await;
+        let good = last.as_ref().filter(|written| Instant::now() < written.good_until);
+        if let Some((written, news)) = good.and_then(|written| Some((written.clone(), self.after(written.serial)?))) {
+            return (written, news);
+        }
+        let (view, started) = (site.hub.view(), Instant::now());
+        let write = || snapshot_event(self, &view, game);
+        let text = if view.servers.len() < LONG_LIST { write() } else { tokio::task::block_in_place(write) };
+        let good_until = Instant::now() + (started.elapsed() * SNAPSHOT_SHARE).min(SNAPSHOT_AGE_MAX);
+        let written = Written { serial: view.serial, text, good_until };
+        *last = Some(written.clone());
+        (written, Vec::new())
     }
 
     /// Gathers batches into frames until told to stop.
@@ -241,19 +283,21 @@ pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, he
     let last = headers.get("Last-Event-ID").and_then(|id| id.to_str().ok());
     let missed =
         last.and_then(|id| site.events.serial_of(id)).and_then(|serial| Some((serial, site.events.since(serial)?)));
-    let (serial, first) = match missed {
-        Some((serial, frames)) => {
-            let text = frames.iter().flat_map(|frame| frame.text(&site.events, &game)).collect::<Vec<u8>>();
-            (frames.last().map_or(serial, |frame| frame.after), Bytes::from(text))
-        }
+    // Even a resumed reader with nothing missed sees at once that it is connected.
+    let mut first = VecDeque::from([Bytes::from_static(b"retry: 2000\n\n")]);
+    let (mut serial, news) = match missed {
+        Some(missed) => missed,
         None => {
-            let view = site.hub.view();
-            (view.serial, snapshot_event(&site.events, &view, &game))
+            let (written, news) = site.events.snapshot(&site, &game).await;
+            first.push_back(written.text);
+            (written.serial, news)
         }
     };
-    // Even a resumed reader with nothing missed sees at once that it is connected.
-    let first = [Bytes::from_static(b"retry: 2000\n\n"), first].concat().into();
-    let reader = Reader { site: Arc::downgrade(&site), frames, game, serial, first: Some(first), over: false };
+    for frame in news {
+        first.push_back(frame.text_since(serial, &site.events, &game));
+        serial = frame.after;
+    }
+    let reader = Reader { site: Arc::downgrade(&site), frames, game, serial, first, over: false };
     site.metrics.readers.inc();
     let counted = Counted(site.metrics.readers.clone());
     let body = stream::unfold((reader, counted), |(mut reader, counted)| async move {
@@ -282,13 +326,14 @@ struct Reader {
     frames: broadcast::Receiver<Arc<Frame>>,
     game: String,
     serial: u64,
-    first: Option<Bytes>,
+    /// What was there when it came.
+    first: VecDeque<Bytes>,
     over: bool,
 }
 
 impl Reader {
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first.take() {
+        if let Some(first) = self.first.pop_front() {
             return Some(first);
         }
         if self.over {
@@ -312,5 +357,31 @@ impl Reader {
                 Ok(Err(broadcast::error::RecvError::Closed)) => return None,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_brings_a_snapshot_up_to_date() {
+        let events = Events::new(1);
+        let keep = |before, after| {
+            events.keep(&Arc::new(Frame { before, after, batches: Vec::new(), rendered: Mutex::default() }));
+        };
+        let after =
+            |serial| events.after(serial).map(|frames| frames.iter().map(|frame| frame.after).collect::<Vec<_>>());
+        assert_eq!(after(7), Some(vec![]), "nothing has happened yet");
+        keep(1, 3);
+        keep(3, 5);
+        assert_eq!(after(0), None, "what was before is gone");
+        assert_eq!(after(1), Some(vec![3, 5]));
+        assert_eq!(after(2), Some(vec![3, 5]), "in the midst of a frame");
+        assert_eq!(after(3), Some(vec![5]));
+        assert_eq!(after(5), Some(vec![]));
+        keep(u64::MAX, 9);
+        assert_eq!(after(5), None, "something is missing");
+        assert_eq!(after(9), Some(vec![]));
     }
 }

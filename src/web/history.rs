@@ -21,8 +21,6 @@ use crate::store::history::{History, Range, Reader};
 
 /// A history may be used this long without asking again: it grows once a minute.
 const FRESH: Fresh = Fresh::Seconds(30);
-/// From this many bytes on, encoding takes milliseconds.
-const LONG_BODY: usize = 64 << 10;
 /// Readers of the file at one time; others wait for their turn.
 const READERS_MAX: usize = 4;
 
@@ -237,8 +235,7 @@ async fn answer(site: &Site, asked: Asked, headers: &HeaderMap) -> Response {
         Form::Svg => SVG,
     };
     match access.read(move |reader| render(reader, asked, now_ms)).await {
-        Some(Some(list)) if list.body.len() < LONG_BODY => reply::rendered(&list, content_type, headers, FRESH),
-        Some(Some(list)) => tokio::task::block_in_place(|| reply::rendered(&list, content_type, headers, FRESH)),
+        Some(Some(list)) => reply::rendered(&list, content_type, headers, FRESH),
         Some(None) => wrong(StatusCode::NOT_FOUND, format!("nothing is known of {whose}")),
         None => wrong(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment".into()),
     }

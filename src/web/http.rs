@@ -6,12 +6,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, HttpBody};
-use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use bytes::{Buf, Bytes};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -19,16 +21,19 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tower::Service;
 use tracing::debug;
 
-use super::Peer;
+use super::{Peer, TEXT, reply};
 use crate::net::guard::Admission;
 use crate::net::stopped;
 
 /// A request's head may be this long; nothing that is asked for here is longer.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+/// And its body.
+const BODY_BYTES_MAX: usize = 16 << 10;
 const LENGTH: HeaderName = HeaderName::from_static("length");
 
 #[derive(Clone, Copy, Debug)]
@@ -46,9 +51,9 @@ pub async fn serve_connection(
     limits: HttpLimits,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut stream = TimeoutStream::new(Touching { stream, admission });
+    let mut stream = TimeoutStream::new(Touching { stream, admission, instead: None });
     stream.set_write_timeout(Some(limits.idle));
-    let service = service_fn(move |request: Request<Incoming>| answer(router.clone(), peer, request));
+    let service = service_fn(move |request: Request<Incoming>| answer(router.clone(), peer, request, limits.idle));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.idle)
@@ -72,6 +77,43 @@ pub async fn serve_connection(
 struct Touching {
     stream: TcpStream,
     admission: Arc<Admission>,
+    /// What is being sent instead of hyper's own words.
+    instead: Option<Bytes>,
+}
+
+/// What cannot even be read as a request is answered by hyper, without a body. All that the games' clients can be given
+/// has a `Length` and a body, so this has, too.
+fn in_our_words(hypers: &[u8]) -> Option<Bytes> {
+    let head = str::from_utf8(hypers).ok()?;
+    let status = head.strip_prefix("HTTP/1.1 ")?.split("\r\n").next()?;
+    let text = match status {
+        "400 Bad Request" => "this cannot be read as a request\n",
+        "431 Request Header Fields Too Large" => "the head of the request is too long\n",
+        _ => return None,
+    };
+    let size = text.len();
+    head.contains("\r\nContent-Length: 0\r\n").then(|| {
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {TEXT}\r\nContent-Length: {size}\r\nLength: {size}\r\n\
+             X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+        );
+        (head + text).into()
+    })
+}
+
+impl Touching {
+    /// Sends what is to be sent instead; ready when all of it has been taken.
+    fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.instead.as_mut().filter(|rest| !rest.is_empty()) {
+            let taken = ready!(Pin::new(&mut self.stream).poll_write(cx, rest))?;
+            if taken == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            rest.advance(taken);
+        }
+        self.instead = None;
+        Poll::Ready(Ok(()))
+    }
 }
 
 impl AsyncRead for Touching {
@@ -83,6 +125,13 @@ impl AsyncRead for Touching {
 impl AsyncWrite for Touching {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.admission.touch();
+        if self.instead.is_none() {
+            self.instead = in_our_words(buf);
+        }
+        if self.instead.is_some() {
+            ready!(self.poll_instead(cx))?;
+            return Poll::Ready(Ok(buf.len()));
+        }
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -91,8 +140,13 @@ impl AsyncWrite for Touching {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.admission.touch();
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        match bufs {
+            [only] => self.poll_write(cx, only),
+            _ => {
+                self.admission.touch();
+                Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+            }
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -108,14 +162,35 @@ impl AsyncWrite for Touching {
     }
 }
 
+/// A request with all of its body, or why not. Who only asks has no body that is worth waiting for.
+async fn whole(request: Request<Incoming>, idle: Duration) -> Result<Request<Body>, Response<Body>> {
+    if request.body().is_end_stream() || [Method::GET, Method::HEAD].contains(request.method()) {
+        return Ok(request.map(Body::new));
+    }
+    let (head, body) = request.into_parts();
+    let (status, why) = match timeout(idle, Limited::new(body, BODY_BYTES_MAX).collect()).await {
+        Ok(Ok(body)) => return Ok(Request::from_parts(head, Body::from(body.to_bytes()))),
+        Ok(Err(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long, or was cut off\n"),
+        Err(_) => (StatusCode::REQUEST_TIMEOUT, "the body did not come in time\n"),
+    };
+    let mut response = reply::error(status, why);
+    reply::set(&mut response, header::CONNECTION, "close");
+    Err(response)
+}
+
 async fn answer(
     mut router: Router,
     peer: SocketAddr,
     request: Request<Incoming>,
+    idle: Duration,
 ) -> Result<Response<Body>, Infallible> {
-    let mut request = request.map(Body::new);
-    request.extensions_mut().insert(Peer(peer));
-    let mut response = router.call(request).await?;
+    let mut response = match whole(request, idle).await {
+        Ok(mut request) => {
+            request.extensions_mut().insert(Peer(peer));
+            router.call(request).await?
+        }
+        Err(response) => response,
+    };
     if response.status() != StatusCode::NOT_MODIFIED
         && !response.headers().contains_key(header::CONTENT_LENGTH)
         && let Some(size) = response.body().size_hint().exact()

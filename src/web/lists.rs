@@ -1,4 +1,5 @@
-//! Renderers that were asked for lately. One that stays the same is rendered once per change, and ahead of time.
+//! What was asked for lately, kept for the next who asks: renderers, above all. One that stays the same is rendered once
+//! per change.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,8 +17,8 @@ impl<K, R: ?Sized> Default for Lists<K, R> {
 }
 
 impl<K: Clone + PartialEq, R: ?Sized> Lists<K, R> {
-    /// The renderer of what was asked for, made when it is not known.
-    pub fn renderer(&self, key: K, make: impl FnOnce(K) -> Arc<R>) -> Arc<R> {
+    /// What is kept for this, made when there is nothing.
+    pub fn kept(&self, key: K, make: impl FnOnce(K) -> Arc<R>) -> Arc<R> {
         let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let list = match lists.iter().position(|(known, _)| *known == key) {
             Some(at) => lists.remove(at),
@@ -48,7 +49,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_stays_and_the_number_is_bounded() {
         let lists = Lists::<usize>::default();
-        let ask = |key: usize| lists.renderer(key, |_| Arc::new(Nothing));
+        let ask = |key: usize| lists.kept(key, |_| Arc::new(Nothing));
         let often = ask(0);
         for key in 1..LISTS_MAX * 2 {
             ask(key);

@@ -208,7 +208,7 @@ async fn index(
     let access = site.history.as_ref().filter(|_| pages.history);
     let plots = || access.map(|access| access.plots.clone());
     let make = |ask| Arc::new(IndexRenderer::new(pages.index.clone(), ask, plots()));
-    let index = pages.indexes.renderer(ask, make);
+    let index = pages.indexes.kept(ask, make);
     let renderer: Arc<dyn Renderer> = index.clone();
     let shown = site.render(&renderer);
     let missing = index.missing();

@@ -19,6 +19,8 @@ type Encoding = (&'static str, fn(&[u8]) -> Option<Vec<u8>>);
 
 /// Below this, an encoding saves nothing worth the work.
 const ENCODED_BYTES_MIN: usize = 1024;
+/// From this many bytes on, encoding takes milliseconds.
+const LONG_BODY: usize = 64 << 10;
 
 /// How long a list may be used without asking again.
 #[derive(Clone, Copy)]
@@ -65,7 +67,14 @@ fn encoded(list: &Rendered, request: &HeaderMap) -> Option<(&'static str, Bytes)
     }
     let (number, (name, encode)) = ENCODINGS.iter().enumerate().find(|(_, (name, _))| accepts(request, name))?;
     let smaller = |body: &Bytes| encode(body).filter(|encoded| encoded.len() < body.len()).map(Bytes::from);
-    Some((*name, list.variant(number, smaller)?))
+    let body = match list.made(number) {
+        Some(made) => made,
+        None if list.body.len() < LONG_BODY => list.variant(number, smaller),
+        // Off the threads that serve others; and whoever finds somebody at work takes it as it is.
+        None if list.begin(number) => tokio::task::block_in_place(|| list.variant(number, smaller)),
+        None => None,
+    };
+    Some((*name, body?))
 }
 
 fn gzip(body: &[u8]) -> Option<Vec<u8>> {

@@ -90,6 +90,25 @@ fn bad_parameters_are_named() {
 }
 
 #[test]
+fn errors_are_json_all_of_them() {
+    let server = Server::start(&[]);
+    let web = server.address("web.listen");
+    for (method, path, status) in [
+        ("GET", "/api/v1/nothing", 404),
+        ("GET", "/api/v2", 404),
+        ("DELETE", "/api/v1/servers", 405),
+        ("GET", "/api/v1/servers/iceball/%ff", 400),
+        ("GET", "/api/v1/servers/iceball/here", 400),
+    ] {
+        let answer = request(web, method, path, "");
+        assert_eq!((answer.status(), answer.header("Content-Type")), (status, Some("application/json")), "{path}");
+        assert!(!parsed(&answer)["error"].as_str().unwrap().is_empty(), "{answer:?}");
+    }
+    assert!(request(web, "DELETE", "/api/v1/servers", "").header("Allow").is_some());
+    assert_eq!(parsed(&post(&server, &"x".repeat(10_000), ""))["error"].as_str().map(str::is_empty), Some(false));
+}
+
+#[test]
 fn caching_encodings_and_other_origins() {
     let server = Server::start(&[]);
     let game = Game::new(server.address("iceball.listen"));

@@ -76,6 +76,26 @@ fn errors_have_reasons_headers_and_bodies() {
 }
 
 #[test]
+fn what_is_no_request_is_told_so_with_headers_and_a_body() {
+    let server = Server::start(&["guard.idle_timeout=500ms"]);
+    let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(20_000));
+    let unfinished = "POST /api/v1/servers HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{";
+    for (request, status) in [
+        ("GARBAGE\r\n\r\n", 400),
+        ("GET /master.json\r\n\r\n", 400),
+        ("GET / HTTP/3.7\r\n\r\n", 400),
+        (&long, 431),
+        (unfinished, 408),
+    ] {
+        let answer = split(&exchange(server.address("iceball.listen"), request.as_bytes()));
+        assert_eq!(answer.status(), status, "{answer:?}");
+        let size = answer.body.len().to_string();
+        assert!(size != "0" && answer.text().ends_with('\n'), "{answer:?}");
+        assert_eq!((answer.header("Length"), answer.header("Content-Length")), (Some(&*size), Some(&*size)));
+    }
+}
+
+#[test]
 fn every_path_on_every_listener() {
     let server = Server::start(&[]);
     for key in ["iceball.listen", "iceball.client_listen", "web.listen"] {
