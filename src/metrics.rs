@@ -1,5 +1,6 @@
 //! Figures for the operator, in Prometheus' form. Labels are bounded: games with a card, and `other`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -126,16 +127,18 @@ impl Metrics {
 
     /// Everything, as text.
     pub fn text(&self, view: &View, ledger: &Ledger, connections: usize, store: Option<&Status>) -> String {
-        self.servers.clear();
-        self.players.clear();
-        for card in crate::protocols::CARDS {
-            self.servers.get_or_create(&OfGame { game: card.name }).set(0);
-            self.players.get_or_create(&OfGame { game: card.name }).set(0);
-        }
+        let mut games: BTreeMap<&'static str, (i64, i64)> = BTreeMap::from([("other", (0, 0))]);
+        games.extend(crate::protocols::CARDS.iter().map(|card| (card.name, (0, 0))));
         for server in view.games() {
-            let game = OfGame { game: card(server.game.name()).map_or("other", |card| card.name) };
-            self.servers.get_or_create(&game).inc();
-            self.players.get_or_create(&game).inc_by(server.players_current.unwrap_or(0).into());
+            let game = card(server.game.name()).map_or("other", |card| card.name);
+            let (servers, players) = games.entry(game).or_default();
+            *servers += 1;
+            *players += i64::from(server.players_current.unwrap_or(0));
+        }
+        // Set at once: others may be reading.
+        for (game, (servers, players)) in games {
+            self.servers.get_or_create(&OfGame { game }).set(servers);
+            self.players.get_or_create(&OfGame { game }).set(players);
         }
         self.connections.set(connections as i64);
         self.serial.set(view.serial as i64);

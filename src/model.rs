@@ -192,6 +192,29 @@ pub struct Details {
     pub rules: Vec<(Box<str>, Box<str>)>,
 }
 
+impl Details {
+    pub const PLAYERS_MAX: usize = 256;
+    pub const RULES_MAX: usize = 256;
+    /// All names and values together.
+    pub const BYTES_MAX: usize = 16 << 10;
+
+    /// What is kept of what a server tells: of a rule that is told twice the first, and not more than anybody reads.
+    pub fn bounded(mut self) -> Details {
+        let mut room = Details::BYTES_MAX;
+        let mut fits = |size: usize| room.checked_sub(size).map(|left| room = left).is_some();
+        self.players.truncate(Details::PLAYERS_MAX);
+        self.players.retain(|player| fits(player.name.len() + player.team.as_ref().map_or(0, |team| team.len())));
+        let mut rules: Vec<(Box<str>, Box<str>)> = Vec::with_capacity(self.rules.len().min(Details::RULES_MAX));
+        for (name, value) in self.rules {
+            let is_new = rules.len() < Details::RULES_MAX && !rules.iter().any(|(known, _)| *known == name);
+            if is_new && fits(name.len() + value.len()) {
+                rules.push((name, value));
+            }
+        }
+        Details { players: self.players, rules }
+    }
+}
+
 /// One who plays. Absent means that the game does not tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 pub struct Player {

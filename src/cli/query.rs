@@ -45,9 +45,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(file) = &arguments.from {
         places.extend(read_file(file).map_err(|why| Failure::new(Exit::Usage, why))?);
     }
-    for place in &places {
-        place.game_server().map_err(|why| Failure::new(Exit::Usage, why))?;
+    // Among others, one that cannot be asked is one of those that failed.
+    let wrong = places.iter().filter_map(|place| place.game_server().err());
+    let wrong: Vec<String> = wrong.collect();
+    if let Some(why) = wrong.first().filter(|_| wrong.len() == places.len()) {
+        return Err(Failure::new(Exit::Usage, why));
     }
+    wrong.iter().for_each(|why| eprintln!("{why}"));
     run_async(async {
         let mut servers = resolve(places).await;
         arguments.asking.ask(&mut servers).await?;

@@ -19,9 +19,6 @@ use crate::text;
 const PATH: &str = "/api/v1/servers";
 const PAGE: usize = 1000;
 const PAGES_MAX: usize = 1000;
-/// What one server may say at the most; the rest is left out.
-const PLAYERS_MAX: usize = 256;
-const RULES_MAX: usize = 256;
 
 #[derive(Deserialize)]
 struct Document {
@@ -117,12 +114,12 @@ fn read(row: Value) -> Result<Found, String> {
     let address = address.ok_or_else(|| format!("nobody can play at {}", clean(&row.address)))?;
     let game = CARDS.iter().find(|card| card.name == row.game);
     let game = game.map_or_else(|| Game::Other(clean(&row.game).into()), |card| Game::Known(card.name));
-    let rules = row.rules.iter().take(RULES_MAX).map(|(name, value)| {
+    let rules = row.rules.iter().map(|(name, value)| {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
         (clean(name).into(), clean(&value).into())
     });
-    let players = row.players.into_iter().take(PLAYERS_MAX).map(player);
-    let details = Details { players: players.collect(), rules: rules.collect() };
+    let players = row.players.into_iter().map(player);
+    let details = Details { players: players.collect(), rules: rules.collect() }.bounded();
     let facts = Facts {
         name: clean(&row.name).into(),
         mode: clean(&row.mode).into(),

@@ -31,8 +31,6 @@ pub const VALUE_BYTES_MAX: usize = 64 << 10;
 /// No game's life is longer than what the configuration allows.
 const LIFE_MS_MAX: u64 = 2 * 86_400_000;
 const VERSION: u8 = 1;
-const PEOPLE_MAX: usize = 256;
-const RULES_MAX: usize = 256;
 const KEYS_MAX: usize = 64;
 const PART_BYTES_MAX: usize = 1024;
 /// Different names of games remembered; one more has its own copy.
@@ -338,7 +336,7 @@ fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Opt
 }
 
 fn read_details(wire: WireDetails<'_>) -> Details {
-    let players = wire.people.into_iter().take(PEOPLE_MAX).map(|player| Player {
+    let players = wire.people.into_iter().map(|player| Player {
         name: cleaned(&player.name, PART_BYTES_MAX),
         team: player.team.and_then(|team| TEAMS.into_iter().find(|known| *known == team)).map(Cow::Borrowed),
         spectator: player.spectator,
@@ -348,9 +346,9 @@ fn read_details(wire: WireDetails<'_>) -> Details {
         kills: player.kills,
         deaths: player.deaths,
     });
-    let rules = wire.rules.iter().take(RULES_MAX);
+    let rules = wire.rules.iter();
     let rules = rules.map(|(name, value)| (cleaned(name, PART_BYTES_MAX), cleaned(value, PART_BYTES_MAX)));
-    Details { players: players.collect(), rules: rules.collect() }
+    Details { players: players.collect(), rules: rules.collect() }.bounded()
 }
 
 /// None if there is anything in it that no heartbeat has.

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 use super::filter::Wrong;
 use super::json::ServerJson;
 use super::lists::Lists;
-use super::{LONG_LIST, Site, api, reply};
+use super::{Site, api, aside, reply};
 use crate::model::{GAME_BYTES_MAX, MASTER, Server};
 use crate::net::stopped;
 use crate::registry::view::{Batch, Delta, View};
@@ -121,7 +121,7 @@ impl Events {
         }
         let (view, started) = (site.hub.view(), Instant::now());
         let write = || snapshot_event(self, &view, game);
-        let text = if view.servers.len() < LONG_LIST { write() } else { tokio::task::block_in_place(write) };
+        let text = aside(&view, write);
         let good_until = Instant::now() + (started.elapsed() * SNAPSHOT_SHARE).min(SNAPSHOT_AGE_MAX);
         let written = Written { serial: view.serial, text, good_until };
         *last = Some(written.clone());

@@ -38,7 +38,7 @@ use crate::net::guard::Guard;
 use crate::protocols::bloodmasters::list::emit_bans;
 use crate::protocols::bloodmasters::serve::ServerLines;
 use crate::protocols::iceball::{self, list::MasterJson};
-use crate::registry::view::{Rendered, Renderer};
+use crate::registry::view::{Rendered, Renderer, View};
 use crate::store::{Status, Store};
 use events::Events;
 use filter::Filter;
@@ -157,7 +157,7 @@ impl Site {
         self.render(choose(&pages))
     }
 
-    /// The newest view as a renderer shows it. A long list is made off the threads that serve others.
+    /// The newest view as a renderer shows it.
     fn render(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
         let render = || {
             let started = Instant::now();
@@ -165,8 +165,13 @@ impl Site {
             self.metrics.render.observe(started.elapsed().as_secs_f64());
             list
         };
-        if self.hub.view().servers.len() < LONG_LIST { render() } else { tokio::task::block_in_place(render) }
+        aside(&self.hub.view(), render)
     }
+}
+
+/// Work that takes as long as the list is: on a long one, it is done off the threads that serve others.
+fn aside<T>(view: &View, work: impl FnOnce() -> T) -> T {
+    if view.servers.len() < LONG_LIST { work() } else { tokio::task::block_in_place(work) }
 }
 
 /// The game that a listener belongs to: its page shows this one where the address names none.
@@ -279,7 +284,9 @@ async fn ready(State(site): State<Arc<Site>>) -> Json<Ready> {
 }
 
 async fn metrics(State(site): State<Arc<Site>>) -> Response {
-    let text = site.metrics.text(&site.hub.view(), &site.door.ledger, site.guard.connections(), site.store.as_deref());
+    let view = site.hub.view();
+    let text = || site.metrics.text(&view, &site.door.ledger, site.guard.connections(), site.store.as_deref());
+    let text = aside(&view, text);
     let mut response = Response::new(text.into());
     reply::set(&mut response, header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8");
     response

@@ -562,6 +562,7 @@ fn mistakes_of_the_tools_users() {
         (&["list", "netpanzer://127.0.0.1", "--sort", "beauty"], 2, "possible values: name, players"),
         (&["query"], 2, "--from"),
         (&["query", "iceball://127.0.0.1"], 2, "Iceball servers cannot be asked"),
+        (&["query", "iceball://127.0.0.1", "netpanzer://127.0.0.1:1"], 1, "Iceball servers cannot be asked"),
         (&["query", "http://127.0.0.1"], 2, "not a game server"),
         (&["query", "netpanzer://127.0.0.1:99999"], 2, "not a port"),
         (&["query", "netpanzer://127.0.0.1", "--rate", "0"], 2, "0 is not in 1..=1000000"),

@@ -60,6 +60,6 @@ fn facts<'a>(reply: &Reply<'a>) -> Facts<'a> {
         players_current: Some(reply.players_current.into()),
         players_max: Some(reply.players_max.into()),
         password: Some(reply.locked),
-        details: Some(Arc::new(model::Details { players, rules })),
+        details: Some(Arc::new(model::Details { players, rules }.bounded())),
     }
 }

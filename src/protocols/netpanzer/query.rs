@@ -8,9 +8,6 @@ use crate::model::{Details, Facts, Player};
 use crate::protocols::{Fault, Heard, Query, Question, fault};
 use crate::text;
 
-/// Players beyond these are counted, not named.
-const PLAYERS_MAX: usize = 256;
-
 pub struct GameQuery;
 
 impl Query for GameQuery {
@@ -50,7 +47,7 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
         let (key, value) = (text::clean(key), text::clean(value));
         let numbered = key.rsplit_once('_').filter(|(_, number)| number.parse::<u16>().is_ok());
         match numbered {
-            Some(("player", _)) if details.players.len() < PLAYERS_MAX => {
+            Some(("player", _)) => {
                 details.players.push(Player { name: value.into(), ..Player::default() });
             }
             // They follow their player.
@@ -65,7 +62,7 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
                     }
                 }
             }
-            Some(("flag" | "flagu" | "player", _)) => {}
+            Some(("flag" | "flagu", _)) => {}
             _ if TOLD.contains(&&*key) => {}
             _ => details.rules.push((key.into(), value.into())),
         }
@@ -83,7 +80,7 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
         players_current: number(b"numplayers"),
         players_max: number(b"maxplayers"),
         password,
-        details: Some(Arc::new(details)),
+        details: Some(Arc::new(details.bounded())),
     }
 }
 
@@ -108,6 +105,20 @@ mod tests {
         question.clear();
         GameQuery.ask(1, 0xdead_0042, &mut question);
         assert_eq!(&question[..], br"\status\");
+    }
+
+    #[test]
+    fn a_rule_counts_once_and_too_much_is_left_out() {
+        let many: String = (0..400).map(|at| format!(r"player_{at}\{}\rule{at}\x\", "n".repeat(100))).collect();
+        let status = format!(r"gamename\netpanzer\x\1\x\2\{many}final\");
+        let heard = GameQuery.hear(1, status.as_bytes()).unwrap();
+        let details = heard.facts.unwrap().details.unwrap();
+        assert_eq!(details.players.len(), Details::BYTES_MAX / 100, "of 400");
+        assert_eq!(details.rules.iter().filter(|(name, _)| &**name == "x").count(), 1);
+        let bytes: usize = details.rules.iter().map(|(name, value)| name.len() + value.len()).sum();
+        assert!(
+            details.players.len() * 100 + bytes <= Details::BYTES_MAX && details.rules[0] == ("x".into(), "1".into())
+        );
     }
 
     #[test]
