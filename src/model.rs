@@ -198,6 +198,11 @@ impl Details {
     /// All names and values together.
     pub const BYTES_MAX: usize = 16 << 10;
 
+    /// Who plays, if that is known: where somebody does and nobody is named, the game does not tell.
+    pub fn known_players(&self, players_current: Option<u16>) -> Option<&[Player]> {
+        Some(&*self.players).filter(|players| !players.is_empty() || players_current == Some(0))
+    }
+
     /// What is kept of what a server tells: of a rule that is told twice the first, and not more than anybody reads.
     pub fn bounded(mut self) -> Details {
         let mut room = Details::BYTES_MAX;

@@ -48,8 +48,8 @@ struct Row<'a> {
     flavor: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rtt_ms: Option<f64>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    players: &'a [Player],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    players: Option<&'a [Player]>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     rules: Map<String, Value>,
 }
@@ -89,7 +89,7 @@ fn row(found: &Found) -> Row<'_> {
         official: found.official,
         flavor: found.flavor,
         rtt_ms: found.rtt_us.map(milliseconds),
-        players: details.map_or(&[][..], |details| &details.players),
+        players: details.and_then(|details| details.known_players(facts.players_current)),
         rules,
     }
 }

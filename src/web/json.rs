@@ -51,8 +51,9 @@ pub struct ServerJson<'a> {
     /// The round trip from this master, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     rtt_ms: Option<f64>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    players: &'a [Player],
+    /// Who plays, where the game tells. Nobody is an empty list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    players: Option<&'a [Player]>,
     #[serde(skip_serializing_if = "Rules::is_empty")]
     #[schema(value_type = std::collections::BTreeMap<String, String>)]
     rules: Rules<'a>,
@@ -82,7 +83,7 @@ impl<'a> ServerJson<'a> {
             first_seen: rfc3339(server.first_seen_ms),
             last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),
             rtt_ms: server.rtt_us.map(|us| f64::from(us.get()) / 1000.0),
-            players: details.map(|details| details.players.as_slice()).unwrap_or_default(),
+            players: details.and_then(|details| details.known_players(server.players_current)),
             rules: Rules(details.map(|details| details.rules.as_slice()).unwrap_or_default()),
         }
     }

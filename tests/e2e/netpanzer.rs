@@ -105,6 +105,11 @@ fn a_full_game_is_shown_with_all_who_play() {
     let row = until("the list", || server.json("/api/v1/servers")["servers"].get(0).cloned());
     assert_eq!((&row["players_current"], row["players"].as_array().map(Vec::len)), (&100.into(), Some(100)));
     assert_eq!(row["players"][99]["name"], "Driver of tank number 99");
+    let empty = Tank::new();
+    empty.players.store(0, Ordering::Relaxed);
+    assert_eq!(empty.heartbeat(&server), r"\final\");
+    let path = format!("/api/v1/servers/netpanzer/127.0.0.1:{}", empty.port);
+    assert_eq!(server.json(&path)["players"], serde_json::json!([]), "nobody is known, too");
 }
 
 #[test]
