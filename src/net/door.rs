@@ -2,7 +2,9 @@
 //! applied, and told what became of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::timeout;
 use tracing::debug;
 
 use super::prober::{Prober, Unproven};
@@ -11,7 +13,11 @@ use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
 use crate::model::{Address, Announce, Change, Facts, Proof};
 use crate::protocols::{Heartbeat, Verdict, query_of};
+use crate::registry::view::Delta;
 use crate::registry::{Outcome, Refusal};
+
+/// A view comes out within milliseconds, of a very long list within a second.
+const SHOWN: Duration = Duration::from_secs(1);
 
 pub struct Door {
     pub hub: Arc<Hub>,
@@ -26,12 +32,12 @@ impl Door {
         let address = heartbeat.address;
         self.note(address, What::Heartbeat);
         let verdict = match query_of(&heartbeat.game).filter(|_| heartbeat.verify) {
-            None => self.apply(heartbeat, Proof::Connection, None, Facts::default()),
+            None => self.apply(heartbeat, Proof::Connection, None, Facts::default()).await,
             Some(_) if self.renew(&heartbeat) => Verdict::Listed,
             Some(query) => match self.prober.prove(address, query).await {
                 Ok(answer) => {
                     let facts = answer.facts.unwrap_or_default();
-                    self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), facts)
+                    self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), facts).await
                 }
                 Err(unproven) => Verdict::Refused(match unproven {
                     Unproven::Asked(Failure::Silent) => format!("no answer from {address} over UDP"),
@@ -48,9 +54,21 @@ impl Door {
     }
 
     /// A server says that it is gone.
-    pub fn quit(&self, address: Address, master: bool) {
-        self.hub.apply_one(&Change::Quit { address, master }, self.hub.clock.now());
+    pub async fn quit(&self, address: Address, master: bool) {
+        self.change(address, &Change::Quit { address, master }).await;
         self.note(address, What::Quit);
+    }
+
+    /// Applies a change, and waits until everybody can see it: whoever is told that it was made may look at once.
+    async fn change(&self, address: Address, change: &Change<'_>) -> Outcome {
+        let mut batches = self.hub.subscribe();
+        let outcome = self.hub.apply_one(change, self.hub.clock.now());
+        if matches!(outcome, Outcome::Added | Outcome::Changed) {
+            let shows = |delta: &Delta| delta.server().address == address;
+            let shown = async { while batches.recv().await.is_ok_and(|batch| !batch.deltas.iter().any(shows)) {} };
+            let _ = timeout(SHOWN, shown).await; // long enough
+        }
+        outcome
     }
 
     fn note(&self, address: Address, what: What) {
@@ -69,7 +87,7 @@ impl Door {
         matches!(outcome, Outcome::Changed | Outcome::Refreshed)
     }
 
-    fn apply(&self, heartbeat: Heartbeat, proof: Proof, rtt_us: Option<u32>, facts: Facts<'_>) -> Verdict {
+    async fn apply(&self, heartbeat: Heartbeat, proof: Proof, rtt_us: Option<u32>, facts: Facts<'_>) -> Verdict {
         let now = self.hub.clock.now();
         let change = Change::Announce(Announce {
             address: heartbeat.address,
@@ -83,7 +101,7 @@ impl Door {
             facts,
         });
         let address = heartbeat.address;
-        match self.hub.apply_one(&change, now) {
+        match self.change(address, &change).await {
             Outcome::Refused(refusal) => {
                 self.note(address, What::Refused(refusal));
                 Verdict::Refused(in_words(refusal).into())

@@ -72,6 +72,10 @@ impl Conversation {
         let mut deadline = Instant::now() + self.idle;
         let mut ended = false;
         loop {
+            // Before it is answered: whoever hears that a server is gone may look at once.
+            if let Next::Quit { address, master } = next {
+                self.door.quit(address, master).await;
+            }
             if !out.is_empty() {
                 timeout(self.idle, write(&mut self.stream, &mut out)).await??;
                 self.admission.touch();
@@ -88,12 +92,8 @@ impl Conversation {
                     let verdict = self.door.announce(heartbeat).await;
                     self.tell(Event::Verdict(verdict), &mut out)
                 }
-                Next::Quit { address, master } => {
-                    self.door.quit(address, master);
-                    Next::Close
-                }
-                Next::Close if ended => return Ok(()), // nothing more can come
-                Next::Close => break,
+                Next::Close | Next::Quit { .. } if ended => return Ok(()), // nothing more can come
+                Next::Close | Next::Quit { .. } => break,
             };
         }
         self.stream.shutdown().await?;

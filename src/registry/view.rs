@@ -139,6 +139,14 @@ pub enum Delta {
     Removed(Arc<Server>),
 }
 
+impl Delta {
+    pub fn server(&self) -> &Arc<Server> {
+        match self {
+            Delta::Added(server) | Delta::Changed(server) | Delta::Proven(server) | Delta::Removed(server) => server,
+        }
+    }
+}
+
 /// All deltas from one serial to the next.
 #[derive(Clone, Debug)]
 pub struct Batch {

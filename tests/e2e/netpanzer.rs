@@ -97,6 +97,18 @@ fn a_game_that_answers_is_listed_with_what_it_says() {
 }
 
 #[test]
+fn what_was_answered_can_be_seen_at_once() {
+    let server = Server::start(&["guard.max_servers_per_ip=100"]);
+    for port in 1..=50 {
+        let entry = format!(r"\ip\127.0.0.1\port\{port}\final\");
+        assert_eq!(say(&server, &format!(r"\heartbeat\gamename\other\port\{port}\final\")), r"\final\");
+        assert_eq!(list(&server, "other"), entry);
+        assert_eq!(say(&server, &format!(r"\quit\port\{port}\final\")), r"\final\");
+        assert_eq!(list(&server, "other"), r"\final\");
+    }
+}
+
+#[test]
 fn a_full_game_is_shown_with_all_who_play() {
     let server = Server::start(&["probe.every=15m"]);
     let tank = Tank::new();
