@@ -1,6 +1,6 @@
 //! What was seen of whom, lately: so that the owner of a server can be told why it is not listed, and the operator how
-//! much of what there is. Bounded: a fixed number of pages, one a server. The newest server wins its page, but who has
-//! nothing to complain of does not push out who has.
+//! much of what there is. Bounded: a fixed number of pages, one an IP address, the newest address wins its page. Good news
+//! pushes out no complaint, neither on its page nor of others.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -19,6 +19,8 @@ const PAGES_PER_SHARD: usize = 128;
 const NOTES_PER_PAGE: usize = 8;
 /// A complaint keeps its page for this long: a game that was refused is quiet for half an hour.
 const COMPLAINT_MS: u64 = 35 * 60_000;
+/// And anything keeps it for this long: where there are more addresses than pages, most have nothing to be told.
+const KEPT_MS: u64 = 2_000;
 
 /// Which door it came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,15 +152,10 @@ impl Note {
 
 #[derive(Clone, Default)]
 struct Page {
-    /// An address and a port; 0 is for what named no port.
-    of: Option<(IpAddr, u16)>,
+    ip: Option<IpAddr>,
+    /// Good news of others does not push it out before this.
+    kept_until_ms: u64,
     notes: ArrayVec<Note, NOTES_PER_PAGE>,
-}
-
-impl Page {
-    fn has_complaints(&self, now_ms: u64) -> bool {
-        self.notes.iter().any(|note| !note.what.is_good() && note.at_ms + COMPLAINT_MS > now_ms)
-    }
 }
 
 pub struct Ledger {
@@ -188,16 +185,22 @@ impl Ledger {
         if let Some(count) = self.counts.get(note.what.number()) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        let of = (ip, note.port);
-        self.with_page(of, |page| {
-            if page.of != Some(of) {
-                if note.what.is_good() && page.has_complaints(note.at_ms) {
+        self.with_page(ip, |page| {
+            if page.ip != Some(ip) {
+                // Later than that would be from before the clock was set back.
+                let is_kept = (note.at_ms + 1..=note.at_ms + COMPLAINT_MS).contains(&page.kept_until_ms);
+                if note.what.is_good() && is_kept {
                     return;
                 }
-                page.of = Some(of);
+                page.ip = Some(ip);
+                page.kept_until_ms = 0;
                 page.notes.clear();
             }
-            let same = |known: &Note| known.door == note.door && known.what.number() == note.what.number();
+            let kept_ms = if note.what.is_good() { KEPT_MS } else { COMPLAINT_MS };
+            page.kept_until_ms = page.kept_until_ms.max(note.at_ms + kept_ms);
+            let same = |known: &Note| {
+                known.port == note.port && known.door == note.door && known.what.number() == note.what.number()
+            };
             if let Some(at) = page.notes.iter().position(same) {
                 let times = page.notes.remove(at).times.saturating_add(1);
                 page.notes.push(Note { times, ..note });
@@ -214,14 +217,12 @@ impl Ledger {
     /// What is known of a server: what named its port, and what named none. Oldest first.
     pub fn notes(&self, address: Address) -> Vec<Note> {
         let mut found = Vec::new();
-        for of in [(address.ip(), address.port()), (address.ip(), 0)] {
-            self.with_page(of, |page| {
-                if page.of == Some(of) {
-                    found.extend(page.notes.iter().cloned());
-                }
-            });
-        }
-        found.sort_by_key(|note| note.at_ms);
+        self.with_page(address.ip(), |page| {
+            if page.ip == Some(address.ip()) {
+                let concerns = |note: &&Note| note.port == address.port() || note.port == 0;
+                found.extend(page.notes.iter().filter(concerns).cloned());
+            }
+        });
         found
     }
 
@@ -230,8 +231,8 @@ impl Ledger {
         LABELS.into_iter().zip(&self.counts).map(|(label, count)| (label, count.load(Ordering::Relaxed)))
     }
 
-    fn with_page(&self, of: (IpAddr, u16), act: impl FnOnce(&mut Page)) {
-        let hash = self.hasher.hash_one(of) as usize;
+    fn with_page(&self, ip: IpAddr, act: impl FnOnce(&mut Page)) {
+        let hash = self.hasher.hash_one(ip) as usize;
         let Some(shard) = self.shards.get(hash % SHARDS) else { return };
         let mut pages = shard.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(page) = pages.get_mut(hash / SHARDS % PAGES_PER_SHARD) {
@@ -275,9 +276,7 @@ mod tests {
         for number in 0..100_000u32 {
             ledger.note(IpAddr::V4(number.into()), note(1, 1, What::CookieSent));
         }
-        for port in 1..100 {
-            ledger.note(address(1).ip(), note(1, port, What::CookieSent));
-        }
+        ledger.note(address(99).ip(), note(1 + KEPT_MS, 99, What::CookieSent));
         let pages: usize = ledger.shards.iter().map(|shard| shard.lock().unwrap().len()).sum();
         assert_eq!(pages, SHARDS * PAGES_PER_SHARD);
         assert_eq!(ledger.notes(address(99)).len(), 1);
@@ -295,19 +294,18 @@ mod tests {
         let ledger = Ledger::new();
         let refused = What::BadVersion { heartbeat_version: 1, version: 0 };
         ledger.note(address(1).ip(), note(1_000, 1, refused.clone()));
-        let others = |at_ms: u64| {
+        let good_news = |ip: IpAddr, at_ms: u64| {
             for port in 2..=32 {
-                ledger.note(address(1).ip(), note(at_ms, port, What::CookieSent));
-                ledger.note(address(1).ip(), note(at_ms, port, What::CookieReturned));
+                ledger.note(ip, note(at_ms, port, What::CookieSent));
+                ledger.note(ip, note(at_ms, port, What::CookieReturned));
             }
-            for number in 0..100_000u32 {
-                ledger.note(IpAddr::V4(number.into()), note(at_ms, 1, What::CookieReturned));
-            }
-            ledger.notes(address(1))
         };
-        let notes = others(1_000 + COMPLAINT_MS - 1);
-        assert_eq!(notes.iter().map(|note| &note.what).collect::<Vec<_>>(), [&refused]);
-        assert_eq!(others(1_000 + COMPLAINT_MS).len(), 0, "not for ever");
+        let of_others = |at_ms: u64| (0..50_000u32).for_each(|number| good_news(IpAddr::V4(number.into()), at_ms));
+        good_news(address(1).ip(), 2_000);
+        of_others(1_000 + COMPLAINT_MS - 1);
+        assert_eq!(ledger.notes(address(1)).iter().map(|note| &note.what).collect::<Vec<_>>(), [&refused]);
+        of_others(1_000 + COMPLAINT_MS);
+        assert_eq!(ledger.notes(address(1)).len(), 0, "not for ever");
     }
 
     #[test]
