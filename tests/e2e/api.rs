@@ -369,6 +369,22 @@ fn the_doctor_tells_what_was_seen() {
 }
 
 #[test]
+fn the_doctor_remembers_a_refusal_among_others_good_news() {
+    let server = Server::start(&[]);
+    let game = Game::new(server.address("iceball.listen"));
+    let mut old = announcement(b"old", 9, 0);
+    old[6..10].copy_from_slice(&0x0080_0000u32.to_le_bytes());
+    game.ask(&old);
+    for port in 100..120 {
+        game.announce(&announcement(b"fine", port, 0));
+    }
+    until("all the others", || (server.listed().len() == 20).then_some(()));
+    let told = server.json("/api/v1/check?game=iceball&address=127.0.0.1:9");
+    assert!(told["summary"].as_str().unwrap().contains("expected is 0.2.1"), "{told}");
+    assert_eq!(told["seen"][0]["announced_port"], 9, "{told}");
+}
+
+#[test]
 fn the_doctors_command() {
     let server = Server::start(&[]);
     let master = format!("http://{}", server.address("web.listen"));
