@@ -209,10 +209,10 @@ impl Details {
         let mut fits = |size: usize| room.checked_sub(size).map(|left| room = left).is_some();
         self.players.truncate(Details::PLAYERS_MAX);
         self.players.retain(|player| fits(player.name.len() + player.team.as_ref().map_or(0, |team| team.len())));
-        let mut rules: Vec<(Box<str>, Box<str>)> = Vec::with_capacity(self.rules.len().min(Details::RULES_MAX));
+        self.rules.truncate(Details::RULES_MAX);
+        let mut rules: Vec<(Box<str>, Box<str>)> = Vec::with_capacity(self.rules.len());
         for (name, value) in self.rules {
-            let is_new = rules.len() < Details::RULES_MAX && !rules.iter().any(|(known, _)| *known == name);
-            if is_new && fits(name.len() + value.len()) {
+            if !rules.iter().any(|(known, _)| *known == name) && fits(name.len() + value.len()) {
                 rules.push((name, value));
             }
         }

@@ -25,8 +25,8 @@ use crate::store::share::Share;
 
 /// How often the prober looks at what is due.
 const TICK: Duration = Duration::from_millis(20);
-/// Servers waited for at one time. More than enough for the pace; a bound all the same. Those who announce themselves
-/// get half of it at the most, so that the rounds go on whoever comes.
+/// Servers waited for at one time. More than enough for the pace; a bound all the same. Half of it is for the rounds, and
+/// half for those who announce themselves: neither holds up the other.
 const IN_FLIGHT_MAX: usize = 100_000;
 /// Servers taken from the registry in one go.
 const DUE_MAX: usize = 4096;
@@ -69,8 +69,9 @@ pub enum Unproven {
 }
 
 /// Why a server is asked: its turn has come, somebody waits for its proof, or both.
-#[derive(Default)]
 struct Purpose {
+    /// It is asked because somebody waits, and not because it was its turn.
+    is_proof: bool,
     round: Option<Game>,
     proofs: Vec<oneshot::Sender<Result<Answer, Unproven>>>,
 }
@@ -96,6 +97,8 @@ pub struct Worker {
     /// Which servers are this node's to ask.
     share: Arc<Share>,
     proofs: mpsc::Receiver<Proof>,
+    /// How many are asked because somebody waits.
+    proving: usize,
     changes: Vec<Change<'static>>,
     targets: Vec<Target>,
 }
@@ -113,7 +116,8 @@ impl Worker {
         let asker = Asker::new(settings, seed);
         let (changes, targets) = (Vec::new(), Vec::new());
         let share = Arc::default();
-        let worker = Worker { hub, ledger, metrics, socket, mapped, asker, share, proofs, changes, targets };
+        let worker =
+            Worker { hub, ledger, metrics, socket, mapped, asker, share, proofs, proving: 0, changes, targets };
         Ok((Prober { proofs: sender }, worker))
     }
 
@@ -163,24 +167,27 @@ impl Worker {
             purpose.proofs.retain(|waits| !waits.is_closed());
             return purpose.proofs.push(answer);
         }
-        let refusal = if self.asker.in_flight() >= IN_FLIGHT_MAX / 2 {
+        let refusal = if self.proving >= IN_FLIGHT_MAX / 2 {
             Unproven::Busy
         } else if !self.asker.has_room_for(address.ip()) {
             Unproven::TooMany
         } else {
-            let _ = self.asker.ask(address, query, Purpose { round: None, proofs: vec![answer] }); // not asked yet
+            self.proving += 1;
+            let purpose = Purpose { is_proof: true, round: None, proofs: vec![answer] };
+            let _ = self.asker.ask(address, query, purpose); // it is not being asked yet
             return;
         };
         let _ = answer.send(Err(refusal)); // or whoever asked is gone
     }
 
     fn take_due(&mut self) {
-        let room = IN_FLIGHT_MAX.saturating_sub(self.asker.in_flight());
+        let rounds = self.asker.in_flight().saturating_sub(self.proving);
+        let room = (IN_FLIGHT_MAX / 2).saturating_sub(rounds);
         let mut targets = std::mem::take(&mut self.targets);
         self.hub.due(self.hub.clock.now(), room.min(DUE_MAX), &mut targets);
         for Target { address, game, named } in targets.drain(..) {
             let Some(query) = query_of(&game).filter(|_| named || self.share.is_mine(address)) else { continue };
-            let purpose = Purpose { round: Some(game), proofs: Vec::new() };
+            let purpose = Purpose { is_proof: false, round: Some(game), proofs: Vec::new() };
             if let Err(Purpose { round, .. }) = self.asker.ask(address, query, purpose)
                 && let Some(asked) = self.asker.tag_mut(address)
             {
@@ -195,7 +202,8 @@ impl Worker {
     }
 
     fn finish(&mut self, finished: Finished<Purpose>) {
-        let Finished { address, tag: Purpose { round, proofs }, result } = finished;
+        let Finished { address, tag: Purpose { is_proof, round, proofs }, result } = finished;
+        self.proving -= usize::from(is_proof);
         let what = match &result {
             Ok(answer) => What::Answered { rtt_us: answer.rtt_us },
             Err(Failure::Silent) => What::Silent,

@@ -326,6 +326,7 @@ impl Registry {
 
     fn renew(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
         let node = self.node;
+        let asked = announce.asked || self.words.get(&announce.address).is_some_and(|word| word.asked);
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         let is_newer = slot.listed && !is_from_the_future(slot.proven_at_ms, now);
@@ -336,8 +337,8 @@ impl Registry {
         slot.proven_at_ms = announce.proven_at_ms;
         slot.misses = 0;
         let sooner = self.ends.tick_for(end_ms) < slot.end_tick;
-        let newly_asked = announce.asked && !slot.asked;
-        slot.asked = announce.asked;
+        let newly_asked = asked && !slot.asked;
+        slot.asked = asked;
 
         let same_game = server.game == announce.game;
         let unchanged = same_game
@@ -449,10 +450,10 @@ impl Registry {
         if server.keys.is_none() || (server.game.name() == MASTER) != master {
             return Outcome::Stale;
         }
+        let was_listed = std::mem::replace(&mut slot.listed, false);
         if is_named {
             // The operator wants it listed while it answers: now is the time to see.
             *server = Arc::new(Server { keys: None, ..Server::clone(server) });
-            slot.listed = false;
             self.mark(at);
             self.queue_ask(at, now.mono_ms);
         } else {
@@ -461,7 +462,7 @@ impl Registry {
         if !master {
             self.removals.add(Gone { address, at_ms: now.unix_ms, quit: true, foreign: false });
         }
-        Outcome::Changed
+        if was_listed { Outcome::Changed } else { Outcome::Refreshed }
     }
 
     fn set_words(&mut self, words: &[OperatorWord], now: Now) -> Outcome {

@@ -296,6 +296,13 @@ fn a_quit_of_what_the_operator_names_is_looked_into() {
     assert_eq!(due(&mut registry, 16_250), [server], "asked at once");
     registry.apply(&answer(server, 2), at(16_300));
     assert!(registry.listed(server).is_some(), "it was there all the time");
+    assert_eq!(registry.apply(&Change::Quit { address: server, master: false }, at(16_400)), Outcome::Stale, "once");
+
+    // Also when nothing but a connection had proven it.
+    let Change::Announce(connected) = asked(server, 17_000) else { unreachable!() };
+    registry.apply(&Change::Announce(Announce { proof: Proof::Connection, asked: false, ..connected }), at(17_000));
+    registry.apply(&Change::Quit { address: server, master: false }, at(17_100));
+    assert_eq!(due(&mut registry, 17_250), [server]);
 }
 
 #[test]

@@ -27,7 +27,6 @@ use crate::registry::view::{Renderer, View};
 const LIST_FRESH: Fresh = Fresh::Seconds(2);
 /// An announcement is a few dozen bytes.
 const BODY_BYTES_MAX: usize = 4096;
-/// Longer names are no games.
 
 #[derive(OpenApi)]
 #[openapi(
