@@ -224,8 +224,8 @@ impl Config {
         let changed = self.listeners().into_iter().zip(new.listeners()).filter(|(old, new)| old != new);
         let data_dir = (self.data_dir != new.data_dir).then_some("data_dir");
         let cluster = (self.cluster != new.cluster).then_some("cluster");
-        let lives = [self, new].map(|config| config.iceball.settings.life_ms);
-        let life = (self.is_one_of_many() && lives[0] != lives[1]).then_some("iceball.life");
+        let other_life = self.iceball.settings.life_ms != new.iceball.settings.life_ms;
+        let life = (self.is_one_of_many() && other_life).then_some("iceball.life");
         changed.map(|((path, _), _)| path).chain(data_dir).chain(cluster).chain(life).collect()
     }
 

@@ -92,7 +92,7 @@ impl Registry {
         };
         let mut life_left_ms = slot.end_ms.saturating_sub(now.mono_ms);
         let mut asked = slot.asked;
-        if self.words.get(&address).is_some_and(|word| word.asked) {
+        if self.is_named(address) {
             // Here the operator's word keeps it; elsewhere it lives as long as we could miss its answers, and it is
             // for those who name it to ask it.
             let word_ms = self.settings.ask_every_ms * (u64::from(self.settings.misses_max) + 1);
@@ -139,7 +139,7 @@ impl Registry {
             return Outcome::Stale;
         }
         let was_listed = std::mem::replace(&mut slot.listed, false);
-        if gone.quit && !self.words.get(&gone.address).is_some_and(|word| word.asked) {
+        if gone.quit && !self.is_named(gone.address) {
             self.remove(at);
         } else if was_listed {
             self.mark(at);

@@ -237,7 +237,7 @@ impl Registry {
             }
             if slot.end_ms > now.mono_ms {
                 self.queue_end(at, slot.end_ms);
-            } else if self.words.get(&slot.address).is_some_and(|word| word.asked) {
+            } else if self.is_named(slot.address) {
                 self.queue_end(at, now.mono_ms + WORD_LOOK_MS);
             } else {
                 self.remove(at);
@@ -253,7 +253,7 @@ impl Registry {
             let Some(slot) = self.slots.get(at as usize) else { continue };
             let Some(server) = &slot.server else { continue };
             if slot.asked && slot.ask_tick == tick {
-                let named = self.words.get(&slot.address).is_some_and(|word| word.asked);
+                let named = self.is_named(slot.address);
                 out.push(Target { address: slot.address, game: server.game.clone(), named });
                 self.queue_ask(at, now.mono_ms + self.settings.ask_every_ms);
             }
@@ -326,7 +326,7 @@ impl Registry {
 
     fn renew(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
         let node = self.node;
-        let asked = announce.asked || self.words.get(&announce.address).is_some_and(|word| word.asked);
+        let asked = announce.asked || self.is_named(announce.address);
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         let is_newer = slot.listed && !is_from_the_future(slot.proven_at_ms, now);
@@ -444,7 +444,7 @@ impl Registry {
     }
 
     fn quit(&mut self, address: Address, master: bool, now: Now) -> Outcome {
-        let is_named = self.words.get(&address).is_some_and(|word| word.asked);
+        let is_named = self.is_named(address);
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         if server.keys.is_none() || (server.game.name() == MASTER) != master {
@@ -463,6 +463,11 @@ impl Registry {
             self.removals.add(Gone { address, at_ms: now.unix_ms, quit: true, foreign: false });
         }
         if was_listed { Outcome::Changed } else { Outcome::Refreshed }
+    }
+
+    /// Whether the operator names a server there, to be asked, and listed while it answers.
+    fn is_named(&self, address: Address) -> bool {
+        self.words.get(&address).is_some_and(|word| word.asked)
     }
 
     fn set_words(&mut self, words: &[OperatorWord], now: Now) -> Outcome {

@@ -438,10 +438,10 @@ fn the_stamps_of_a_long_list_are_written_by_turns_and_none_is_missing() {
     writer.turn(false);
     assert_eq!((stamps().len(), rows(">="), rows("<")), (MANY.into(), 5, 0), "all at once at first");
     // All are proven again, and that is in the file with the next go, though only some have their turn in it.
+    let newest_ms = now().unix_ms - 60_000;
     announce_many(&hub, 50_000);
     writer.turn(false);
     assert_eq!((stamps().len(), rows(">="), rows("<")), (MANY.into(), 5, 1));
-    let newest_ms = now().unix_ms - 60_000;
     assert!(stamps().values().all(|stamps| stamps.proven_at_ms > newest_ms), "none is missing");
     // The round under way had begun before; the next one has everything.
     let mut goes = 0;
@@ -454,6 +454,7 @@ fn the_stamps_of_a_long_list_are_written_by_turns_and_none_is_missing() {
     // What is proven in the last go of a round is not lost either.
     writer.turn(false);
     writer.turn(false);
+    let newest_ms = now().unix_ms - 10_000;
     announce_many(&hub, 0);
     std::thread::sleep(Duration::from_millis(2));
     writer.turn(false);

@@ -95,16 +95,13 @@ impl Events {
         }
     }
 
-    /// The frames from a serial on; None when they are no longer known.
-    fn since(&self, serial: u64) -> Option<Vec<Arc<Frame>>> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        match kept.iter().position(|frame| frame.before == serial) {
-            Some(at) => Some(kept.iter().skip(at).cloned().collect()),
-            None => kept.back().filter(|last| last.after == serial).map(|_| Vec::new()),
-        }
+    /// What a reader with this serial has missed; None when it is no longer known, or the serial is none that was given out.
+    fn missed(&self, serial: u64) -> Option<Vec<Arc<Frame>>> {
+        let newest = self.kept.lock().unwrap_or_else(PoisonError::into_inner).back()?.after;
+        if serial <= newest { self.after(serial) } else { None }
     }
 
-    /// The frames that bring a snapshot up to date; None when some are no longer known.
+    /// The frames that bring a view with this serial up to date; None when some are no longer known.
     fn after(&self, serial: u64) -> Option<Vec<Arc<Frame>>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let news: Vec<_> = kept.iter().filter(|frame| frame.after > serial).cloned().collect();
@@ -282,7 +279,7 @@ pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, he
     let frames = site.events.frames.subscribe();
     let last = headers.get("Last-Event-ID").and_then(|id| id.to_str().ok());
     let missed =
-        last.and_then(|id| site.events.serial_of(id)).and_then(|serial| Some((serial, site.events.since(serial)?)));
+        last.and_then(|id| site.events.serial_of(id)).and_then(|serial| Some((serial, site.events.missed(serial)?)));
     // Even a resumed reader with nothing missed sees at once that it is connected.
     let mut first = VecDeque::from([Bytes::from_static(b"retry: 2000\n\n")]);
     let (mut serial, news) = match missed {
@@ -372,7 +369,8 @@ mod tests {
         };
         let after =
             |serial| events.after(serial).map(|frames| frames.iter().map(|frame| frame.after).collect::<Vec<_>>());
-        assert_eq!(after(7), Some(vec![]), "nothing has happened yet");
+        let missed = |serial| events.missed(serial).is_some();
+        assert_eq!((after(7), missed(7)), (Some(vec![]), false), "nothing has happened yet");
         keep(1, 3);
         keep(3, 5);
         assert_eq!(after(0), None, "what was before is gone");
@@ -380,6 +378,7 @@ mod tests {
         assert_eq!(after(2), Some(vec![3, 5]), "in the midst of a frame");
         assert_eq!(after(3), Some(vec![5]));
         assert_eq!(after(5), Some(vec![]));
+        assert!(!missed(0) && missed(1) && missed(2) && missed(5) && !missed(6), "nobody was given 6");
         keep(u64::MAX, 9);
         assert_eq!(after(5), None, "something is missing");
         assert_eq!(after(9), Some(vec![]));
