@@ -86,8 +86,11 @@ fn a_taken_port_is_named_with_the_key_to_change() {
         let port = format!("TCP port {}", first.address(key).port());
         fails(&arguments, 3, &[&port, "another program has it", &format!("`{key}`")]);
     }
-    // Only the UDP half is taken.
-    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    // Only the UDP half is taken: somebody else may have the other half of what the system gives us.
+    let udp = until("a port that is free for both", || {
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        std::net::TcpListener::bind(udp.local_addr().unwrap()).is_ok().then_some(udp)
+    });
     let address = udp.local_addr().unwrap();
     let taken = format!("iceball.listen={address}");
     let says = format!("UDP port {}", address.port());
