@@ -4,7 +4,7 @@
 //! (a reply, a change) → [`hub`] → [`registry`] → view and deltas → [`web`], [`store`], and the next list. A TCP connection the
 //! same, through [`net::tcp`].
 //!
-//! [`model`] holds the words that all rooms share; [`bytes`], [`text`] and [`cookie`] are what protocols are made of.
+//! [`model`] holds the words that all rooms share; [`bytes`], [`text`], [`prefix`] and [`cookie`] are what protocols are made of.
 //! [`client`] is the other side of the protocols, [`export`] where lists go.
 //! [`config`] is the operator's word, [`cli`] the commands, [`app`] puts the rooms together.
 
@@ -21,6 +21,7 @@ pub mod ledger;
 pub mod metrics;
 pub mod model;
 pub mod net;
+pub mod prefix;
 pub mod protocols;
 pub mod registry;
 pub mod store;

@@ -1,0 +1,169 @@
+//! Address prefixes: which ones an address counts for, and sets of networks.
+//!
+//! One customer usually gets a whole IPv6 /64, easily a /56 or a /48, and sometimes an IPv4 /24. Limits therefore nest:
+//! whatever one address uses also counts for every wider prefix around it, and each of those has its own, larger limit.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use arrayvec::ArrayVec;
+use ipnet::IpNet;
+
+/// Nested prefixes of one address, at most.
+pub const LEVELS_MAX: usize = 3;
+
+/// Prefix lengths, narrowest first, each with the factor by which its limit exceeds the limit of the narrowest.
+const IPV4_LEVELS: [(u8, u32); 2] = [(32, 1), (24, 8)];
+const IPV6_LEVELS: [(u8, u32); 3] = [(64, 1), (56, 4), (48, 16)];
+
+/// A network that counts as one for some limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    network: IpAddr,
+    bits: u8,
+}
+
+impl Prefix {
+    /// The narrowest prefix around an address: the address itself, or its IPv6 /64.
+    pub fn narrowest(ip: IpAddr) -> Prefix {
+        let ip = ip.to_canonical();
+        Prefix::new(ip, if ip.is_ipv4() { IPV4_LEVELS[0].0 } else { IPV6_LEVELS[0].0 })
+    }
+
+    /// All prefixes that an address counts for, narrowest first; only the narrowest where `exempt` contains it.
+    pub fn all(ip: IpAddr, exempt: &Networks) -> ArrayVec<Prefix, LEVELS_MAX> {
+        let ip = ip.to_canonical();
+        let levels = if ip.is_ipv4() { &IPV4_LEVELS[..] } else { &IPV6_LEVELS[..] };
+        let count = if exempt.contains(ip) { 1 } else { levels.len() };
+        levels.iter().take(count).map(|(bits, _)| Prefix::new(ip, *bits)).collect()
+    }
+
+    fn new(ip: IpAddr, bits: u8) -> Prefix {
+        let network = match ip {
+            IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() & (u32::MAX << (32 - bits.min(32)))).into(),
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << (128 - bits.min(128)))).into(),
+        };
+        Prefix { network, bits }
+    }
+
+    pub fn network(&self) -> IpAddr {
+        self.network
+    }
+
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// The limit of this prefix, where one address (or IPv6 /64) has the limit `narrowest`.
+    pub fn limit(&self, narrowest: u32) -> u32 {
+        let levels = if self.network.is_ipv4() { &IPV4_LEVELS[..] } else { &IPV6_LEVELS[..] };
+        let factor = levels.iter().find(|(bits, _)| *bits == self.bits).map_or(1, |(_, factor)| *factor);
+        narrowest.saturating_mul(factor)
+    }
+}
+
+impl std::fmt::Display for Prefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.network, self.bits)
+    }
+}
+
+/// A set of networks, as sorted ranges that do not overlap: a look-up costs the same however the networks were written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Networks {
+    ranges: Vec<(u128, u128)>,
+}
+
+impl Networks {
+    pub fn new(networks: &[IpNet]) -> Networks {
+        let mut ranges: Vec<_> = networks.iter().map(|net| (number(net.network()), number(net.broadcast()))).collect();
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, before| {
+            let overlap = next.0 <= before.1;
+            if overlap {
+                before.1 = before.1.max(next.1);
+            }
+            overlap
+        });
+        Networks { ranges }
+    }
+
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        if self.ranges.is_empty() {
+            return false;
+        }
+        let ip = number(ip);
+        let after = self.ranges.partition_point(|range| range.0 <= ip);
+        after.checked_sub(1).and_then(|at| self.ranges.get(at)).is_some_and(|range| ip <= range.1)
+    }
+}
+
+/// An address as a number: IPv4 in its IPv6 form, so that both can be compared.
+fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => Ipv6Addr::to_bits(ip),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shown(ip: &str, exempt: &Networks) -> Vec<String> {
+        Prefix::all(ip.parse().unwrap(), exempt).iter().map(Prefix::to_string).collect()
+    }
+
+    #[test]
+    fn prefixes_nest_from_the_narrowest() {
+        let none = Networks::default();
+        assert_eq!(shown("192.0.2.77", &none), ["192.0.2.77/32", "192.0.2.0/24"]);
+        assert_eq!(shown("::ffff:192.0.2.77", &none), ["192.0.2.77/32", "192.0.2.0/24"]);
+        let v6 = ["2001:db8:1:2ab::/64", "2001:db8:1:200::/56", "2001:db8:1::/48"];
+        assert_eq!(shown("2001:db8:1:2ab:3:4:5:6", &none), v6);
+        for ip in ["192.0.2.77", "2001:db8:1:2ab:3:4:5:6"] {
+            let ip: IpAddr = ip.parse().unwrap();
+            assert_eq!(Prefix::all(ip, &none).first(), Some(&Prefix::narrowest(ip)));
+        }
+    }
+
+    #[test]
+    fn exempt_networks_keep_the_limit_per_address_only() {
+        let exempt = Networks::new(&["192.0.2.0/28".parse().unwrap(), "2001:db8::/32".parse().unwrap()]);
+        assert_eq!(shown("192.0.2.3", &exempt), ["192.0.2.3/32"]);
+        assert_eq!(shown("192.0.2.77", &exempt).len(), 2);
+        assert_eq!(shown("2001:db8::1", &exempt), ["2001:db8::/64"]);
+    }
+
+    #[test]
+    fn wider_prefixes_have_larger_limits() {
+        let limits = |ip: &str| -> Vec<u32> {
+            Prefix::all(ip.parse().unwrap(), &Networks::default()).iter().map(|prefix| prefix.limit(32)).collect()
+        };
+        assert_eq!(limits("192.0.2.1"), [32, 256]);
+        assert_eq!(limits("2001:db8::1"), [32, 128, 512]);
+        assert_eq!(Prefix::all("2001:db8::1".parse().unwrap(), &Networks::default())[2].limit(u32::MAX), u32::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_contains_the_networks_it_was_made_of(nets in proptest::collection::vec((any::<u32>(), 0..=32u8), 0..20), probes: Vec<u32>) {
+            let nets: Vec<IpNet> = nets.into_iter()
+                .map(|(ip, len)| IpNet::new(Ipv4Addr::from(ip).into(), len).unwrap()).collect();
+            let set = Networks::new(&nets);
+            let edges = nets.iter().flat_map(|net| [net.network(), net.broadcast()]);
+            for ip in probes.into_iter().map(|ip| Ipv4Addr::from(ip).into()).chain(edges) {
+                prop_assert_eq!(set.contains(ip), nets.iter().any(|net| net.contains(&ip)), "{}", ip);
+            }
+        }
+
+        #[test]
+        fn an_address_is_in_all_of_its_prefixes(ip: u128) {
+            let ip = IpAddr::V6(Ipv6Addr::from_bits(ip));
+            for prefix in Prefix::all(ip, &Networks::default()) {
+                let net = IpNet::new(prefix.network(), prefix.bits()).unwrap();
+                prop_assert!(net.contains(&ip.to_canonical()) && net.network() == prefix.network());
+            }
+        }
+    }
+}
