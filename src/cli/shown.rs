@@ -35,7 +35,7 @@ impl Asking {
         if let Ok(style) = ProgressStyle::with_template("asking {bar:40} {pos}/{len} {elapsed}") {
             bar.set_style(style);
         }
-        let result = ask_all(found, self.pace(), || bar.inc(1)).await;
+        let result = ask_all(found, self.pace(), |_| bar.inc(1)).await;
         bar.finish_and_clear();
         result.map_err(|error| Failure::new(Exit::Network, format!("cannot ask over UDP: {error}")))
     }

@@ -45,8 +45,9 @@ struct Tag {
     unsent: Option<io::Error>,
 }
 
-/// Asks every server that can be asked, and writes down what became of it. `finished` is called once for each of those.
-pub async fn ask_all(found: &mut [Found], pace: Pace, finished: impl FnMut()) -> io::Result<()> {
+/// Asks every server that can be asked, and writes down what became of it. `finished` is called with each of those as soon
+/// as its answer is there, or is given up.
+pub async fn ask_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Found)) -> io::Result<()> {
     let queue = found.iter().enumerate().filter(|(_, server)| query_of(&server.game).is_some());
     let queue: VecDeque<usize> = queue.map(|(number, _)| number).collect();
     let all_here = found.iter().all(|server| server.address.ip().is_loopback());
@@ -77,7 +78,7 @@ struct Run<'a, F> {
     finished: F,
 }
 
-impl<F: FnMut()> Run<'_, F> {
+impl<F: FnMut(&Found)> Run<'_, F> {
     async fn run(mut self) -> io::Result<()> {
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         loop {
@@ -153,7 +154,6 @@ impl<F: FnMut()> Run<'_, F> {
     }
 
     fn finish(&mut self, over: Finished<Tag>) {
-        (self.finished)();
         let Some(server) = self.found.get_mut(over.tag.number) else { return };
         server.state = match over.result {
             Ok(Answer { rtt_us, facts: Some(facts), .. }) => {
@@ -169,5 +169,6 @@ impl<F: FnMut()> Run<'_, F> {
                 None => State::Failed("no answer".into()),
             },
         };
+        (self.finished)(server);
     }
 }

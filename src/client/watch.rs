@@ -30,7 +30,7 @@ impl What {
 pub async fn fetch(master: &Place, pace: Option<Pace>) -> Result<Vec<Found>, ListError> {
     let mut servers = list(master).await?.servers;
     if let Some(pace) = pace {
-        ask_all(&mut servers, pace, || {}).await?;
+        ask_all(&mut servers, pace, |_| {}).await?;
     }
     Ok(servers)
 }
