@@ -309,6 +309,18 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_set_back_pins_no_page() {
+        let ledger = Ledger::new();
+        let hour_ms = 3_600_000;
+        let refused = What::BadVersion { heartbeat_version: 1, version: 0 };
+        ledger.note(address(1).ip(), note(10 * hour_ms, 1, refused));
+        for number in 0..50_000u32 {
+            ledger.note(IpAddr::V4(number.into()), note(8 * hour_ms, 1, What::CookieSent));
+        }
+        assert!(ledger.notes(address(1)).is_empty(), "a complaint from the future keeps its page for two hours");
+    }
+
+    #[test]
     fn labels_are_unique_and_sound() {
         let mut labels = LABELS.to_vec();
         labels.sort_unstable();

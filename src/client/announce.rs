@@ -27,7 +27,7 @@ use crate::protocols::announce::{Offer, Pace};
 use crate::protocols::iceball::announce::VERSION;
 use crate::protocols::iceball::wire::Version;
 use crate::protocols::netpanzer::announce as netpanzer;
-use crate::protocols::{Verdict, bloodmasters};
+use crate::protocols::{Verdict, announce_every_ms, bloodmasters};
 use master::Door;
 
 /// The longest answer that is read.
@@ -180,7 +180,7 @@ impl Attendant<'_> {
     }
 
     async fn attend_by_requests(&mut self) -> End {
-        let mut pace = Pace::new(self.now_ms(), self.master.every().as_millis() as u64);
+        let mut pace = Pace::new(self.now_ms(), announce_every_ms(&self.plan.offer.game));
         loop {
             let began_ms = pace.due_ms().max(self.now_ms());
             let mut stop = self.stop.clone();

@@ -112,6 +112,8 @@ async fn answer(server: Arc<Pretend>, network: Network) {
 
 /// Rounds of announcements, at the pace of the game's own servers.
 async fn announce(servers: Vec<Arc<Pretend>>, master: Arc<Master>) {
+    let every_ms = servers.iter().map(|server| server.card.announce_every_ms).min().unwrap_or(u64::MAX);
+    let every = Duration::from_millis(every_ms);
     loop {
         let began = Instant::now();
         let mut refused = Vec::new();
@@ -137,6 +139,6 @@ async fn announce(servers: Vec<Arc<Pretend>>, master: Arc<Master>) {
             warn!("and {} more", refused.len() - TOLD_MAX);
         }
         info!("announced {} of {} to {master}", servers.len() - refused.len(), servers.len());
-        sleep_until(began + master.every()).await;
+        sleep_until(began + every).await;
     }
 }

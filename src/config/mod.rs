@@ -16,7 +16,7 @@ use toml::de::{DeTable, DeValue};
 use tracing::Level;
 
 use crate::model::{Address, Game, OperatorWord, Word};
-use crate::protocols::{hyperbol, iceball, netpanzer};
+use crate::protocols::{hyperbol, iceball, life_ms_max, netpanzer};
 use crate::registry::Settings;
 use crate::store::{cluster, history};
 use keys::{KEYS, Key};
@@ -260,7 +260,7 @@ impl Config {
 
     /// The longest that a server can stay listed without a word.
     pub fn life_max(&self) -> Duration {
-        Duration::from_millis(self.iceball.settings.life_ms.max(netpanzer::LIFE_MS))
+        Duration::from_millis(self.iceball.settings.life_ms.max(life_ms_max()))
     }
 
     /// The operator's words on servers, of all games.

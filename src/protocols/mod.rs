@@ -17,7 +17,7 @@ use arrayvec::{ArrayString, ArrayVec};
 use bytes::Bytes;
 
 use crate::cookie;
-use crate::model::{Address, Change, Facts, Game, HeartbeatKeys, Now};
+use crate::model::{Address, Change, Facts, Game, HeartbeatKeys, Now, Proof};
 use crate::registry::view::View;
 
 /// What the rest of the house has to know of a protocol.
@@ -30,6 +30,14 @@ pub struct Card {
     pub master_port: Option<u16>,
     /// The port that its game servers use unless told otherwise.
     pub game_port: u16,
+    /// How its own protocol proves a server's address.
+    pub proof: Proof,
+    /// How its servers announce themselves: the end of "Iceball servers announce themselves …".
+    pub announced: &'static str,
+    /// How often its servers announce themselves.
+    pub announce_every_ms: u64,
+    /// How long a server stays listed without another announcement.
+    pub life_ms: u64,
     /// How players' programs fetch the list from its masters.
     pub fetch: Fetch,
     /// How its game servers are queried; none where they cannot be.
@@ -54,6 +62,20 @@ pub const CARDS: &[Card] = &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, blo
 
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name == name)
+}
+
+/// For games without a card. Only netPanzer's protocol carries such games, so they get its times.
+const OTHER_LIFE_MS: u64 = netpanzer::LIFE_MS;
+const OTHER_EVERY_MS: u64 = netpanzer::announce::EVERY_MS;
+
+/// How often a server of this game announces itself.
+pub fn announce_every_ms(game: &str) -> u64 {
+    card(game).map_or(OTHER_EVERY_MS, |card| card.announce_every_ms)
+}
+
+/// The longest life that any game has unless the operator sets another.
+pub fn life_ms_max() -> u64 {
+    CARDS.iter().map(|card| card.life_ms).fold(OTHER_LIFE_MS, u64::max)
 }
 
 /// The game's own query, where the game has a card and the card has one.
@@ -282,6 +304,27 @@ pub struct Heartbeat {
     pub keys: Arc<HeartbeatKeys>,
 }
 
+impl Heartbeat {
+    /// An announcement of the named game. A game whose own protocol has a stronger proof than a heartbeat can bring is
+    /// announced only there; the error says where.
+    pub fn new(address: Address, name: &str, keys: HeartbeatKeys) -> Result<Heartbeat, String> {
+        let card = card(name);
+        if let Some(card) = card
+            && card.query.is_none()
+            && card.proof != Proof::Connection
+        {
+            return Err(format!("{} servers announce themselves {}", card.title, card.announced));
+        }
+        Ok(Heartbeat {
+            address,
+            game: card.map_or_else(|| Game::Other(name.into()), |card| Game::Known(card.name)),
+            life_ms: card.map_or(OTHER_LIFE_MS, |card| card.life_ms),
+            verify: card.is_some_and(|card| card.query.is_some()),
+            keys: Arc::new(keys),
+        })
+    }
+}
+
 /// What became of a heartbeat. The text is for the server's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -303,6 +346,7 @@ mod tests {
         assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len());
         for card in CARDS {
             assert!(card.name.bytes().all(|b| b.is_ascii_lowercase()), "{}", card.name);
+            assert!(card.life_ms > 2 * card.announce_every_ms, "{}: one lost announcement ends it", card.name);
             assert!((card.join_link)("203.0.113.5:1".parse().unwrap()).starts_with(card.name));
         }
     }

@@ -435,6 +435,30 @@ mod tests {
     }
 
     #[test]
+    fn the_earlier_first_sight_counts_whichever_comes_last() {
+        let seen = |first_seen_ms, proven_ms| {
+            let announce = announce(1, "netpanzer", proven_ms);
+            let last_seen_ms = announce.proven_at_ms;
+            Change::Merge(Box::new(Told::Listed(Listed { announce, node: 9, first_seen_ms, last_seen_ms })))
+        };
+        for [before, after] in [[T - 5_000, T - 9_000], [T - 9_000, T - 5_000]] {
+            let mut registry = registry();
+            registry.apply(&seen(before, 0), at(0));
+            registry.apply(&seen(after, 1_000), at(1_000));
+            assert_eq!(registry.listed(address(1)).unwrap().first_seen_ms, T - 9_000);
+        }
+    }
+
+    #[test]
+    fn a_proof_of_another_node_starts_the_count_of_misses_again() {
+        let mut registry = registry();
+        registry.apply(&told(1, "netpanzer", 0), at(0));
+        registry.apply(&Change::Miss { address: address(1), game: Game::Known("netpanzer") }, at(10));
+        registry.apply(&told(1, "netpanzer", 20), at(20));
+        assert_eq!(registry.record(address(1), at(20)).unwrap().misses, 0);
+    }
+
+    #[test]
     fn another_game_replaces_if_its_proof_is_newer() {
         let mut registry = registry();
         registry.apply(&told(1, "netpanzer", 1_000), at(1_000));

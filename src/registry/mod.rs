@@ -351,7 +351,8 @@ impl Registry {
         }
         slot.listed = true;
         let published_age_ms = announce.proven_at_ms.abs_diff(server.proven_at_ms);
-        if !unchanged || published_age_ms >= announce.life_ms / REPUBLISH_PART {
+        let is_same_life = is_same_life(server, announce.life_ms);
+        if !unchanged || !is_same_life || published_age_ms >= announce.life_ms / REPUBLISH_PART {
             let said = if unchanged { Server::clone(server) } else { server.with_facts(&announce.facts) };
             *server = Arc::new(Server {
                 game: announce.game.clone(),
@@ -392,14 +393,20 @@ impl Registry {
         let Some(server) = slot.server.as_mut().filter(|server| slot.listed && is_proven(server)) else {
             return not_listed;
         };
-        slot.end_ms = now.mono_ms + life_ms;
+        let end_ms = now.mono_ms + life_ms;
+        slot.end_ms = end_ms;
+        let end_tick = slot.end_tick;
         let unchanged = server.keys.as_ref() == Some(keys);
         let published_age_ms = now.unix_ms.abs_diff(server.last_seen_ms);
-        if !unchanged || published_age_ms >= life_ms / REPUBLISH_PART {
+        let is_same_life = is_same_life(server, life_ms);
+        if !unchanged || !is_same_life || published_age_ms >= life_ms / REPUBLISH_PART {
             let (keys, life_ms) = (Some(keys.clone()), whole_life(life_ms));
             let last_seen_ms = now.unix_ms;
             *server = Arc::new(Server { keys, last_seen_ms, life_ms, foreign: false, ..Server::clone(server) });
             self.mark(at);
+        }
+        if self.ends.tick_for(end_ms) < end_tick {
+            self.queue_end(at, end_ms);
         }
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
     }
@@ -618,6 +625,11 @@ impl Registry {
             self.dirty.push(at);
         }
     }
+}
+
+/// Whether the published life is still right: a restart counts with it. Other nodes tell it in whole seconds.
+fn is_same_life(server: &Server, life_ms: u64) -> bool {
+    u64::from(server.life_ms).abs_diff(life_ms) <= 1_000
 }
 
 /// A life as a server shows it.

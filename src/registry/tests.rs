@@ -215,6 +215,81 @@ fn a_heartbeat_renews_the_life_of_what_is_listed_and_nothing_else() {
 }
 
 #[test]
+fn a_shorter_life_ends_when_it_says() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    registry.apply(&asked(server, 0), at(0)); // 720 s
+    let game = Game::Known("iceball");
+    let short = Change::Heartbeat { address: server, game, life_ms: 180_000, keys: keys("1") };
+    drained(&mut registry);
+    assert_eq!(registry.apply(&short, at(1_000)), Outcome::Refreshed);
+    assert_eq!(only(&mut registry).life_ms, 180_000, "a restart counts with the published life");
+    while registry.expire(at(180_750), 10) {}
+    assert_eq!(registry.len(), 1);
+    while registry.expire(at(181_250), 10) {}
+    assert!(registry.is_empty());
+
+    // An announcement with a shorter life does the same.
+    registry.apply(&asked(server, 200_000), at(200_000));
+    let Change::Announce(again) = asked(server, 201_000) else { unreachable!() };
+    drained(&mut registry);
+    registry.apply(&Change::Announce(Announce { life_ms: 60_000, ..again }), at(201_000));
+    assert_eq!(only(&mut registry).life_ms, 60_000);
+    while registry.expire(at(261_250), 10) {}
+    assert!(registry.is_empty());
+}
+
+#[test]
+fn an_announcement_starts_the_count_of_misses_again() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    registry.apply(&asked(server, 0), at(0));
+    let miss_twice = |registry: &mut Registry, ms: u64| {
+        for _ in 0..2 {
+            assert_eq!(registry.apply(&miss(server), at(ms)), Outcome::Refreshed, "at {ms}");
+        }
+    };
+    miss_twice(&mut registry, 60_000);
+    registry.apply(&asked(server, 61_000), at(61_000));
+    miss_twice(&mut registry, 90_000);
+    assert_eq!(registry.record(server, at(90_000)).unwrap().misses, 2);
+    assert_eq!(registry.apply(&miss(server), at(120_000)), Outcome::Changed, "the third in a row");
+}
+
+#[test]
+fn an_answer_that_brings_a_server_back_takes_back_its_removal() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    registry.apply(&asked(server, 0), at(0));
+    for _ in 0..3 {
+        registry.apply(&miss(server), at(90_000));
+    }
+    assert_eq!(registry.own_removals(0, at(90_000)).collect::<Vec<_>>(), [server]);
+    registry.apply(&answer(server, 1), at(95_000));
+    assert_eq!(registry.own_removals(0, at(95_000)).count(), 0, "it is listed: other nodes must not be told otherwise");
+}
+
+#[test]
+fn a_server_that_is_queued_twice_is_asked_once() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    registry.apply(&asked(server, 0), at(0)); // queued for some time between 15 s and 30 s
+    registry.set_settings(Settings { ask_every_ms: 40_000, ..SETTINGS }, at(1_000)); // and between 21 s and 41 s
+    let mut counts = Vec::new();
+    for ms in (0..41_250).step_by(250) {
+        counts.extend(due(&mut registry, ms));
+    }
+    assert_eq!(counts, [server]);
+}
+
+#[test]
+fn a_new_server_has_the_round_trip_of_its_proof() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    registry.apply(&asked(address(1, 1), 0), at(0));
+    assert_eq!(only(&mut registry).rtt_us, NonZeroU32::new(5));
+}
+
+#[test]
 fn answers_fill_in_and_misses_take_off_and_the_record_stays() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);

@@ -19,8 +19,8 @@ use super::filter::{Filter, Wrong};
 use super::json::ServerJson;
 use super::reply::{self, Fresh};
 use super::{JSON, Peer, Site, check, events, history};
-use crate::model::{Address, GAME_BYTES_MAX, Game, HeartbeatKeys, MASTER};
-use crate::protocols::{Heartbeat, Verdict, card, iceball, is_one_host, netpanzer};
+use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
+use crate::protocols::{Heartbeat, Verdict, is_one_host};
 use crate::registry::view::{Renderer, View};
 
 /// A list may be used this long without asking again.
@@ -234,17 +234,7 @@ fn heartbeat(announcement: &Announcement, ip: IpAddr) -> Result<Heartbeat, Wrong
     if name.is_empty() || name.len() > GAME_BYTES_MAX || name.contains('\\') || name == MASTER {
         return Err(Wrong::parameter("game", "is not the name of a game"));
     }
-    if name == iceball::NAME {
-        return Err(Wrong::parameter("game", "an Iceball server announces itself over UDP, and proves itself there"));
-    }
-    let game = card(&name).map_or_else(|| Game::Other(name.as_str().into()), |card| Game::Known(card.name));
-    Ok(Heartbeat {
-        address,
-        verify: true,
-        life_ms: netpanzer::LIFE_MS,
-        keys: Arc::new(HeartbeatKeys::of(game.name(), address)),
-        game,
-    })
+    Heartbeat::new(address, &name, HeartbeatKeys::of(&name, address)).map_err(|error| Wrong::parameter("game", error))
 }
 
 fn has_token(headers: &HeaderMap, token: &str) -> bool {

@@ -15,7 +15,7 @@ use super::{Site, api, reply};
 use crate::cookie;
 use crate::ledger::{Note, What};
 use crate::model::Address;
-use crate::protocols::iceball::{self, wire::Version};
+use crate::protocols::iceball::wire::Version;
 use crate::protocols::{Drop, card};
 use crate::registry::{Record, Refusal};
 
@@ -140,10 +140,7 @@ fn reachable(address: Address) -> String {
 /// Not known: the last thing that was seen tells why.
 fn unknown(site: &Site, game: &str, address: Address, notes: &[Note]) -> (String, Option<String>) {
     let Some(last) = notes.iter().rev().find(|note| !matches!(note.what, What::CookieSent)).or(notes.last()) else {
-        let door = match card(game) {
-            Some(card) if card.name == iceball::NAME => "over UDP, on port 27790",
-            _ => "by a heartbeat, or over the API",
-        };
+        let door = card(game).map_or("by a heartbeat or through the API", |card| card.announced);
         return (
             format!("Nothing was seen of {address} lately."),
             Some(format!("See that the server announces itself to this master, {door}, and from {}.", address.ip())),

@@ -183,12 +183,12 @@ fn a_netpanzer_game_is_listed_told_of_refusals_and_gone_at_the_end() {
 #[test]
 fn once_to_several_masters_is_done_when_all_have_accepted() {
     let server = Server::start(&[]);
-    let iceball = format!("iceball://{}", server.address("iceball.listen"));
+    let api = format!("http://{}", server.address("web.listen"));
     let netpanzer = format!("netpanzer://{}", server.address("netpanzer.listen"));
-    let (code, said) = once(&["iceball", "--port", "1", "--master", &iceball, "--master", &netpanzer, "--name", "x"]);
+    let (code, said) = once(&["some-game", "--port", "1", "--master", &api, "--master", &netpanzer]);
     assert_eq!(code, 0, "{said}");
-    assert!(said.contains(&format!("listed at {iceball}\n")) && said.contains(&format!("listed at {netpanzer}\n")));
-    assert_eq!(list(&server, "iceball"), r"\ip\127.0.0.1\port\1\final\", "no good-bye");
+    assert!(said.contains(&format!("listed at {api}")) && said.contains(&format!("listed at {netpanzer}\n")), "{said}");
+    assert_eq!(list(&server, "some-game"), r"\ip\127.0.0.1\port\1\final\", "no good-bye");
 
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let away = format!("netpanzer://{nobody}");

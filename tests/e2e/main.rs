@@ -20,6 +20,7 @@ mod machines;
 mod nats;
 mod netpanzer;
 mod plots;
+mod proofs;
 mod real_programs;
 mod store;
 mod support;

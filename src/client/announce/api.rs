@@ -5,8 +5,6 @@ use serde_json::{Value, json};
 use crate::protocols::Verdict;
 use crate::protocols::announce::{Offer, reason};
 
-/// Like netPanzer's heartbeat, whose life a server announced here has.
-pub const EVERY_MS: u64 = 300_000;
 const PATH: &str = "/api/v1/servers";
 
 /// The API's path behind a URL that names a Rallypoint, or the API itself.

@@ -1,9 +1,7 @@
 //! A master that servers can be announced to.
 
 use std::fmt;
-use std::time::Duration;
 
-use super::api;
 use crate::client::place::{Kind, Place};
 use crate::protocols::{bloodmasters, iceball, netpanzer};
 
@@ -52,16 +50,6 @@ impl Master {
 
     pub fn is_iceball(&self) -> bool {
         self.door == Door::Iceball
-    }
-
-    /// How often the game's own servers announce themselves.
-    pub fn every(&self) -> Duration {
-        Duration::from_millis(match self.door {
-            Door::Iceball => iceball::announce::BURST_EVERY_MS,
-            Door::NetPanzer => netpanzer::announce::EVERY_MS,
-            Door::Bloodmasters => bloodmasters::announce::EVERY_MS,
-            Door::Api => api::EVERY_MS,
-        })
     }
 }
 

@@ -10,6 +10,7 @@ pub mod serve;
 pub mod wire;
 
 use super::{Card, Fetch};
+use crate::model::Proof;
 use wire::{Client, Details, Query, Reply};
 
 pub const NAME: &str = "bloodmasters";
@@ -22,6 +23,10 @@ pub const CARD: Card = Card {
     title: "Bloodmasters",
     master_port: None,
     game_port: 6969,
+    proof: Proof::Query,
+    announced: "by a heartbeat or through the API",
+    announce_every_ms: announce::EVERY_MS,
+    life_ms: serve::LIFE_MS,
     fetch: Fetch::Http { path: LIST_PATH, read: fetch::read },
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

@@ -2,10 +2,9 @@
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use super::{NAME, list};
-use crate::model::{Address, Game, HeartbeatKeys};
+use crate::model::{Address, HeartbeatKeys};
 use crate::protocols::Heartbeat;
 use crate::registry::view::{Renderer, View};
 
@@ -16,13 +15,7 @@ pub const LIFE_MS: u64 = 180_000;
 pub fn heartbeat(ip: IpAddr, port: &str) -> Option<Heartbeat> {
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     let address = Address::new(ip, port.parse().ok().filter(|_| digits)?)?;
-    Some(Heartbeat {
-        address,
-        game: Game::Known(NAME),
-        life_ms: LIFE_MS,
-        verify: true,
-        keys: Arc::new(HeartbeatKeys::of(NAME, address)),
-    })
+    Heartbeat::new(address, NAME, HeartbeatKeys::of(NAME, address)).ok()
 }
 
 /// The list for launchers: `ip:port` lines, most recently proven first.

@@ -10,15 +10,24 @@ pub mod wire;
 use std::net::Ipv4Addr;
 
 use super::{Card, Fetch};
+use crate::model::Proof;
 use wire::{Greeting, Info, ListRequest, Query, Record};
 
 pub const NAME: &str = "hyperbol";
+
+/// No document says how the game's servers announced themselves; ours is netPanzer's heartbeat, and its times.
+const ANNOUNCE_EVERY_MS: u64 = 300_000;
+const LIFE_MS: u64 = 720_000;
 
 pub const CARD: Card = Card {
     name: NAME,
     title: "Hyperbol",
     master_port: Some(20203),
     game_port: 20200,
+    proof: Proof::Query,
+    announced: "by a heartbeat or through the API",
+    announce_every_ms: ANNOUNCE_EVERY_MS,
+    life_ms: LIFE_MS,
     fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

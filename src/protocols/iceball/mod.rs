@@ -8,6 +8,7 @@ pub mod serve;
 pub mod wire;
 
 use super::{Card, Fetch};
+use crate::model::Proof;
 use wire::{Announcement, FromMaster, ToMaster, Version};
 
 pub const NAME: &str = "iceball";
@@ -20,6 +21,10 @@ pub const CARD: Card = Card {
     title: "Iceball",
     master_port: Some(27790),
     game_port: 20737,
+    proof: Proof::Cookie,
+    announced: "over UDP port 27790",
+    announce_every_ms: announce::BURST_EVERY_MS,
+    life_ms: LIFE_MS,
     fetch: Fetch::Http { path: "/master.json", read: fetch::read },
     query: None,
     answer: None,

@@ -10,6 +10,7 @@ pub mod serve;
 pub mod wire;
 
 use super::{Card, Fetch};
+use crate::model::Proof;
 
 pub const NAME: &str = "netpanzer";
 
@@ -21,6 +22,10 @@ pub const CARD: Card = Card {
     title: "netPanzer",
     master_port: Some(28900),
     game_port: 3030,
+    proof: Proof::Query,
+    announced: "by a heartbeat or through the API",
+    announce_every_ms: announce::EVERY_MS,
+    life_ms: LIFE_MS,
     fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

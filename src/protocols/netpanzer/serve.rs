@@ -4,6 +4,7 @@
 //! |---|---|
 //! | good heartbeat; any quit with a port, known or not | `\final\` |
 //! | heartbeat without gamename (looked at first), without port, with a bad port | `\error\…\final\` |
+//! | heartbeat of a game that announces itself through its own protocol only | `\error\…\final\` |
 //! | heartbeat or quit of gamename=master without or with a wrong password | `\error\…\final\` |
 //! | list | `\ip\A.B.C.D\port\N` for each, then `\final\`; without gamename `\error\…\final\` |
 //! | anything else | `\error\Unknown request\final\` |
@@ -18,11 +19,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use subtle::ConstantTimeEq;
 
-use super::LIFE_MS;
 use super::list::{self, Form, GameList};
 use super::wire::{Request, RequestReader, TooMuch};
-use crate::model::{Address, GAME_BYTES_MAX, Game, HeartbeatKeys, MASTER};
-use crate::protocols::{CARDS, Event, Heartbeat, Next, Session, StreamRules, Verdict, card};
+use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
+use crate::protocols::{CARDS, Event, Heartbeat, Next, Session, StreamRules, Verdict};
 use crate::registry::view::{Renderer, View};
 use crate::text;
 
@@ -198,16 +198,13 @@ impl Conversation {
             return refuse(reason, out);
         }
         let Some(address) = self.address(port) else { return refuse(BAD_PORT, out) };
-        let card = card(name);
-        let can_be_asked = card.is_some_and(|card| card.query.is_some());
-        let game = card.map_or_else(|| Game::Other(name.into()), |card| Game::Known(card.name));
-        Next::Announce(Heartbeat {
-            address,
-            game,
-            life_ms: LIFE_MS,
-            verify: can_be_asked && self.shared.settings.verify,
-            keys: Arc::new(kept(request)),
-        })
+        match Heartbeat::new(address, name, kept(request)) {
+            Ok(heartbeat) => {
+                let verify = heartbeat.verify && self.shared.settings.verify;
+                Next::Announce(Heartbeat { verify, ..heartbeat })
+            }
+            Err(reason) => refuse(&reason, out),
+        }
     }
 
     fn quit(&self, request: &Request, out: &mut Vec<Bytes>) -> Next {

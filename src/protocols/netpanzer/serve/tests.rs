@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Facts, Proof, Server};
+use crate::model::{Facts, Game, Proof, Server};
 use proptest::prelude::*;
 
 fn server(address: &str, game: &str, proven_at_ms: u64, keys: &[(&str, &str)]) -> Arc<Server> {
@@ -120,6 +120,7 @@ fn heartbeats() {
     assert_eq!((heartbeat.game.name(), heartbeat.verify, heartbeat.life_ms), ("netpanzer", true, 720_000));
     assert_eq!(heartbeat.keys.get(b"protocol"), Some(&b"1122"[..]));
     let other = announced(br"\heartbeat\gamename\mygame\port\1\final\");
+    assert_eq!(other.life_ms, 720_000, "games without a card have this protocol's life");
     assert!(!other.verify, "nobody knows how to ask it");
     let old = announced(br"\list\final\heartbeat\gamename\netpanzer\port\3030\final\".get(12..).unwrap());
     assert!(old.verify);
