@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::value::{Item, Problem};
 use super::{Config, hyperbol_word, iceball_word};
-use crate::protocols::netpanzer::wire::TOKEN_BYTES_MAX;
+use crate::protocols::netpanzer::wire::check_value;
 
 pub struct Key {
     pub path: &'static str,
@@ -177,15 +177,12 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "netpanzer.password",
-        doc: "What the masters of a network have to know; empty: this master is in no network.",
+        doc: "The password that all masters of a network share; empty: this master is in no network. It cannot be the word\n\
+              final, nor contain a backslash or a control character.",
         default: "\"\"",
         example: "",
         set: |config, item| {
-            let password = item.text()?;
-            if password.contains('\\') || password.len() > TOKEN_BYTES_MAX {
-                return Err((None, "must be short, and without a backslash: the protocol cannot carry it".into()));
-            }
-            config.netpanzer.settings.password = password.to_string();
+            config.netpanzer.settings.password = network_password(item.text()?).map_err(|reason| (None, reason))?;
             Ok(())
         },
     },
@@ -433,6 +430,20 @@ pub const KEYS: &[Key] = &[
 fn file(item: &Item<'_>) -> Result<Option<PathBuf>, Problem> {
     let path = item.text()?;
     Ok((!path.is_empty()).then(|| path.into()))
+}
+
+/// The password of a network of netPanzer masters, if the protocol can carry it. No message repeats it.
+fn network_password(text: &str) -> Result<String, String> {
+    let why = match check_value(text.as_bytes()) {
+        _ if text.is_empty() => return Ok(String::new()), // no network
+        Err(unsendable) => unsendable.to_string(),
+        Ok(()) if text.chars().any(char::is_control) => {
+            "it has a control character, such as a tab or a line end".into()
+        }
+        Ok(()) if text.trim().is_empty() => "it is nothing but blanks".into(),
+        Ok(()) => return Ok(text.to_string()),
+    };
+    Err(format!("netPanzer's protocol cannot carry this password: {why}. Choose another, the same on all masters"))
 }
 
 impl Key {

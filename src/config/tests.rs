@@ -75,7 +75,6 @@ fn wrong_types_and_impossible_values() {
         ("[[iceball.servers]]\naddress = \"1.2.3.4:5\"\nprio = 3", ":3: iceball.servers: unknown key `prio`"),
         ("[netpanzer]\nverify = \"yes\"", ":2: netpanzer.verify: must be \"query\" or \"off\", not the text \"yes\""),
         ("[netpanzer]\nneighbours = [\"a:b\"]", "must be a master like"),
-        ("[netpanzer]\npassword = 'a\\b'", "without a backslash"),
         ("[netpanzer]\npublic = \"x\"", "must be an address like"),
         ("[probe]\nevery = \"1h\"", "from \"1s\" to \"15m\""),
         (
@@ -94,6 +93,28 @@ fn wrong_types_and_impossible_values() {
     for (text, expected) in cases {
         let found = error(text);
         assert!(found.contains(expected), "{text}\n   gives {found}\n   without {expected}");
+    }
+}
+
+#[test]
+fn passwords_that_the_protocol_cannot_carry() {
+    let long = format!("\"{}\"", "x".repeat(513));
+    for (password, why) in [
+        ("\"final\"", "the word `final` ends a message"),
+        ("'a\\b'", "it has a backslash"),
+        ("'\\\\'", "it has a backslash"),
+        ("\"a\\tb\"", "it has a control character"),
+        ("\"secret\\n\"", "it has a control character"),
+        ("\"   \"", "it is nothing but blanks"),
+        (&long, "it is longer than 512 bytes"),
+    ] {
+        let found = error(&format!("[netpanzer]\npassword = {password}"));
+        assert!(found.starts_with("file.toml:2: netpanzer.password: ") && found.contains(why), "{found}");
+        let found = set(&format!("netpanzer.password={password}")).unwrap_err();
+        assert!(found.contains("netpanzer.password") && found.contains(why), "{found}");
+    }
+    for good in ["final answer", "Final", "Gr\u{fc}\u{df}e", "a b", ""] {
+        assert_eq!(set(&format!("netpanzer.password={good}")).unwrap().netpanzer.settings.password, good);
     }
 }
 

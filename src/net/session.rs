@@ -1,11 +1,13 @@
 //! A TCP conversation, driven for a protocol's session: reads for it, writes for it, keeps its time.
 
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
+use arrayvec::ArrayVec;
+use bytes::{Buf, Bytes};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -16,10 +18,10 @@ use super::guard::Admission;
 use crate::metrics::Metrics;
 use crate::protocols::{Event, Next, Session, StreamRules};
 
-/// Read at once; requests are shorter, and more only waits its turn.
+/// Read at once; requests are shorter, and more waits in the socket until this is answered.
 const READ_BYTES: usize = 4096;
-/// Answers are put together up to this size, so that they leave in one segment where they fit.
-const GATHER_BYTES_MAX: usize = 64 << 10;
+/// Parts of answers that leave with one system call, in one segment where they fit.
+const PARTS_AT_ONCE: usize = 32;
 /// After the last answer, what the client still sends is read and forgotten for this long and this much: a close with
 /// unread bytes would be a reset, which takes the answer away from the client.
 const LINGER: Duration = Duration::from_secs(1);
@@ -64,8 +66,9 @@ struct Conversation {
 }
 
 impl Conversation {
-    async fn run(&mut self) -> std::io::Result<()> {
+    async fn run(&mut self) -> io::Result<()> {
         let mut buffer = [0; READ_BYTES];
+        let mut unread = 0..0; // what is in the buffer and the session has not taken yet
         let mut out = Vec::new();
         let mut next = self.tell(Event::Opened, &mut out);
         // A request has to be whole within the idle time; an answer begins the time anew.
@@ -77,7 +80,7 @@ impl Conversation {
                 self.door.quit(address, master).await;
             }
             if !out.is_empty() {
-                timeout(self.idle, write(&mut self.stream, &mut out)).await??;
+                self.write(&mut out).await?;
                 self.admission.touch();
                 deadline = Instant::now() + self.idle;
             }
@@ -85,8 +88,15 @@ impl Conversation {
                 Next::Read => {
                     let size = timeout_at(deadline, self.stream.read(&mut buffer)).await??;
                     ended = size == 0;
+                    unread = 0..size;
                     let event = if ended { Event::Ended } else { Event::Bytes(buffer.get(..size).unwrap_or_default()) };
                     self.tell(event, &mut out)
+                }
+                Next::Write { taken } => {
+                    // A client that asks for much at once takes turns with the others.
+                    tokio::task::yield_now().await;
+                    unread.start += taken;
+                    self.tell(Event::Bytes(buffer.get(unread.clone()).unwrap_or_default()), &mut out)
                 }
                 Next::Announce(heartbeat) => {
                     let verdict = self.door.announce(heartbeat).await;
@@ -105,6 +115,37 @@ impl Conversation {
         self.session.on(event, &self.door.hub.view(), out)
     }
 
+    /// Writes everything, for as long as the client takes some of it within the idle time. The parts are shared with other
+    /// conversations, so they are not copied; each is let go of as soon as it is written.
+    async fn write(&mut self, out: &mut Vec<Bytes>) -> io::Result<()> {
+        out.retain(|part| !part.is_empty());
+        let mut first = 0;
+        while let Some(parts) = out.get_mut(first..).filter(|parts| !parts.is_empty()) {
+            let mut written = timeout(self.idle, self.write_some(parts)).await??;
+            for part in parts {
+                let taken = written.min(part.len());
+                part.advance(taken);
+                written -= taken;
+                if !part.is_empty() {
+                    break;
+                }
+                *part = Bytes::new();
+                first += 1;
+            }
+        }
+        out.clear();
+        Ok(())
+    }
+
+    async fn write_some(&mut self, parts: &[Bytes]) -> io::Result<usize> {
+        let slices: ArrayVec<_, PARTS_AT_ONCE> =
+            parts.iter().take(PARTS_AT_ONCE).map(|part| IoSlice::new(part)).collect();
+        match self.stream.write_vectored(&slices).await? {
+            0 => Err(io::ErrorKind::WriteZero.into()),
+            written => Ok(written),
+        }
+    }
+
     async fn forget_the_rest(&mut self, buffer: &mut [u8]) {
         let mut forgotten = 0;
         while forgotten < LINGER_BYTES_MAX {
@@ -114,17 +155,4 @@ impl Conversation {
             }
         }
     }
-}
-
-async fn write(stream: &mut TcpStream, out: &mut Vec<Bytes>) -> std::io::Result<()> {
-    let size: usize = out.iter().map(Bytes::len).sum();
-    if size <= GATHER_BYTES_MAX {
-        let gathered = out.concat();
-        out.clear();
-        return stream.write_all(&gathered).await;
-    }
-    for part in out.drain(..) {
-        stream.write_all(&part).await?;
-    }
-    Ok(())
 }

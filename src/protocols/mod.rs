@@ -285,6 +285,9 @@ pub enum Event<'a> {
 pub enum Next {
     /// More input, please.
     Read,
+    /// More of the same input, from `taken` on, once everything in `out` is written: a client that asks for much gets the
+    /// next answers when it has read the ones before.
+    Write { taken: usize },
     /// The conversation is over once everything is written.
     Close,
     /// A server announces itself; a [`Event::Verdict`] follows.

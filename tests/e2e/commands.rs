@@ -67,8 +67,17 @@ fn mistakes_in_the_configuration_are_explained() {
     check("[web]\nlisten = 8080\n", &["bad.toml:2: web.listen: must be a list of addresses"]);
     check("[web]\ntemplate = \"/nowhere.html\"\n", &["web.template: /nowhere.html"]);
     check("[web\n", &["bad.toml:1:"]);
+    check(
+        "[netpanzer]\npassword = \"final\"\n",
+        &["bad.toml:2: netpanzer.password:", "the word `final` ends a message"],
+    );
     fails(&["config", "--check", "/nowhere.toml"], 2, &["/nowhere.toml: cannot be read"]);
     fails(&["serve", "--set", "guard.max_servers_per_ip=0"], 2, &["guard.max_servers_per_ip=0", "from 1 to 65535"]);
+    fails(
+        &["serve", "--set", "netpanzer.password=final"],
+        2,
+        &["netpanzer.password", "the word `final` ends a message"],
+    );
     fails(&["serve", "--set", "iceball"], 2, &["KEY=VALUE"]);
 }
 

@@ -19,6 +19,7 @@ mod iceball;
 mod machines;
 mod nats;
 mod netpanzer;
+mod pipelining;
 mod plots;
 mod proofs;
 mod real_programs;

@@ -5,7 +5,7 @@
 //! looks the same when the master is down behind a relay. So silence is not taken for a yes.
 
 use super::NAME;
-use super::wire::{FINAL, Request, SEPARATOR, TOKEN_BYTES_MAX};
+use super::wire::{FINAL, Request, SEPARATOR, TOKEN_BYTES_MAX, check_value};
 use crate::protocols::Verdict;
 use crate::protocols::announce::{Offer, reason};
 
@@ -46,7 +46,7 @@ pub fn quit(port: u16) -> Vec<u8> {
 fn value(text: &str) -> Option<Vec<u8>> {
     let text = text.get(..text.floor_char_boundary(TOKEN_BYTES_MAX))?;
     let value = text.replace(SEPARATOR as char, "/").into_bytes();
-    (!value.is_empty() && value != FINAL).then_some(value)
+    check_value(&value).is_ok().then_some(value)
 }
 
 /// What the master makes of a message; None while its answer is not whole.

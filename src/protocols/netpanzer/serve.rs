@@ -10,7 +10,8 @@
 //! | anything else | `\error\Unknown request\final\` |
 //! | a bare `\final\`, or the end | nothing, and the connection is closed |
 //!
-//! After `list` and unknown requests the connection stays open; after `heartbeat` and `quit` it is closed. A first token
+//! After `list` and unknown requests the connection stays open; after `heartbeat` and `quit` it is closed. Requests may be
+//! pipelined: they are answered in order, and the next ones are read when the answers so far are written. A first token
 //! `gamename` is GameSpy's way to begin: it is skipped, the list after it has that form, and the connection is closed.
 
 use std::net::SocketAddr;
@@ -39,9 +40,8 @@ const BAD_PORT: &str = "port must be a number from 1 to 65535";
 const NO_NETWORK: &str = "this master is in no master network";
 const BAD_GAMENAME: &str = "gamename must be plain text of at most 64 bytes";
 
-/// Lists made for what came in one piece, and bytes of answers to it. Whoever wants more asks after having read.
-const LISTS_AT_ONCE_MAX: u64 = 8;
-const ANSWER_BYTES_AT_ONCE_MAX: usize = 1 << 20;
+/// Answers to pipelined requests are gathered up to this size; the next requests wait until these are written.
+const GATHERED_BYTES: usize = 64 << 10;
 
 /// What the operator can set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,8 +78,15 @@ impl Rules {
 
 impl StreamRules for Rules {
     fn open(&self, peer: SocketAddr, local: SocketAddr, _random: u32) -> Box<dyn Session> {
-        let shared = self.shared.clone();
-        Box::new(Conversation { shared, peer, local, reader: RequestReader::default(), form: Form::Plain, lists: 0 })
+        Box::new(Conversation {
+            shared: self.shared.clone(),
+            peer,
+            local,
+            reader: RequestReader::default(),
+            form: Form::Plain,
+            lists: 0,
+            lists_made: 0,
+        })
     }
 }
 
@@ -90,30 +97,15 @@ struct Conversation {
     reader: RequestReader,
     form: Form,
     lists: u64,
+    /// How many of them were made for this client alone.
+    lists_made: u64,
 }
 
 impl Session for Conversation {
     fn on(&mut self, event: Event<'_>, view: &View, out: &mut Vec<Bytes>) -> Next {
         match event {
             Event::Opened => Next::Read,
-            Event::Bytes(mut rest) => {
-                let lists_max = self.lists + LISTS_AT_ONCE_MAX;
-                while !rest.is_empty() {
-                    let answered: usize = out.iter().map(Bytes::len).sum();
-                    if self.lists >= lists_max || answered > ANSWER_BYTES_AT_ONCE_MAX {
-                        return Next::Close;
-                    }
-                    let (took, request) = self.reader.read(rest);
-                    rest = rest.get(took..).unwrap_or_default();
-                    if let Some(request) = request {
-                        let next = self.answer(request, view, out);
-                        if !matches!(next, Next::Read) {
-                            return next;
-                        }
-                    }
-                }
-                Next::Read
-            }
+            Event::Bytes(bytes) => self.read(bytes, view, out),
             Event::Ended => match self.reader.end().map(|request| self.answer(request, view, out)) {
                 None | Some(Next::Read) => Next::Close,
                 Some(next) => next,
@@ -134,6 +126,26 @@ impl Session for Conversation {
 }
 
 impl Conversation {
+    /// Answers requests in order until the bytes are used up, a request ends the conversation, or there is enough to
+    /// write first. A list made for one client is always enough: it may be long, and it took its time.
+    fn read(&mut self, bytes: &[u8], view: &View, out: &mut Vec<Bytes>) -> Next {
+        let (mut taken, mut gathered, made_before) = (0, 0, self.lists_made);
+        while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
+            if gathered >= GATHERED_BYTES || self.lists_made > made_before {
+                return Next::Write { taken };
+            }
+            let (took, request) = self.reader.read(rest);
+            taken += took;
+            let Some(request) = request else { continue };
+            let parts_before = out.len();
+            match self.answer(request, view, out) {
+                Next::Read => gathered += out.iter().skip(parts_before).map(Bytes::len).sum::<usize>(),
+                next => return next,
+            }
+        }
+        Next::Read
+    }
+
     fn answer(&mut self, request: Result<Request, TooMuch>, view: &View, out: &mut Vec<Bytes>) -> Next {
         let request = match request {
             Ok(request) => request,
@@ -165,7 +177,10 @@ impl Conversation {
         let is_rendered = |name: &str, form| whole && name.as_bytes() == game && form == self.form;
         match self.shared.lists.iter().find(|(name, form, _)| is_rendered(name, *form)) {
             Some((_, _, renderer)) => out.push(view.list(renderer).body.clone()),
-            None => out.push(list::servers(view, &text::clean(game), &filter, self.form).into()),
+            None => {
+                out.push(list::servers(view, &text::clean(game), &filter, self.form).into());
+                self.lists_made += 1;
+            }
         }
         if game == MASTER.as_bytes() {
             self.push_own_address(out);

@@ -63,6 +63,37 @@ impl fmt::Display for TooMuch {
     }
 }
 
+/// Why a text cannot be sent as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsendable {
+    Empty,
+    Separator,
+    Final,
+    TooLong,
+}
+
+impl fmt::Display for Unsendable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unsendable::Empty => f.write_str("it is empty"),
+            Unsendable::Separator => f.write_str("it has a backslash, which separates keys and values"),
+            Unsendable::Final => f.write_str("the word `final` ends a message"),
+            Unsendable::TooLong => write!(f, "it is longer than {TOKEN_BYTES_MAX} bytes"),
+        }
+    }
+}
+
+/// Whether a master reads these bytes as the one value that they are.
+pub fn check_value(value: &[u8]) -> Result<(), Unsendable> {
+    match value {
+        [] => Err(Unsendable::Empty),
+        value if value.contains(&SEPARATOR) => Err(Unsendable::Separator),
+        value if value == FINAL => Err(Unsendable::Final),
+        value if value.len() > TOKEN_BYTES_MAX => Err(Unsendable::TooLong),
+        _ => Ok(()),
+    }
+}
+
 /// Puts requests together from bytes that arrive in any pieces.
 #[derive(Default)]
 pub struct RequestReader {
@@ -317,6 +348,41 @@ mod tests {
         assert_eq!(parse_list(br"\error\Unknown request\final\"), Err(WireError::Error));
         for bad in [&br"\ip\x\port\1\final\"[..], br"\ip\1.2.3.4\port\0\final\", br"\ip\1.2.3.4\prt\1\final\"] {
             assert_eq!(parse_list(bad), Err(WireError::BadAddress));
+        }
+    }
+
+    #[test]
+    fn a_list_has_a_bound() {
+        for entry in [r"\ip\203.0.113.5\port\3030", r"\ip\203.0.113.5:3030"] {
+            let mut list = entry.repeat(100_000) + r"\final\";
+            assert_eq!(parse_list(list.as_bytes()).map(|servers| servers.len()), Ok(100_000));
+            list.insert_str(0, entry);
+            assert_eq!(parse_list(list.as_bytes()), Err(WireError::TooLong));
+        }
+    }
+
+    #[test]
+    fn values_that_come_through_and_values_that_do_not() {
+        let read = |value: &[u8]| {
+            let pairs = vec![(b"password".to_vec(), value.to_vec())];
+            let found = requests(&[&Request { kind: b"x".to_vec(), pairs }.emit()]);
+            found.first().and_then(|request| request.as_ref().ok()?.get(b"password").map(<[u8]>::to_vec))
+        };
+        let longest = [b'x'; TOKEN_BYTES_MAX];
+        for good in [&b"secret"[..], b"Final", b"final ", b" ", "Gr\u{fc}\u{df}e".as_bytes(), &longest] {
+            assert_eq!(check_value(good), Ok(()));
+            assert_eq!(read(good).as_deref(), Some(good));
+        }
+        let too_long = [b'x'; TOKEN_BYTES_MAX + 1];
+        for (bad, why) in [
+            (&b""[..], Unsendable::Empty),
+            (b"final", Unsendable::Final),
+            (br"\", Unsendable::Separator),
+            (br"a\b", Unsendable::Separator),
+            (&too_long, Unsendable::TooLong),
+        ] {
+            assert_eq!(check_value(bad), Err(why));
+            assert_ne!(read(bad).as_deref(), Some(bad));
         }
     }
 

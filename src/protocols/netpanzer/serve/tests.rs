@@ -36,8 +36,12 @@ fn talk(settings: Settings, pieces: &[&[u8]]) -> (String, Next) {
     let mut session = Rules::new(settings).open(peer, local, 0);
     let (view, mut out) = (view(), Vec::new());
     let mut next = session.on(Event::Opened, &view, &mut out);
-    for piece in pieces {
+    for mut piece in pieces.iter().copied() {
         if matches!(next, Next::Read) {
+            next = session.on(Event::Bytes(piece), &view, &mut out);
+        }
+        while let Next::Write { taken } = next {
+            piece = &piece[taken..];
             next = session.on(Event::Bytes(piece), &view, &mut out);
         }
     }
@@ -196,12 +200,47 @@ fn names_of_games_are_compared_byte_for_byte() {
     }
 }
 
+/// What is answered between two writes, when all requests come in one piece.
+fn written(view: &View, mut requests: &[u8]) -> Vec<String> {
+    let peer = "198.51.100.1:40000".parse().unwrap();
+    let mut session = Rules::new(settings("")).open(peer, peer, 0);
+    let mut writes = Vec::new();
+    loop {
+        let mut out = Vec::new();
+        let next = session.on(Event::Bytes(requests), view, &mut out);
+        writes.push(String::from_utf8(out.concat()).unwrap());
+        match next {
+            Next::Write { taken } => requests = &requests[taken..],
+            _ => return writes,
+        }
+    }
+}
+
 #[test]
-fn a_pile_of_lists_is_not_made_at_once() {
+fn a_pile_of_lists_is_answered_a_list_at_a_time() {
     let pile = br"\list\gamename\mygame\a\b\final\".repeat(100);
-    let (out, next) = answer(&pile);
-    assert_eq!(out, r"\final\".repeat(8));
-    assert!(matches!(next, Next::Close));
+    assert_eq!(
+        written(&view(), &pile),
+        [r"\final\"; 100],
+        "made for this client: each is written before the next is made"
+    );
+    let heartbeat = br"\heartbeat\gamename\mygame\port\1\final\";
+    let (out, next) = answer(&[&pile[..], heartbeat].concat());
+    assert_eq!(out, r"\final\".repeat(100));
+    assert!(matches!(next, Next::Announce(_)), "{next:?}");
+}
+
+#[test]
+fn shared_lists_are_gathered_into_one_write_up_to_a_bound() {
+    let small = br"\list\gamename\netpanzer\final\".repeat(100);
+    assert_eq!(written(&view(), &small).len(), 1);
+    let keys = [("gamename", "netpanzer")];
+    let many = (0..2_000).map(|at| server(&format!("203.0.{}.{}:3030", at / 250, at % 250 + 1), "netpanzer", 1, &keys));
+    let view = View::new(1, 0, many.collect());
+    let writes = written(&view, &small);
+    assert_eq!(writes.concat(), written(&view, br"\list\gamename\netpanzer\final\").concat().repeat(100));
+    let longest = writes.iter().map(String::len).max().unwrap();
+    assert!(longest < GATHERED_BYTES + writes.concat().len() / 100, "one list beyond the bound at the most: {longest}");
 }
 
 #[test]
