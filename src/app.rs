@@ -1,8 +1,8 @@
 //! The rooms put together: binds every port, starts every thread and task, reloads and stops them.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::cookie::Keys;
 use crate::hub::Hub;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
-use crate::model::Change;
+use crate::model::{Change, SharedTime};
 use crate::net::door::Door;
 use crate::net::guard::Guard;
 use crate::net::listen::{self, ListenError};
@@ -29,7 +29,7 @@ use crate::net::neighbours::{self, Network};
 use crate::net::session::{self, Desk, SharedStreamRules};
 use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
-use crate::protocols::{DatagramRules, StreamRules, card, hyperbol, iceball, netpanzer};
+use crate::protocols::{StreamRules, card, hyperbol, iceball, netpanzer};
 use crate::store::Store;
 use crate::store::cluster::Cluster;
 use crate::web::{self, Home, HttpLimits, Pages, Site};
@@ -52,11 +52,8 @@ pub struct App {
     door: Arc<Door>,
     metrics: Arc<Metrics>,
     site: Arc<Site>,
-    keys: Keys,
     keys_made: Instant,
-    /// The keys of all nodes as they change, where there are others.
-    shared_keys: Option<watch::Receiver<Keys>>,
-    iceball: SharedRules,
+    iceball: Arc<IceballRules>,
     netpanzer: SharedStreamRules,
     asking: watch::Sender<asker::Settings>,
     network: watch::Sender<Network>,
@@ -87,7 +84,11 @@ impl App {
         let door = Arc::new(Door { hub: hub.clone(), prober, ledger });
         let guard = Arc::new(guard);
         let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
-        let cluster = if is_many { Some(cluster(&config, &hub, &guard, &metrics, keys)?) } else { None };
+        let iceball = Arc::new(IceballRules::new(&config, keys));
+        let cluster = match is_many {
+            true => Some(cluster(&config, &hub, &guard, &metrics, keys)?.with_cookies(iceball.clone().followed())),
+            false => None,
+        };
         let mut app = App {
             site: Site::new(
                 door.clone(),
@@ -101,11 +102,9 @@ impl App {
             metrics,
             hub,
             guard,
-            iceball: Arc::new(ArcSwap::from_pointee(iceball_rules(&config, keys))),
+            iceball,
             netpanzer: Arc::new(ArcSwap::from_pointee(netpanzer_rules(&config))),
-            keys,
             keys_made: Instant::now(),
-            shared_keys: cluster.as_ref().map(Cluster::keys),
             asking: watch::Sender::new(asking(&config)),
             network: watch::Sender::new(network(&config, bound.netpanzer_port())),
             threads: Vec::new(),
@@ -149,7 +148,7 @@ impl App {
         for socket in bound.udp {
             let worker = udp::Worker {
                 game: iceball::NAME,
-                rules: self.iceball.clone(),
+                rules: self.iceball.shared.clone(),
                 guard: self.guard.clone(),
                 hub: self.hub.clone(),
                 ledger: self.door.ledger.clone(),
@@ -187,22 +186,14 @@ impl App {
                 let why = ended.err().map(|error| format!(" ({error})")).unwrap_or_default();
                 return anyhow::anyhow!("a task has ended{why}: this is a bug. Start the program again");
             }
-            if let Some(shared) = &mut self.shared_keys {
-                // The nodes rotate the keys together.
-                if shared.has_changed().unwrap_or(false) {
-                    self.keys = *shared.borrow_and_update();
-                    self.set_iceball_rules();
-                }
-                continue;
-            }
-            if self.keys_made.elapsed() < KEY_EVERY {
+            // Many nodes rotate the keys together.
+            if self.started_with.is_one_of_many() || self.keys_made.elapsed() < KEY_EVERY {
                 continue;
             }
             match random() {
                 Ok(secret) => {
-                    self.keys = self.keys.rotated(secret);
+                    self.iceball.set(|rules| rules.keys = rules.keys.rotated(secret));
                     self.keys_made = Instant::now();
-                    self.set_iceball_rules();
                 }
                 Err(error) => warn!("{error:#}; the cookie keys stay as they are"),
             }
@@ -227,7 +218,7 @@ impl App {
         self.limits.store(Arc::new(HttpLimits { idle: guard.idle }));
         self.hub.set_settings(self.config.registry());
         self.site.set_pages(pages);
-        self.set_iceball_rules();
+        self.iceball.set(|rules| rules.settings = self.config.iceball.settings);
         self.netpanzer.store(Arc::new(netpanzer_rules(&self.config)));
         self.asking.send_replace(asking(&self.config));
         let port = self.network.borrow().port;
@@ -263,10 +254,6 @@ impl App {
         }
     }
 
-    fn set_iceball_rules(&self) {
-        self.iceball.store(Arc::new(iceball_rules(&self.config, self.keys)));
-    }
-
     fn apply_words(&self) {
         self.hub.apply_one(&Change::Words(self.config.words()), self.hub.clock.now());
     }
@@ -300,6 +287,30 @@ impl App {
         let serve =
             move |stream, peer, admission| session::serve(stream, peer, admission, desk.clone(), limits.load().idle);
         self.tasks.spawn(tcp::accept(listener, self.guard.clone(), self.stop_tasks.subscribe(), serve));
+    }
+}
+
+/// Iceball's rules. What is set is in use when `set` returns: each batch of datagrams begins with a look at them.
+struct IceballRules {
+    now: Mutex<iceball::serve::Rules>,
+    shared: SharedRules,
+}
+
+impl IceballRules {
+    fn new(config: &Config, keys: Keys) -> IceballRules {
+        let rules = iceball::serve::Rules { settings: config.iceball.settings, keys, time: SharedTime::default() };
+        IceballRules { now: Mutex::new(rules), shared: Arc::new(ArcSwap::from_pointee(Box::new(rules))) }
+    }
+
+    fn set(&self, change: impl FnOnce(&mut iceball::serve::Rules)) {
+        let mut rules = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut rules);
+        self.shared.store(Arc::new(Box::new(*rules)));
+    }
+
+    /// What the nodes of a cluster tell each other for cookies.
+    fn followed(self: Arc<IceballRules>) -> impl Fn(Keys, SharedTime) + Send + Sync {
+        move |keys, time| self.set(|rules| (rules.keys, rules.time) = (keys, time))
     }
 }
 
@@ -359,10 +370,6 @@ fn listening(key: &str, listener: std::net::TcpListener) -> anyhow::Result<TcpLi
     let listener = TcpListener::from_std(listener)?;
     info!("{key}: listening on {}", listener.local_addr()?);
     Ok(listener)
-}
-
-fn iceball_rules(config: &Config, keys: Keys) -> Box<dyn DatagramRules> {
-    Box::new(iceball::serve::Rules { settings: config.iceball.settings, keys })
 }
 
 fn netpanzer_rules(config: &Config) -> Box<dyn StreamRules> {

@@ -15,6 +15,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
 use super::buckets::Lost;
+use super::clock::Offset;
 use super::keyring::Keyring;
 use super::record::{node_id, node_tag};
 use super::session::Session;
@@ -22,6 +23,7 @@ use super::share::{Nodes, Share};
 use crate::cookie::Keys;
 use crate::hub::Hub;
 use crate::metrics::{ClusterFigures, Metrics};
+use crate::model::SharedTime;
 use crate::net::guard::Guard;
 use crate::net::stopped;
 
@@ -75,8 +77,10 @@ pub struct Cluster {
     pub(super) guard: Arc<Guard>,
     pub(super) share: Arc<Share>,
     metrics: Arc<Metrics>,
-    keys: watch::Sender<Keys>,
+    /// Has what cookies are made with used from now on: when it returns, it is.
+    use_cookies: Box<dyn Fn(Keys, SharedTime) + Send + Sync>,
     ring: Mutex<Keyring>,
+    time: Mutex<SharedTime>,
     nodes: Mutex<Nodes>,
     warned_at_ms: Mutex<Vec<(&'static str, u64)>>,
 }
@@ -105,8 +109,9 @@ impl Cluster {
             guard,
             share: Arc::new(Share::new(own)),
             metrics,
-            keys: watch::Sender::new(keys),
+            use_cookies: Box::new(|_, _| {}),
             ring: Mutex::new(ring),
+            time: Mutex::default(),
             nodes: Mutex::new(Nodes::new(own)),
             warned_at_ms: Mutex::default(),
         }
@@ -117,9 +122,9 @@ impl Cluster {
         self.share.clone()
     }
 
-    /// The cookie keys, as they change.
-    pub fn keys(&self) -> watch::Receiver<Keys> {
-        self.keys.subscribe()
+    /// Calls `use_cookies` with the cookie keys and the time of all nodes, whenever they change.
+    pub fn with_cookies(self, use_cookies: impl Fn(Keys, SharedTime) + Send + Sync + 'static) -> Cluster {
+        Cluster { use_cookies: Box::new(use_cookies), ..self }
     }
 
     /// Visits the store again and again until told to stop.
@@ -214,7 +219,7 @@ impl Cluster {
             let now = self.hub.clock.now();
             let mut ring = self.ring();
             if !connected && ring.go_alone(now.mono_ms, secret) {
-                self.keys.send_replace(ring.keys);
+                (self.use_cookies)(ring.keys, self.time());
             }
         }
     }
@@ -227,7 +232,7 @@ impl Cluster {
         self.share.set_live(live);
     }
 
-    /// The store has been read from the start: this node is one of many now.
+    /// The store has been read from the start, and its keys are in use: this node is one of many now.
     pub(super) fn connected(&self) {
         if self.figures().is_some_and(|figures| figures.connected.set(1) == 0) {
             let servers = self.hub.view().servers.len();
@@ -239,7 +244,26 @@ impl Cluster {
     pub(super) fn take_keys(&self, keys: Keys, revision: u64, age_ms: u64) {
         let mut ring = self.ring();
         if ring.take_over(keys, revision, self.hub.clock.now().mono_ms, age_ms) {
-            self.keys.send_replace(ring.keys);
+            (self.use_cookies)(ring.keys, self.time());
+        }
+    }
+
+    /// What time it is in the store, as far as this node knows. It stays known when the store is lost.
+    pub(super) fn time(&self) -> SharedTime {
+        *self.time.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_time(&self, time: SharedTime) {
+        let before = std::mem::replace(&mut *self.time.lock().unwrap_or_else(PoisonError::into_inner), time);
+        if before != time {
+            (self.use_cookies)(self.ring().keys, time);
+        }
+        let offset = Offset::at(time, self.hub.clock.now());
+        if offset.ms != 0 {
+            let side = if offset.ms > 0 { "behind" } else { "ahead of" };
+            let ms = offset.ms.unsigned_abs();
+            let words = || format!("this node's clock is {ms} ms {side} NATS's, whose time the other nodes are told");
+            self.warn("clock", words);
         }
     }
 

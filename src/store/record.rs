@@ -17,6 +17,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
+use super::clock::{Offset, SKEW_MAX_MS};
 use crate::model::{
     Address, Announce, Details, Facts, GAME_BYTES_MAX, Game, Gone, HeartbeatKeys, Listed, Now, Player, Proof, Told,
     VersionText,
@@ -24,8 +25,6 @@ use crate::model::{
 use crate::registry::merge::Known;
 use crate::text;
 
-/// Two clocks that differ by less count as the same.
-pub const SKEW_MAX_MS: u64 = 2_000;
 /// The longest value. What would be longer goes without its players and rules.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 /// No game's life is longer than what the configuration allows.
@@ -35,8 +34,9 @@ const KEYS_MAX: usize = 64;
 const PART_BYTES_MAX: usize = 1024;
 /// Different names of games remembered; one more has its own copy.
 const GAMES_MAX: usize = 1024;
-/// The teams that games have: their names are shared, not copied.
+/// The teams that most games have: their names are shared, not copied.
 const TEAMS: [&str; 3] = ["none", "red", "blue"];
+const TEAM_BYTES_MAX: usize = 64;
 
 /// A node's number among the living.
 pub fn node_id(name: &str) -> u32 {
@@ -90,32 +90,6 @@ pub struct Record {
     pub by: String,
     pub put_ms: u64,
     told: Told<'static>,
-}
-
-/// How this node's clock stands to the store's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offset {
-    /// What has to be added to this node's time to get the store's; 0 while the two are nearly the same.
-    pub ms: i64,
-}
-
-impl Offset {
-    /// From one of our own records that came back: put at `put_ms` and seen again at `seen_ms` by our clock, taken by
-    /// the store at `created_ms` by its own, so somewhere in between.
-    pub fn measured(put_ms: u64, created_ms: u64, seen_ms: u64) -> Offset {
-        let most = created_ms as i64 - put_ms as i64;
-        let least = created_ms as i64 - seen_ms as i64;
-        let ms = if least > 0 { least } else { most.min(0) };
-        Offset { ms: if ms.unsigned_abs() > SKEW_MAX_MS { ms } else { 0 } }
-    }
-
-    pub fn to_store(self, ms: u64) -> u64 {
-        ms.saturating_add_signed(self.ms)
-    }
-
-    pub fn to_here(self, ms: u64) -> u64 {
-        ms.saturating_add_signed(-self.ms)
-    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -338,7 +312,7 @@ fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Opt
 fn read_details(wire: WireDetails<'_>) -> Details {
     let players = wire.people.into_iter().map(|player| Player {
         name: cleaned(&player.name, PART_BYTES_MAX),
-        team: player.team.and_then(|team| TEAMS.into_iter().find(|known| *known == team)).map(Cow::Borrowed),
+        team: player.team.as_deref().and_then(read_team),
         spectator: player.spectator,
         ping: player.ping,
         score: player.score,
@@ -349,6 +323,14 @@ fn read_details(wire: WireDetails<'_>) -> Details {
     let rules = wire.rules.iter();
     let rules = rules.map(|(name, value)| (cleaned(name, PART_BYTES_MAX), cleaned(value, PART_BYTES_MAX)));
     Details { players: players.collect(), rules: rules.collect() }.bounded()
+}
+
+fn read_team(team: &str) -> Option<Cow<'static, str>> {
+    if let Some(known) = TEAMS.into_iter().find(|known| *known == team) {
+        return Some(Cow::Borrowed(known));
+    }
+    let team = cleaned(team, TEAM_BYTES_MAX).into_string();
+    (!team.is_empty()).then_some(Cow::Owned(team))
 }
 
 /// None if there is anything in it that no heartbeat has.
@@ -505,13 +487,7 @@ mod tests {
 
     #[test]
     fn a_node_whose_clock_is_off_converts_both_ways() {
-        assert_eq!(Offset::measured(T, T + 20, T + 50), NONE);
-        assert_eq!(Offset::measured(T, T + 1_900, T + 1_910), NONE, "within the skew");
-        assert_eq!(Offset::measured(T, T + 9_000, T + 9_500), NONE, "it was only on its way for long");
-        let behind = Offset::measured(T, T + 3_600_010, T + 20);
-        assert_eq!(behind, Offset { ms: 3_599_990 });
-        let ahead = Offset::measured(T, T - 3_600_000, T + 20);
-        assert_eq!(ahead, Offset { ms: -3_600_000 });
+        let behind = Offset { ms: 3_599_990 };
         let value = encode("a", T, &known(server("203.0.113.5:7")), behind);
         let record = read(&value).unwrap();
         assert_eq!(record.put_ms, T + 3_599_990);
@@ -550,12 +526,34 @@ mod tests {
     }
 
     #[test]
-    fn every_team_of_every_game_has_its_name_here() {
-        for team in 0..=u8::MAX {
-            if let Some(name) = crate::protocols::bloodmasters::wire::team_name(team) {
-                assert!(TEAMS.contains(&name), "{name}");
-            }
+    fn any_team_comes_back_by_its_name() {
+        let back = |name: &str| {
+            let mut server = server("203.0.113.5:7");
+            let player = Player { name: "Zoë".into(), team: Some(name.to_string().into()), ..Player::default() };
+            server.details = Some(Arc::new(Details { players: vec![player], rules: Vec::new() }));
+            let value = encode("a", T, &known(server), NONE);
+            let (told, _) = read(&value).unwrap().settle(T, NONE, NOW);
+            listed(told).announce.facts.details.unwrap().players[0].team.clone()
+        };
+        for name in ["red", "none", "green", "Équipe 4"] {
+            assert_eq!(back(name).as_deref(), Some(name));
         }
+        assert!(matches!(back("blue"), Some(Cow::Borrowed("blue"))), "shared, not copied");
+        assert_eq!(back("gr\u{1b}een").as_deref(), Some("green"));
+        assert_eq!(back(&"x".repeat(1_000)).unwrap().len(), TEAM_BYTES_MAX);
+        assert_eq!(back("\u{7}"), None);
+    }
+
+    #[test]
+    fn the_number_of_a_records_keys_is_bounded() {
+        let mut server = server("203.0.113.5:7");
+        let pairs = (0..=KEYS_MAX).map(|number| (number.to_string().into_bytes().into(), b"1"[..].into()));
+        server.keys = Some(Arc::new(HeartbeatKeys(pairs.collect())));
+        let value = encode("a", T, &known(server), NONE);
+        let (told, _) = read(&value).unwrap().settle(T, NONE, NOW);
+        let keys = listed(told).announce.keys.unwrap();
+        assert_eq!((keys.0.len(), KEYS_MAX), (64, 64));
+        assert_eq!((keys.get(b"63"), keys.get(b"64")), (Some(&b"1"[..]), None), "the first ones stay");
     }
 
     proptest! {

@@ -4,7 +4,7 @@
 //! back through the watch says three things: all that was in the store before has been read, the way there and back is
 //! open, and what time it is there.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,10 +23,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::debug;
 
 use super::buckets::{Lost, Wanted};
+use super::clock::{self, Offset};
 use super::cluster::{Cluster, secret};
 use super::keyring;
 use super::outbox::{Held, Outbox, worth_putting};
-use super::record::{self, Games, Offset, RecordError, VALUE_BYTES_MAX};
+use super::record::{self, Games, RecordError, VALUE_BYTES_MAX};
 use super::share::NODE_GONE_MS;
 use crate::model::{Address, Change, Now, Told};
 use crate::net::stopped as is_true;
@@ -67,6 +68,9 @@ struct Sign {
     run: u32,
     count: u64,
     put: u64,
+    /// When it was put, by its monotonic clock.
+    #[serde(default)]
+    mono: u64,
 }
 
 type Acks = FuturesUnordered<BoxFuture<'static, (Address, bool, Result<PublishAck, PublishError>)>>;
@@ -85,7 +89,6 @@ pub struct Session<'a> {
     /// Another node has our name: what it puts is no echo.
     has_twin: AtomicBool,
     signs: AtomicU64,
-    offset_ms: AtomicI64,
     /// When something last came, by the monotonic clock; at the latest one's own sign of life.
     heard_at_ms: AtomicU64,
 }
@@ -129,7 +132,6 @@ impl<'a> Session<'a> {
             caught_up: watch::Sender::new(false),
             has_twin: AtomicBool::new(false),
             signs: AtomicU64::new(0),
-            offset_ms: AtomicI64::new(0),
             heard_at_ms: AtomicU64::new(cluster.hub.clock.now().mono_ms),
         };
         session.measure_clock().await?;
@@ -214,7 +216,7 @@ impl<'a> Session<'a> {
             return; // our own echo
         }
         let by = record.by.clone();
-        let (told, ahead_ms) = record.settle(created_ms, self.offset(), now);
+        let (told, ahead_ms) = record.settle(created_ms, self.offset(now), now);
         if let Some(ahead_ms) = ahead_ms {
             let words =
                 || format!("the clock of node {by} is {ahead_ms} ms ahead of NATS's, whose time is used instead");
@@ -281,7 +283,7 @@ impl<'a> Session<'a> {
             }
             return;
         }
-        self.set_offset(Offset::measured(sign.put, created_ms, now.unix_ms));
+        self.measured(sign.mono, created_ms, now);
         self.cluster.nodes().heard_ourselves(created_ms, now.mono_ms);
         self.cluster.count_nodes();
         // The first was put before the watch began; the second comes back after all that was there.
@@ -341,7 +343,7 @@ impl<'a> Session<'a> {
         let known = self.cluster.hub.known(waiting.iter().map(|(address, _)| *address), now);
         for ((address, whoever_knows), known) in waiting.into_iter().zip(known) {
             let Some(known) = known.filter(|known| worth_putting(known, whoever_knows)) else { continue };
-            let value = record::encode(&self.cluster.name, now.unix_ms, &known, self.offset());
+            let value = record::encode(&self.cluster.name, now.unix_ms, &known, self.offset(now));
             let sent = self.send(&record::key(address), value).await;
             acks.push(Box::pin(async move {
                 let result = match sent {
@@ -392,7 +394,8 @@ impl<'a> Session<'a> {
 
     async fn put_sign(&self) -> Result<u64, Lost> {
         let count = self.signs.fetch_add(1, Ordering::Relaxed) + 1;
-        let sign = Sign { v: 1, run: self.cluster.run, count, put: self.now().unix_ms };
+        let now = self.now();
+        let sign = Sign { v: 1, run: self.cluster.run, count, put: now.unix_ms, mono: now.mono_ms };
         let value = serde_json::to_vec(&sign).unwrap_or_default(); // plain numbers: cannot fail
         let put = self.servers.put(self.sign_key(), value.into());
         let failed = |error| Lost::because("cannot put", &error);
@@ -405,39 +408,35 @@ impl<'a> Session<'a> {
 
     /// Before anything is read or put, this node has to know what time it is in the store.
     async fn measure_clock(&self) -> Result<(), Lost> {
-        let put_ms = self.now().unix_ms;
+        let put_mono_ms = self.now().mono_ms;
         let revision = self.put_sign().await?;
-        let seen_ms = self.now().unix_ms;
+        let seen = self.now();
         let message = self.servers.stream.get_raw_message(revision).await;
         let message = message.map_err(|error| Lost::because("cannot read what was just put", &error))?;
-        self.set_offset(Offset::measured(put_ms, unix_ms(message.time), seen_ms));
+        self.measured(put_mono_ms, unix_ms(message.time), seen);
         Ok(())
     }
 
-    fn offset(&self) -> Offset {
-        Offset { ms: self.offset_ms.load(Ordering::Relaxed) }
+    fn offset(&self, now: Now) -> Offset {
+        Offset::at(self.cluster.time(), now)
     }
 
-    fn set_offset(&self, offset: Offset) {
-        self.offset_ms.store(offset.ms, Ordering::Relaxed);
-        if offset.ms != 0 {
-            let side = if offset.ms > 0 { "behind" } else { "ahead of" };
-            let ms = offset.ms.unsigned_abs();
-            self.cluster.warn("clock", || {
-                format!("this node's clock is {ms} ms {side} NATS's, whose time the other nodes are told")
-            });
-        }
+    fn measured(&self, put_mono_ms: u64, created_ms: u64, seen: Now) {
+        self.cluster.set_time(clock::measured(self.cluster.time(), put_mono_ms, created_ms, seen));
     }
 
     // The cookie keys.
 
-    /// Puts our keys if there are none.
+    /// Takes over the store's keys, and puts ours if there are none.
     async fn begin_keys(&self) -> Result<(), Lost> {
         let failed = |error| Lost::because("cannot read the keys", &error);
-        if self.keys.entry(COOKIE).await.map_err(failed)?.is_none() {
+        let mut entry = self.keys.entry(COOKIE).await.map_err(failed)?;
+        if entry.is_none() {
             let ours = keyring::encode(&self.cluster.ring().keys);
-            let _ = self.keys.create(COOKIE, ours.into()).await; // or another node was faster; the watch tells
+            let _ = self.keys.create(COOKIE, ours.into()).await; // or another node was faster
+            entry = self.keys.entry(COOKIE).await.map_err(failed)?;
         }
+        self.take_keys(&entry.ok_or_else(|| Lost("the keys that were just put are gone".into()))?);
         Ok(())
     }
 
@@ -462,7 +461,7 @@ impl<'a> Session<'a> {
             let words = || "the cookie keys in NATS cannot be read: a handshake has to end where it began".into();
             return self.cluster.warn("keys", words);
         };
-        let now_ms = self.offset().to_store(self.now().unix_ms);
+        let now_ms = self.cluster.time().unix_ms(self.now());
         let age_ms = now_ms.saturating_sub(unix_ms(entry.created));
         self.cluster.take_keys(keys, entry.revision, age_ms);
     }
@@ -480,11 +479,7 @@ impl<'a> Session<'a> {
             debug!("cluster: keys not replaced: {error}");
             // Another node was faster, or the store has lost them and counts anew.
             self.cluster.ring().disconnected();
-            let failed = |error| Lost::because("cannot read the keys", &error);
-            match self.keys.entry(COOKIE).await.map_err(failed)? {
-                Some(entry) => self.take_keys(&entry),
-                None => self.begin_keys().await?,
-            }
+            self.begin_keys().await?;
         }
         Ok(())
     }

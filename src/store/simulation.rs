@@ -14,10 +14,11 @@ use std::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher13;
 
+use super::clock::{self, Offset, SKEW_MAX_MS};
 use super::outbox::{Held, Outbox, worth_putting};
-use super::record::{self, Games, Offset, SKEW_MAX_MS, node_id, node_tag};
+use super::record::{self, Games, node_id, node_tag};
 use super::share::Share;
-use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, Told};
+use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, SharedTime, Told};
 use crate::registry::view::{Publisher, View};
 use crate::registry::{Outcome, Registry, Settings};
 
@@ -103,7 +104,7 @@ impl Node {
             games: Games::default(),
             share: Share::new(node_id(name)),
             ahead_ms,
-            offset: Offset::measured(unix_ms, T + ms, unix_ms),
+            offset: Offset::at(clock::measured(SharedTime::default(), ms, T + ms, now), now),
             read: store.entries.len(),
             sent: VecDeque::new(),
         };

@@ -10,6 +10,7 @@ mod bloodmasters;
 mod browser;
 mod chromium;
 mod cluster;
+mod cluster_time;
 mod commands;
 mod ftp;
 mod house;

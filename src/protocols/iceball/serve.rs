@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use super::wire::{self, Announcement, FromMaster, ToMaster, Version, WireError};
 use super::{LIFE_MS, NAME};
 use crate::cookie::Keys;
-use crate::model::{Address, Announce, Change, Facts, Game, Now, Proof};
+use crate::model::{Address, Announce, Change, Facts, Game, Now, Proof, SharedTime};
 use crate::protocols::{Answer, DatagramRules, Drop, Effect, Reply, is_one_host};
 use crate::text;
 
@@ -34,9 +34,12 @@ impl Default for Settings {
     }
 }
 
+#[derive(Clone, Copy)]
 pub struct Rules {
     pub settings: Settings,
     pub keys: Keys,
+    /// What cookies are stamped with: a handshake may end at another node.
+    pub time: SharedTime,
 }
 
 impl DatagramRules for Rules {
@@ -85,12 +88,13 @@ impl Rules {
         }
         // The cookie is sealed in place, behind the magic: 4 + 17 + 80 bytes for the 86 that arrived.
         FromMaster::Accepted { cookie: &[] }.emit(reply);
-        self.keys.seal(now.unix_ms, from, body, reply);
+        self.keys.seal(self.time.unix_ms(now), from, body, reply);
         Effect::Answered(Answer::Cookie { port: announcement.port })
     }
 
     fn handshake<'a>(&self, now: Now, from: SocketAddr, cookie: &'a [u8]) -> Effect<'a> {
-        let opened = match self.keys.open(now.unix_ms, from, cookie) {
+        let shared_ms = self.time.unix_ms(now);
+        let opened = match self.keys.open(shared_ms, from, cookie) {
             Ok(opened) => opened,
             Err(refusal) => return Effect::Dropped(Drop::Cookie(refusal)),
         };
@@ -100,11 +104,12 @@ impl Rules {
         let Some(address) = Address::new(from.ip(), announcement.port) else {
             return Effect::Dropped(Drop::AnnouncedPort0);
         };
+        let here = |ms: u64| ms.saturating_add_signed(-self.time.offset_ms(now));
         Effect::Change(Change::Announce(Announce {
             address,
             game: Game::Known(NAME),
             proof: Proof::Cookie,
-            proven_at_ms: opened.sealed_at_ms,
+            proven_at_ms: here(opened.sealed_at_ms),
             life_ms: self.settings.life_ms,
             asked: false,
             rtt_us: None,
@@ -137,7 +142,11 @@ mod tests {
     }
 
     fn rules() -> Rules {
-        Rules { settings: Settings::default(), keys: Keys::new([[4; 16], [5; 16], [6; 16]]) }
+        Rules {
+            settings: Settings::default(),
+            keys: Keys::new([[4; 16], [5; 16], [6; 16]]),
+            time: SharedTime::default(),
+        }
     }
 
     fn game() -> SocketAddr {
@@ -250,6 +259,29 @@ mod tests {
         assert_eq!(refusal(&rules, old, game(), &handshake), Drop::Cookie(Refusal::Old));
         let other = Rules { keys: Keys::new([[7; 16], [8; 16], [9; 16]]), ..rules };
         assert_eq!(refusal(&other, T, game(), &handshake), Drop::Cookie(Refusal::Forged));
+    }
+
+    /// A node whose monotonic clock started at T, and whose time of day is off by so much, in a cluster whose time is right.
+    fn node(off_ms: i64) -> (Rules, impl Fn(u64) -> Now) {
+        let time = SharedTime { ahead_of_mono_ms: Some(T.unix_ms as i64) };
+        let now = move |ms: u64| Now { mono_ms: ms, unix_ms: (T.unix_ms + ms).saturating_add_signed(off_ms) };
+        (Rules { time, ..rules() }, now)
+    }
+
+    #[test]
+    fn a_handshake_ends_at_a_node_whose_clock_differs_by_an_hour() {
+        for (first_ms, second_ms) in [(0, 3_600_000), (3_600_000, 0), (-2_500, 2_500), (2_500, -2_500)] {
+            let ((first, first_now), (second, second_now)) = (node(first_ms), node(second_ms));
+            let handshake = handshake_for(&first, first_now(5_000), &announcement(0x0080_8025, 20737));
+            let mut reply = Reply::new();
+            let effect = second.datagram(second_now(5_080), game(), &handshake, &mut reply);
+            let Effect::Change(Change::Announce(change)) = effect else {
+                panic!("{first_ms}, {second_ms}: {effect:?}")
+            };
+            assert_eq!(change.proven_at_ms, second_now(5_000).unix_ms, "in the second node's own time");
+            let old = second_now(5_000 + cookie::AGE_MAX_MS + 1);
+            assert_eq!(refusal(&second, old, game(), &handshake), Drop::Cookie(Refusal::Old));
+        }
     }
 
     proptest! {
