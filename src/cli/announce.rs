@@ -62,6 +62,7 @@ Masters:
   netpanzer://host[:28900]         netPanzer's; they take any game
   bloodmasters+http://host[/page]  a Bloodmasters list, on /bloodmasterslist.php if not given
   http://host[:80]                 a Rallypoint's API; for games that it can query
+  https:// and bloodmasters+https:// do the same over TLS
 
 What is listed is the address that the announcement comes from: run this on the game server's \
 machine. A master that is away or refuses is tried again, and the others are not held up. \

@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::list::exit_of;
 use super::{Exit, Failure, run_async};
+use crate::client::list::PATIENCE;
 use crate::client::place::Kind;
 use crate::client::{Place, http};
 use crate::model::Address;
@@ -12,7 +13,7 @@ use crate::model::Address;
 #[command(after_help = "\
 Examples:
   rallypoint doctor iceball 203.0.113.5:20737
-  rallypoint doctor http://master.example:8080 netpanzer 203.0.113.5:3030 
+  rallypoint doctor https://master.example netpanzer 203.0.113.5:3030
 
 Exit codes: 0 the server is listed, 1 it is not, 2 usage, 3 the master cannot be reached.")]
 pub struct Arguments {
@@ -56,11 +57,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let address: Address = address.parse().map_err(usage)?;
     let game: String = form_urlencoded::byte_serialize(game.as_bytes()).collect();
-    let path = format!("/api/v1/check?game={game}&address={address}");
+    let path = format!("{}/api/v1/check?game={game}&address={address}", place.path.trim_end_matches('/'));
     run_async(async {
         let failed = |error| Failure::new(exit_of(&error), format!("{place}: {error}"));
-        let port = place.master_port().map_err(usage)?;
-        let body = http::get(&place.authority(port), &path).await.map_err(failed)?;
+        let url = place.page(&path).map_err(usage)?;
+        let body = http::Request::get(url, http::ANSWER_BYTES_MAX, PATIENCE).page().await.map_err(failed)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&body)
             .map_err(|error| Failure::new(Exit::Failed, format!("{place}: its answer is no diagnosis: {error}")))?;
         if arguments.json {

@@ -11,6 +11,7 @@ use crate::model::Facts;
 Masters:
   iceball://HOST[:27790]    netpanzer://HOST[:28900]    hyperbol://HOST[:20203]
   bloodmasters+http://HOST[:80]/PATH    http://HOST[:80], another Rallypoint
+  https:// and bloodmasters+https:// do the same over TLS, and trust the certificates that this system trusts
 
 Example: rallypoint list netpanzer://master.example --query --not-empty --sort ping")]
 pub struct Arguments {

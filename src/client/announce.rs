@@ -30,8 +30,6 @@ use crate::protocols::netpanzer::announce as netpanzer;
 use crate::protocols::{Verdict, announce_every_ms, bloodmasters};
 use master::Door;
 
-/// The longest answer that is read.
-const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// For one exchange, from the look-up of the name to the last byte of the answer. A Rallypoint asks the game before it
 /// answers, which takes up to 4 s.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -212,9 +210,12 @@ impl Attendant<'_> {
     }
 
     async fn request(&self, offer: &Offer) -> Result<Verdict, String> {
-        let (path, host) = (&self.master.place.path, &self.master.authority);
+        let place = &self.master.place;
+        let path = &place.path;
         let http = async |path: &str, json| {
-            let (status, body) = http::exchange(self.connect().await?, host, path, json, ANSWER_BYTES_MAX).await?;
+            let (from, patience, bytes_max) = (self.plan.from, PATIENCE, http::ANSWER_BYTES_MAX);
+            let request = http::Request { url: place.page(path)?, json, from, bytes_max, patience };
+            let (status, body) = request.send().await.map_err(|error| error.to_string())?;
             Ok::<_, String>((status.as_u16(), body))
         };
         match self.master.door {

@@ -63,10 +63,14 @@ impl From<io::Error> for ListError {
 pub async fn list(place: &Place) -> Result<Listing, ListError> {
     let authority = place.authority(place.master_port().map_err(ListError::Usage)?);
     match place.kind {
-        Kind::Rallypoint => rallypoint::list(&authority, &place.path).await,
+        Kind::Rallypoint => rallypoint::list(place, PATIENCE).await,
         Kind::Page(card) | Kind::Game(card) => {
             let list = match &card.fetch {
-                Fetch::Http { path, read } => read(&http::get(&authority, place.path_or(path)).await?).map_err(bad)?,
+                Fetch::Http { path, read } => {
+                    let url = place.page(place.path_or(path)).map_err(ListError::Usage)?;
+                    let page = http::Request::get(url, http::LIST_BYTES_MAX, PATIENCE).page().await?;
+                    read(&page).map_err(bad)?
+                }
                 Fetch::Stream(fetch) => {
                     let stream = reach::connect(&authority, None).await?;
                     let talk = converse(stream, *fetch);

@@ -6,6 +6,7 @@
 
 pub mod announce;
 pub mod ask_one;
+mod hint;
 pub mod http;
 pub mod list;
 pub mod place;
@@ -13,6 +14,7 @@ pub mod query;
 pub mod rallypoint;
 pub mod reach;
 pub mod simulate;
+pub mod tls;
 pub mod watch;
 
 use crate::model::{Address, Facts, Game};

@@ -1,4 +1,4 @@
-//! Typed addresses, as people write them: `netpanzer://host:port`, `bloodmasters+http://host/path`, `http://host`. The
+//! Typed addresses, as people write them: `netpanzer://host:port`, `bloodmasters+https://host/path`, `http://host`. The
 //! scheme says who is there; whether a master or a game server is meant, the command says.
 
 use std::fmt;
@@ -6,13 +6,17 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use super::reach;
+use url::Url;
+
+use super::{hint, reach};
 use crate::model::Address;
 use crate::protocols::{CARDS, Card, Fetch, Query, card};
 
 #[derive(Clone)]
 pub struct Place {
     pub kind: Kind,
+    /// Over TLS: `https://`.
+    pub secure: bool,
     /// A name, or an IP address without brackets.
     pub host: String,
     pub port: Option<u16>,
@@ -24,24 +28,22 @@ pub struct Place {
 pub enum Kind {
     /// `NAME://`: a game's master, or a server of the game.
     Game(&'static Card),
-    /// `NAME+http://`: the page that a game's list is on.
+    /// `NAME+http://`, `NAME+https://`: the page that a game's list is on.
     Page(&'static Card),
-    /// `http://`: another Rallypoint.
+    /// `http://`, `https://`: another Rallypoint.
     Rallypoint,
 }
 
 /// What hyphens, dots and colons a host is made of is the resolver's business; these would break the line it stands in.
 const NOT_IN_HOSTS: [char; 4] = ['?', '#', '\\', '%'];
-pub const HTTP_PORT: u16 = 80;
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
 
 impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Place, String> {
-        let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(format!("`{text}` does not say what is there; write for example netpanzer://{text}"));
-        };
-        let kind = kind(&scheme.to_ascii_lowercase()).map_err(|why| format!("`{text}`: {why}"))?;
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| hint::no_scheme(text))?;
         let (authority, path) = match rest.find('/') {
             Some(slash) => rest.split_at(slash),
             None => (rest, ""),
@@ -50,6 +52,8 @@ impl FromStr for Place {
             // What stands before it may be a password.
             return Err(format!("`{scheme}://…@{host}`: nobody logs in there; write {scheme}://{host}"));
         }
+        let known = kind(&scheme.to_ascii_lowercase());
+        let (kind, secure) = known.ok_or_else(|| format!("`{text}`: {}", hint::unknown_scheme(scheme, rest)))?;
         if matches!(kind, Kind::Game(_)) && path.len() > 1 {
             return Err(format!("`{text}`: a {scheme} address has no path"));
         }
@@ -57,22 +61,22 @@ impl FromStr for Place {
             return Err(format!("`{text}`: the path has to be written in ASCII, without spaces"));
         }
         let (host, port) = split_authority(authority).map_err(|why| format!("`{text}`: {why}"))?;
-        Ok(Place { kind, host, port, path: path.to_string() })
+        Ok(Place { kind, secure, host, port, path: path.to_string() })
     }
 }
 
-fn kind(scheme: &str) -> Result<Kind, String> {
-    if scheme == "http" {
-        return Ok(Kind::Rallypoint);
+/// Who is there, and whether over TLS.
+fn kind(scheme: &str) -> Option<(Kind, bool)> {
+    let (name, secure) = match scheme.rsplit_once('+').unwrap_or(("", scheme)) {
+        (name, "http") => (name, false),
+        (name, "https") => (name, true),
+        _ => return card(scheme).map(|card| (Kind::Game(card), false)),
+    };
+    if !scheme.contains('+') {
+        return Some((Kind::Rallypoint, secure));
     }
-    if scheme.ends_with("https") {
-        return Err("https is not spoken here; http is".into());
-    }
-    let page = scheme.strip_suffix("+http").and_then(card).filter(|card| matches!(card.fetch, Fetch::Http { .. }));
-    page.map(Kind::Page).or_else(|| card(scheme).map(Kind::Game)).ok_or_else(|| {
-        let names: Vec<_> = CARDS.iter().map(|card| card.name).collect();
-        format!("`{scheme}` is not known; known are {}, bloodmasters+http and http", names.join(", "))
-    })
+    let page = card(name).filter(|card| matches!(card.fetch, Fetch::Http { .. }));
+    page.map(|card| (Kind::Page(card), secure))
 }
 
 fn split_authority(text: &str) -> Result<(String, Option<u16>), String> {
@@ -85,7 +89,7 @@ fn split_authority(text: &str) -> Result<(String, Option<u16>), String> {
                 port => (host, port),
             }
         }
-        None if text.matches(':').count() > 1 => return Err("an IPv6 address stands in brackets".into()),
+        None if text.matches(':').count() > 1 => return Err(hint::brackets(text)),
         None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
     };
     if host.is_empty() || host.len() > 255 || host.contains(|c: char| c.is_control() || c.is_whitespace()) {
@@ -105,7 +109,12 @@ impl Place {
     /// As a game server: its game, the query, and where it is, in words.
     pub fn game_server(&self) -> Result<(&'static Card, &'static dyn Query), String> {
         let Kind::Game(card) = self.kind else {
-            return Err(format!("`{self}` is not a game server; list it instead"));
+            let games = CARDS.iter().filter(|card| card.query.is_some());
+            let games: Vec<_> = games.map(|card| format!("{}://{}", card.name, self.host_text())).collect();
+            return Err(format!(
+                "`{self}` is not a game server: `rallypoint list {self}` shows its servers; a game server there would be {}",
+                games.join(" or ")
+            ));
         };
         let query =
             card.query.ok_or_else(|| format!("`{self}`: {} servers cannot be asked over the network", card.title))?;
@@ -116,8 +125,10 @@ impl Place {
     pub fn master_port(&self) -> Result<u16, String> {
         let usual = match self.kind {
             Kind::Game(card) => card.master_port.ok_or_else(|| {
-                format!("{}'s list is a page: write {}+http://{}/…", card.title, card.name, self.host)
+                let host = self.host_text();
+                format!("{}'s list is a page: write {}+http://{host}/… or +https://", card.title, card.name)
             })?,
+            Kind::Page(_) | Kind::Rallypoint if self.secure => HTTPS_PORT,
             Kind::Page(_) | Kind::Rallypoint => HTTP_PORT,
         };
         Ok(self.port.unwrap_or(usual))
@@ -136,6 +147,19 @@ impl Place {
         }
     }
 
+    /// The host, an IPv6 address in its brackets.
+    pub fn host_text(&self) -> String {
+        if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
+    }
+
+    /// A page on this web server.
+    pub fn page(&self, path: &str) -> Result<Url, String> {
+        let authority = self.authority(self.master_port()?);
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        let text = format!("{}://{authority}{slash}{path}", if self.secure { "https" } else { "http" });
+        Url::parse(&text).map_err(|error| format!("`{self}`: {error}"))
+    }
+
     /// Where it is, with this port: of a name's addresses the first.
     pub async fn address(&self, port: u16) -> io::Result<Address> {
         let found = reach::addresses(&self.authority(port), None).await?;
@@ -146,15 +170,15 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let http = if self.secure { "https" } else { "http" };
         match self.kind {
             Kind::Game(card) => write!(f, "{}://", card.name)?,
-            Kind::Page(card) => write!(f, "{}+http://", card.name)?,
-            Kind::Rallypoint => write!(f, "http://")?,
+            Kind::Page(card) => write!(f, "{}+{http}://", card.name)?,
+            Kind::Rallypoint => write!(f, "{http}://")?,
         }
         match self.port {
             Some(port) => write!(f, "{}", self.authority(port))?,
-            None if self.host.contains(':') => write!(f, "[{}]", self.host)?,
-            None => write!(f, "{}", self.host)?,
+            None => write!(f, "{}", self.host_text())?,
         }
         write!(f, "{}", self.path)
     }
@@ -185,6 +209,9 @@ mod tests {
             ("iceball+http://example.org:8080/master.json", 8080),
             ("http://example.org", 80),
             ("http://example.org:8080/", 8080),
+            ("https://example.org", 443),
+            ("https://[2001:db8::1]:8443/a", 8443),
+            ("bloodmasters+https://example.org/list.php", 443),
         ] {
             assert_eq!(place(text).master_port(), Ok(port), "{text}");
             assert_eq!(place(text).to_string(), text);
@@ -210,13 +237,23 @@ mod tests {
     }
 
     #[test]
+    fn pages() {
+        let page = |text: &str, path: &str| place(text).page(path).unwrap().to_string();
+        assert_eq!(page("http://h:80", "/a?b=c"), "http://h/a?b=c");
+        assert_eq!(page("https://h", "?x"), "https://h/?x");
+        assert_eq!(page("iceball://[::1]", "/master.json"), "http://[::1]:27790/master.json");
+    }
+
+    #[test]
     fn mistakes_are_explained() {
         for (text, why) in [
-            ("203.0.113.5:3030", "write for example netpanzer://203.0.113.5:3030"),
+            ("203.0.113.5:3030", "write netpanzer://203.0.113.5:3030"),
             ("", "write for example"),
             ("quake://host", "`quake` is not known; known are iceball, netpanzer"),
-            ("netpanzer+http://host/", "is not known"),
-            ("https://host", "https is not spoken here"),
+            ("netpanser://host:1", "did you mean netpanzer://host:1?"),
+            ("netpanzer:127.0.0.1", "write netpanzer://127.0.0.1"),
+            ("netpanzer+http://host/", "write netpanzer://host"),
+            ("netpanser://me:secret@host", "nobody logs in there"),
             ("netpanzer://", "no host"),
             ("netpanzer://:3030", "no host"),
             ("netpanzer://a b", "no host"),
@@ -226,7 +263,7 @@ mod tests {
             ("netpanzer://host:0", "not a port"),
             ("netpanzer://host:+1", "not a port"),
             ("netpanzer://host:65536", "not a port"),
-            ("netpanzer://2001:db8::1", "in brackets"),
+            ("netpanzer://2001:db8::a", "in brackets: [2001:db8::a]"),
             ("netpanzer://[2001:db8::1", "not closed"),
             ("netpanzer://[host]", "not an IPv6 address"),
             ("netpanzer://[::1]5", "not a port"),

@@ -4,28 +4,29 @@
 //! and a master that wants it named otherwise says so in `next`.
 
 use std::collections::HashSet;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::list::{ListError, Listing};
-use super::{Found, http};
+use super::{Found, Place, http};
 use crate::model::{Address, Details, Facts, Game, Player};
+use crate::protocols::rows::{self, Rest};
 use crate::protocols::{CARDS, FAULTS_MAX, Listed, fault, is_one_host};
 use crate::text;
 
 const PATH: &str = "/api/v1/servers";
 const PAGE: usize = 1000;
 const PAGES_MAX: usize = 1000;
-
-#[derive(Deserialize)]
-struct Document {
-    total: Option<usize>,
-    servers: Vec<Value>,
-    next: Option<String>,
-}
+/// All pages together: a million servers fit.
+const PAGES_BYTES_MAX: usize = 256 << 20;
+/// All pages together take no longer than so many that come at the last moment.
+const PAGES_PATIENCE: u32 = 20;
 
 #[derive(Deserialize)]
 struct Row {
@@ -66,46 +67,74 @@ struct PlayerRow {
     deaths: Option<i32>,
 }
 
-/// All servers; `path` is where the other Rallypoint's own paths begin, or the list's whole path with filters.
-pub async fn list(authority: &str, path: &str) -> Result<Listing, ListError> {
+/// All servers. The place's path is where the other Rallypoint's own paths begin, or the list's whole path with filters.
+pub async fn list(place: &Place, patience: Duration) -> Result<Listing, ListError> {
+    let pages = timeout(patience * PAGES_PATIENCE, pages(place, patience));
+    pages.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+}
+
+async fn pages(place: &Place, patience: Duration) -> Result<Listing, ListError> {
+    let path = &place.path;
     let start = match path.find(PATH) {
         Some(_) => path.to_string(),
         None => format!("{}{PATH}", path.trim_end_matches('/')),
     };
     let joint = if start.contains('?') { '&' } else { '?' };
-    let mut listing = Listing::default();
-    let mut seen = HashSet::new();
+    let mut reader = Reader::default();
     let mut after = String::new();
     for _ in 0..PAGES_MAX {
-        let page = http::get(authority, &format!("{start}{joint}limit={PAGE}{after}")).await?;
-        let Document { total, servers, next } = serde_json::from_slice(&page)
-            .map_err(|error| ListError::Bad(format!("not a Rallypoint's list: {error}")))?;
-        let rows = servers.len();
-        let before = seen.len();
-        for row in servers {
-            match read(row) {
-                Ok(found) if seen.insert(found.address) => listing.servers.push(found),
-                Ok(_) => {} // the list changed while it was read, and brings a server again
-                Err(error) => {
-                    listing.left_out += 1;
-                    if listing.faults.len() < FAULTS_MAX {
-                        listing.faults.push(fault(error));
-                    }
+        let url = place.page(&format!("{start}{joint}limit={PAGE}{after}")).map_err(ListError::Usage)?;
+        let page = http::Request::get(url, http::LIST_BYTES_MAX, patience).page().await?;
+        let Some(last) = reader.take(&page)? else { break };
+        after = format!("&after={}", encode(&last));
+    }
+    Ok(reader.listing)
+}
+
+/// What was read of the pages so far.
+#[derive(Default)]
+struct Reader {
+    listing: Listing,
+    seen: HashSet<Address>,
+    bytes: usize,
+}
+
+impl Reader {
+    /// Takes a page; the name of its last server when there is another one.
+    fn take(&mut self, page: &[u8]) -> Result<Option<String>, ListError> {
+        self.bytes += page.len();
+        if self.bytes > PAGES_BYTES_MAX {
+            return Err(ListError::Bad(format!("its list is longer than {} MiB", PAGES_BYTES_MAX >> 20)));
+        }
+        let (mut rows, before) = (0, self.seen.len());
+        let rest = rows::read(page, |row| {
+            rows += 1;
+            self.add(row.and_then(read));
+        });
+        let Rest { total, next } = rest.map_err(|error| ListError::Bad(format!("not a Rallypoint's list: {error}")))?;
+        let servers = &self.listing.servers;
+        let last = next.or_else(|| servers.last().map(|last| last.address.to_string()));
+        let is_last = rows < PAGE || total.is_some_and(|total| servers.len() >= total);
+        Ok(last.filter(|_| !is_last && self.seen.len() > before))
+    }
+
+    fn add(&mut self, row: Result<Found, String>) {
+        let listing = &mut self.listing;
+        match row {
+            Ok(found) if self.seen.insert(found.address) => listing.servers.push(found),
+            Ok(_) => {} // the list changed while it was read, and brings a server again
+            Err(error) => {
+                listing.left_out += 1;
+                if listing.faults.len() < FAULTS_MAX {
+                    listing.faults.push(fault(error));
                 }
             }
         }
-        let last = listing.servers.last().map(|last| last.address.to_string());
-        let Some(last) = next.or(last).filter(|_| seen.len() > before) else { break };
-        if rows < PAGE || total.is_some_and(|total| listing.servers.len() >= total) {
-            break;
-        }
-        after = format!("&after={}", encode(&last));
     }
-    Ok(listing)
 }
 
-fn read(row: Value) -> Result<Found, String> {
-    let row: Row = serde_json::from_value(row).map_err(|error| error.to_string())?;
+fn read(row: &str) -> Result<Found, String> {
+    let row: Row = serde_json::from_str(row).map_err(|error| error.to_string())?;
     let address = match row.address.parse::<IpAddr>() {
         Ok(ip) => Address::new(ip, row.port),
         Err(_) => row.address.parse::<SocketAddr>().ok().and_then(|at| Address::new(at.ip(), at.port())),
@@ -171,7 +200,7 @@ mod tests {
             "players": [{"name": "Alice", "team": "red", "spectator": false, "ping": 64}],
             "rules": {"website": "http://www.example.org/", "score_limit": 20}
         });
-        let found = read(row).unwrap();
+        let found = read(&row.to_string()).unwrap();
         assert_eq!(found.url(), "bloodmasters://203.0.113.5:6969");
         assert_eq!((&*found.facts.name, found.rtt_us, found.flavor), ("Ab", Some(12_500), Some(4)));
         let details = found.facts.details.as_ref().unwrap();
@@ -181,7 +210,7 @@ mod tests {
 
     #[test]
     fn little_is_enough_and_too_little_is_not() {
-        let found = read(serde_json::json!({"game": "chess", "address": "[2001:db8::1]:5"})).unwrap();
+        let found = read(r#"{"game": "chess", "address": "[2001:db8::1]:5"}"#).unwrap();
         assert_eq!((found.game.name(), found.address.to_string().as_str()), ("chess", "[2001:db8::1]:5"));
         assert_eq!(found.facts, Facts::default());
         for bad in [
@@ -190,7 +219,7 @@ mod tests {
             serde_json::json!({"game": "x", "address": "0.0.0.0", "port": 5}),
             serde_json::json!({"game": "x", "address": "203.0.113.5", "port": 70000}),
         ] {
-            assert!(read(bad).is_err());
+            assert!(read(&bad.to_string()).is_err());
         }
         assert_eq!(encode("[::1]:5/a"), "%5B%3A%3A1%5D%3A5%2Fa");
     }

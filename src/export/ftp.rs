@@ -16,12 +16,12 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::url::Url;
+use crate::client::tls;
 use crate::text;
 
 /// Where the password comes from when no file is named.
@@ -272,13 +272,11 @@ fn in_words(error: &FtpError) -> String {
 /// TLS that trusts the system's certificates and those of the file.
 fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, String> {
     let named = ca_file.map(certificates).transpose()?.unwrap_or_default();
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let mut roots = tls::roots();
     roots.add_parsable_certificates(named.iter().cloned());
-    // Named, because another dependency may bring a second provider along.
-    let provider = Arc::new(ring::default_provider());
+    let provider = tls::provider();
     let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
-    let usual = usual.map_err(|_| "no certificates to trust on this machine: install ca-certificates")?;
+    let usual = usual.map_err(|_| tls::NO_CERTIFICATES)?;
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(|error| format!("no TLS: {error}"))?.dangerous();
     let config = config.with_custom_certificate_verifier(Arc::new(Trust { usual, named })).with_no_client_auth();

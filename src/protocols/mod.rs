@@ -8,6 +8,7 @@ pub mod bloodmasters;
 pub mod hyperbol;
 pub mod iceball;
 pub mod netpanzer;
+pub mod rows;
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -216,18 +217,21 @@ impl List {
     /// A list of entries, each of which may be wrong by itself.
     pub fn of<E: fmt::Display>(entries: impl Iterator<Item = Result<Listed, E>>) -> List {
         let mut list = List::default();
-        for entry in entries {
-            match entry {
-                Ok(listed) => list.servers.push(listed),
-                Err(error) => {
-                    list.left_out += 1;
-                    if list.faults.len() < FAULTS_MAX {
-                        list.faults.push(fault(error));
-                    }
+        entries.for_each(|entry| list.add(entry));
+        list
+    }
+
+    /// One more entry.
+    pub fn add(&mut self, entry: Result<Listed, impl fmt::Display>) {
+        match entry {
+            Ok(listed) => self.servers.push(listed),
+            Err(error) => {
+                self.left_out += 1;
+                if self.faults.len() < FAULTS_MAX {
+                    self.faults.push(fault(error));
                 }
             }
         }
-        list
     }
 }
 

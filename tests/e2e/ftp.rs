@@ -73,7 +73,7 @@ fn names(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-fn openssl(folder: &Path, arguments: &str) {
+pub fn openssl(folder: &Path, arguments: &str) {
     let output = Command::new("openssl").current_dir(folder).args(arguments.split(' ')).output();
     let output = output.expect("openssl, from Debian");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

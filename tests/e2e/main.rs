@@ -12,6 +12,7 @@ mod chromium;
 mod cluster;
 mod cluster_time;
 mod commands;
+mod fetch;
 mod ftp;
 mod house;
 mod http;

@@ -555,9 +555,13 @@ fn mistakes_of_the_tools_users() {
     let empty = folder.write("empty", "# nobody\n");
     let cases: &[(&[&str], i32, &str)] = &[
         (&["list"], 2, "Usage"),
-        (&["list", "127.0.0.1"], 2, "write for example netpanzer://127.0.0.1"),
+        (&["list", "127.0.0.1"], 2, "write iceball://127.0.0.1, netpanzer://127.0.0.1"),
         (&["list", "quake://127.0.0.1"], 2, "known are iceball, netpanzer"),
-        (&["list", "https://127.0.0.1"], 2, "https is not spoken here"),
+        (&["list", "netpanser://127.0.0.1"], 2, "did you mean netpanzer://127.0.0.1?"),
+        (&["list", "netpanzer:127.0.0.1"], 2, "write netpanzer://127.0.0.1"),
+        (&["list", "127.0.0.1:3030"], 2, "write netpanzer://127.0.0.1:3030"),
+        (&["list", "netpanzer://::1"], 2, "an IPv6 address stands in brackets: [::1]"),
+        (&["list", "::1"], 2, "netpanzer://[::1]"),
         (&["list", "netpanzer://127.0.0.1", "--format", "yaml"], 2, "possible values: table, json, xml, csv"),
         (&["list", "netpanzer://127.0.0.1", "--sort", "beauty"], 2, "possible values: name, players"),
         (&["query"], 2, "--from"),

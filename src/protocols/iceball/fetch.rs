@@ -4,15 +4,11 @@
 use std::net::IpAddr;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::model::{Address, Facts};
-use crate::protocols::{Fault, List, Listed, fault, is_one_host};
+use crate::protocols::{Fault, List, Listed, fault, is_one_host, rows};
 use crate::text;
-
-#[derive(Deserialize)]
-struct Document {
-    servers: Vec<serde_json::Value>,
-}
 
 #[derive(Deserialize)]
 struct Row {
@@ -29,28 +25,35 @@ struct Row {
     players_current: Option<u16>,
     players_max: Option<u16>,
     /// Official if it is there at all.
-    official: Option<serde_json::Value>,
+    official: Option<IgnoredAny>,
 }
 
 pub fn read(json: &[u8]) -> Result<List, Fault> {
-    let document: Document =
-        serde_json::from_slice(json).map_err(|error| fault(format_args!("not Iceball's list: {error}")))?;
-    Ok(List::of(document.servers.into_iter().zip(1..).map(|(row, number)| {
-        let row: Row = serde_json::from_value(row).map_err(|error| format!("server {number}: {error}"))?;
-        let address = Address::new(row.address, row.port).filter(|address| is_one_host(address.ip()));
-        let address = address.ok_or_else(|| format!("server {number}: nobody can play at {}", row.address))?;
-        let clean = |text: &str| text::clean(text.as_bytes()).into_owned().into();
-        let facts = Facts {
-            name: clean(&row.name),
-            mode: clean(&row.mode),
-            map: clean(&row.map),
-            version: text::version(row.version.as_bytes()),
-            players_current: row.players_current,
-            players_max: row.players_max,
-            ..Facts::default()
-        };
-        Ok::<_, String>(Listed { official: Some(row.official.is_some()), facts, ..Listed::at(address) })
-    })))
+    let mut list = List::default();
+    let mut number = 0;
+    let read = rows::read(json, |row| {
+        number += 1;
+        list.add(row.and_then(listed).map_err(|why| format!("server {number}: {why}")));
+    });
+    read.map_err(|error| fault(format_args!("not Iceball's list: {error}")))?;
+    Ok(list)
+}
+
+fn listed(row: &str) -> Result<Listed, String> {
+    let row: Row = serde_json::from_str(row).map_err(|error| error.to_string())?;
+    let address = Address::new(row.address, row.port).filter(|address| is_one_host(address.ip()));
+    let address = address.ok_or_else(|| format!("nobody can play at {}", row.address))?;
+    let clean = |text: &str| text::clean(text.as_bytes()).into_owned().into();
+    let facts = Facts {
+        name: clean(&row.name),
+        mode: clean(&row.mode),
+        map: clean(&row.map),
+        version: text::version(row.version.as_bytes()),
+        players_current: row.players_current,
+        players_max: row.players_max,
+        ..Facts::default()
+    };
+    Ok(Listed { official: Some(row.official.is_some()), facts, ..Listed::at(address) })
 }
 
 /// A list as a master writes it.

@@ -1,0 +1,134 @@
+//! Lists in JSON, `{"servers": [...], "total": n, "next": "..."}`, read row by row: a document takes no more memory than its
+//! text and the servers in it, whatever it is made of.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// The longest row: a server with all the players and rules that are kept of one has a tenth of this.
+const ROW_BYTES_MAX: usize = 256 << 10;
+
+/// What a list says beside its servers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Rest {
+    pub total: Option<usize>,
+    pub next: Option<String>,
+}
+
+/// Gives every row's text to `row`, or what is wrong with it.
+pub fn read(json: &[u8], row: impl FnMut(Result<&str, String>)) -> Result<Rest, serde_json::Error> {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let rest = Document(row).deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(rest)
+}
+
+struct Document<F>(F);
+
+impl<'de, F: FnMut(Result<&str, String>)> DeserializeSeed<'de> for Document<F> {
+    type Value = Rest;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Rest, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, F: FnMut(Result<&str, String>)> Visitor<'de> for Document<F> {
+    type Value = Rest;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with servers")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Rest, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(field_identifier, rename_all = "lowercase")]
+        enum Key {
+            Servers,
+            Total,
+            Next,
+            #[serde(other)]
+            Other,
+        }
+        let mut rest = Rest::default();
+        let mut found = false;
+        while let Some(key) = map.next_key()? {
+            match key {
+                Key::Servers if found => return Err(A::Error::duplicate_field("servers")),
+                Key::Servers => {
+                    map.next_value_seed(Servers(&mut self.0))?;
+                    found = true;
+                }
+                Key::Total => rest.total = map.next_value()?,
+                Key::Next => rest.next = map.next_value()?,
+                Key::Other => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        if found { Ok(rest) } else { Err(A::Error::missing_field("servers")) }
+    }
+}
+
+struct Servers<'a, F>(&'a mut F);
+
+impl<'de, F: FnMut(Result<&str, String>)> DeserializeSeed<'de> for Servers<'_, F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, F: FnMut(Result<&str, String>)> Visitor<'de> for Servers<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of servers")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<(), A::Error> {
+        while let Some(row) = rows.next_element::<&RawValue>()? {
+            match row.get() {
+                text if text.len() > ROW_BYTES_MAX => (self.0)(Err(format!("longer than {ROW_BYTES_MAX} bytes"))),
+                text => (self.0)(Ok(text)),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(json: &str) -> Result<(Vec<String>, Rest), String> {
+        let mut rows = Vec::new();
+        let rest = read(json.as_bytes(), |row| rows.push(row.map_or_else(|why| why, str::to_string)));
+        rest.map(|rest| (rows, rest)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn rows_and_the_rest() {
+        let (found, rest) = rows(r#"{"x":[{}],"servers":[{"a":1}, 7,null],"next":"n","total":3}"#).unwrap();
+        assert_eq!(found, [r#"{"a":1}"#, "7", "null"]);
+        assert_eq!(rest, Rest { total: Some(3), next: Some("n".into()) });
+        let long = format!(r#"{{"servers":["{}",1]}}"#, "x".repeat(ROW_BYTES_MAX));
+        assert_eq!(rows(&long).unwrap().0, ["longer than 262144 bytes", "1"]);
+    }
+
+    #[test]
+    fn what_is_no_list() {
+        for bad in [
+            "",
+            "[]",
+            "{}",
+            r#"{"servers":7}"#,
+            r#"{"servers":[1"#,
+            r#"{"servers":[]} x"#,
+            r#"{"servers":[],"servers":[]}"#,
+        ] {
+            assert!(rows(bad).is_err(), "{bad}");
+        }
+    }
+}
