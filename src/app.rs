@@ -15,7 +15,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::asker;
 use crate::config::Config;
 use crate::cookie::Keys;
 use crate::hub::Hub;
@@ -55,7 +54,7 @@ pub struct App {
     keys_made: Instant,
     iceball: Arc<IceballRules>,
     netpanzer: SharedStreamRules,
-    asking: watch::Sender<asker::Settings>,
+    asking: watch::Sender<prober::Asking>,
     network: watch::Sender<Network>,
     threads: Vec<JoinHandle<()>>,
     tasks: JoinSet<()>,
@@ -72,14 +71,14 @@ impl App {
         config.cluster.check().map_err(anyhow::Error::msg)?;
         let bound = bind(&config)?;
         let hub = Arc::new(Hub::new(config.registry()));
-        let guard = &config.guard;
-        let guard = Guard::new(connections_max(&config), guard.connections_per_ip_max, &guard.bans);
+        hub.set_exempt(config.guard.exempt());
+        let guard = Guard::new(config.guard.at_the_door(connections_max(&config)));
         let keys = Keys::new([random()?, random()?, random()?]);
         let is_many = config.is_one_of_many();
         let metrics = if is_many { Metrics::new().with_cluster() } else { Metrics::new() };
         let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(metrics));
         let (prober, prober_worker) =
-            prober::Worker::new(hub.clone(), ledger.clone(), metrics.clone(), asking(&config), random()?)
+            prober::Worker::new(hub.clone(), ledger.clone(), metrics.clone(), asking(&config).settings, random()?)
                 .context("cannot open a UDP socket to ask game servers")?;
         let door = Arc::new(Door { hub: hub.clone(), prober, ledger });
         let guard = Arc::new(guard);
@@ -212,11 +211,12 @@ impl App {
         }
         self.config = new;
         let guard = &self.config.guard;
-        self.guard.set(connections_max(&self.config), guard.connections_per_ip_max, &guard.bans);
+        self.guard.set(guard.at_the_door(connections_max(&self.config)));
         let bans = self.guard.bans();
         self.hub.retain(|server| !bans.contains(server.ip()));
         self.limits.store(Arc::new(HttpLimits { idle: guard.idle }));
         self.hub.set_settings(self.config.registry());
+        self.hub.set_exempt(guard.exempt());
         self.site.set_pages(pages);
         self.iceball.set(|rules| rules.settings = self.config.iceball.settings);
         self.netpanzer.store(Arc::new(netpanzer_rules(&self.config)));
@@ -376,8 +376,9 @@ fn netpanzer_rules(config: &Config) -> Box<dyn StreamRules> {
     Box::new(netpanzer::serve::Rules::new(config.netpanzer.settings.clone()))
 }
 
-fn asking(config: &Config) -> asker::Settings {
-    prober::settings(config.probe.per_second_max, config.guard.servers_per_ip_max, config.probe.every)
+fn asking(config: &Config) -> prober::Asking {
+    let settings = prober::settings(config.probe.per_second_max, config.guard.servers_per_ip_max, config.probe.every);
+    prober::Asking { settings, exempt: Arc::new(config.guard.exempt()) }
 }
 
 fn network(config: &Config, port: u16) -> Network {

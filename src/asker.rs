@@ -7,11 +7,13 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use siphasher::sip::SipHasher13;
 
-use crate::model::{Address, Facts, owner};
+use crate::model::{Address, Facts};
+use crate::prefix::{Networks, Prefix};
 use crate::protocols::{Fault, Query, Question, fault};
 
 /// Tries are told apart by the nonce's two lowest bits.
@@ -29,7 +31,7 @@ pub struct Settings {
     pub try_us: u64,
     /// How long all tries of all steps may take, and a last answer with them.
     pub all_us: u64,
-    /// Questions a second, in all and to one IP address; with IPv6, to all addresses that count as one.
+    /// Questions a second, in all and to one IP address (IPv6 /64). Wider prefixes have a larger pace.
     pub per_second: u32,
     pub per_ip_per_second: u32,
 }
@@ -67,11 +69,15 @@ pub struct Asker<T> {
     /// How many of those have not been silent yet.
     fresh: usize,
     /// What is to be sent, by whom it is for: one with many servers stands in nobody's way.
-    lines: HashMap<IpAddr, Line>,
+    lines: HashMap<Prefix, Line>,
+    /// The wider prefixes around them.
+    networks: HashMap<Prefix, Network>,
+    /// Addresses that have only the pace of their own.
+    exempt: Arc<Networks>,
     /// Those with questions to send, who take turns.
-    ready: VecDeque<IpAddr>,
+    ready: VecDeque<Prefix>,
     /// Those whose own pace does not allow another question before this time.
-    resting: BTreeSet<(u64, IpAddr)>,
+    resting: BTreeSet<(u64, Prefix)>,
     /// Sent, in the order in which they time out: all wait equally long.
     timeouts: VecDeque<(u64, Address, u64)>,
     pace: Bucket,
@@ -84,6 +90,14 @@ struct Line {
     questions: VecDeque<(Address, u64)>,
     /// Whether the owner is among those who are ready or resting.
     in_turn: bool,
+    /// Servers that have been asked, or wait for their turn.
+    in_flight: usize,
+    pace: Bucket,
+}
+
+/// A prefix with many lines in it.
+#[derive(Default)]
+struct Network {
     /// Servers that have been asked, or wait for their turn.
     in_flight: usize,
     pace: Bucket,
@@ -116,6 +130,8 @@ impl<T> Asker<T> {
             waiting: HashMap::new(),
             fresh: 0,
             lines: HashMap::new(),
+            networks: HashMap::new(),
+            exempt: Arc::default(),
             ready: VecDeque::new(),
             resting: BTreeSet::new(),
             timeouts: VecDeque::new(),
@@ -127,6 +143,28 @@ impl<T> Asker<T> {
         self.settings = settings;
     }
 
+    /// The networks in which each address has only a pace of its own. What is under way counts anew.
+    pub fn set_exempt(&mut self, exempt: Arc<Networks>) {
+        self.exempt = exempt;
+        self.networks.clear();
+        let addresses: Vec<Address> = self.waiting.keys().copied().collect();
+        addresses.into_iter().for_each(|address| self.count(address.ip(), true));
+    }
+
+    /// The prefixes around an address that are wider than its line's.
+    fn wider(&self, ip: IpAddr) -> impl Iterator<Item = Prefix> + use<T> {
+        Prefix::all(ip, &self.exempt).into_iter().skip(1)
+    }
+
+    /// Counts one more or one less under way, in the wider prefixes.
+    fn count(&mut self, ip: IpAddr, more: bool) {
+        for prefix in self.wider(ip) {
+            let network = self.networks.entry(prefix).or_default();
+            network.in_flight =
+                if more { network.in_flight.saturating_add(1) } else { network.in_flight.saturating_sub(1) };
+        }
+    }
+
     /// Servers that have been asked, or wait for their turn.
     pub fn in_flight(&self) -> usize {
         self.waiting.len()
@@ -134,8 +172,13 @@ impl<T> Asker<T> {
 
     /// Whether another server of this owner would have its turn soon: a second's worth of questions is not exceeded.
     pub fn has_room_for(&self, ip: IpAddr) -> bool {
-        let in_flight = self.lines.get(&owner(ip)).map_or(0, |line| line.in_flight);
-        in_flight < self.settings.per_ip_per_second as usize
+        let per_second = self.settings.per_ip_per_second;
+        let is_full = |prefix: Prefix| {
+            let in_flight = self.networks.get(&prefix).map_or(0, |network| network.in_flight);
+            in_flight >= prefix.limit(per_second) as usize
+        };
+        let in_flight = self.lines.get(&Prefix::narrowest(ip)).map_or(0, |line| line.in_flight);
+        in_flight < per_second as usize && !self.wider(ip).any(is_full)
     }
 
     /// Of those in flight, the ones of which no try has timed out: so much may still be on its way.
@@ -173,14 +216,15 @@ impl<T> Asker<T> {
         };
         self.fresh += 1;
         self.waiting.insert(address, asking);
-        self.lines.entry(owner(address.ip())).or_default().in_flight += 1;
+        self.lines.entry(Prefix::narrowest(address.ip())).or_default().in_flight += 1;
+        self.count(address.ip(), true);
         self.enqueue(address, serial, false);
         Ok(())
     }
 
     /// Puts a question at the end of its owner's line, or at its head.
     fn enqueue(&mut self, address: Address, serial: u64, first: bool) {
-        let owner = owner(address.ip());
+        let owner = Prefix::narrowest(address.ip());
         let line = self.lines.entry(owner).or_default();
         if first {
             line.questions.push_front((address, serial))
@@ -196,9 +240,10 @@ impl<T> Asker<T> {
     fn take(&mut self, address: Address) -> Option<Asking<T>> {
         let asking = self.waiting.remove(&address)?;
         self.fresh -= usize::from(asking.fresh);
-        if let Some(line) = self.lines.get_mut(&owner(address.ip())) {
+        if let Some(line) = self.lines.get_mut(&Prefix::narrowest(address.ip())) {
             line.in_flight -= 1;
         }
+        self.count(address.ip(), false);
         Some(asking)
     }
 
@@ -213,9 +258,15 @@ impl<T> Asker<T> {
         while self.pace.has(now_us, self.settings.per_second) {
             let owner = self.ready.pop_front()?;
             let Some(line) = self.lines.get_mut(&owner) else { continue };
-            if !line.pace.has(now_us, self.settings.per_ip_per_second) {
-                let rested_us = now_us + line.pace.rest_us(self.settings.per_ip_per_second);
-                self.resting.insert((rested_us, owner));
+            let per_second = self.settings.per_ip_per_second;
+            let mut rest_us = line.pace.wait_us(now_us, per_second);
+            let wider = Prefix::all(owner.network(), &self.exempt).into_iter().skip(1);
+            for prefix in wider.clone() {
+                let network = self.networks.entry(prefix).or_default();
+                rest_us = rest_us.max(network.pace.wait_us(now_us, prefix.limit(per_second)));
+            }
+            if rest_us > 0 {
+                self.resting.insert((now_us + rest_us, owner));
                 continue;
             }
             let next = line.questions.pop_front();
@@ -228,6 +279,9 @@ impl<T> Asker<T> {
                 continue;
             };
             line.pace.take();
+            for prefix in wider {
+                self.networks.entry(prefix).or_default().pace.take();
+            }
             self.pace.take();
             let mut question = Question::new();
             asking.query.ask(asking.step, asking.nonce | asking.sent_us.len() as u32, &mut question);
@@ -311,6 +365,9 @@ impl<T> Asker<T> {
             let is_used = |line: &Line| line.in_turn || line.in_flight > 0 || line.pace.at_us + 1_000_000 > now_us;
             self.lines.retain(|_, line| is_used(line));
         }
+        if self.networks.len() > 2 * self.waiting.len() + LINES_KEPT {
+            self.networks.retain(|_, network| network.in_flight > 0 || network.pace.at_us + 1_000_000 > now_us);
+        }
         None
     }
 
@@ -345,6 +402,11 @@ impl Bucket {
 
     fn take(&mut self) {
         self.level = self.level.saturating_sub(1_000_000);
+    }
+
+    /// How long until there is one; 0 when there is one now.
+    fn wait_us(&mut self, now_us: u64, per_second: u32) -> u64 {
+        if self.has(now_us, per_second) { 0 } else { self.rest_us(per_second) }
     }
 
     /// How long until there is one, when there is none.
@@ -470,7 +532,7 @@ mod tests {
         let mut asker = asker(settings);
         for ip in 0..10u8 {
             for port in 1..=50 {
-                let address = Address::new([192, 0, 2, ip].into(), port).unwrap();
+                let address = Address::new([192, 0, ip, 1].into(), port).unwrap();
                 asker.ask(address, &hyperbol::query::GameQuery, 0).unwrap();
             }
         }
@@ -483,7 +545,7 @@ mod tests {
         let all: u32 = sent.values().sum();
         assert!((95..=110).contains(&all), "{all}");
         assert!(sent.values().all(|count| *count <= 22), "{sent:?}");
-        assert!(!asker.has_room_for([192, 0, 2, 1].into()) && asker.has_room_for([192, 0, 2, 77].into()));
+        assert!(!asker.has_room_for([192, 0, 1, 1].into()) && asker.has_room_for([192, 0, 77, 1].into()));
     }
 
     #[test]
@@ -500,7 +562,7 @@ mod tests {
         let mut now_us = 1;
         while asker.next_question(now_us).is_some() {}
         for number in 0..100u8 {
-            let other = Address::new([198, 51, 100, number].into(), 1).unwrap();
+            let other = Address::new([198, 51, number, 1].into(), 1).unwrap();
             asker.ask(other, &hyperbol::query::GameQuery, 0).unwrap();
             now_us += 1_000;
             assert!(asker.lines.len() == 3 + usize::from(number) && asker.ready.len() <= 3, "nobody else is looked at");
@@ -522,5 +584,50 @@ mod tests {
         }
         assert_eq!((asker.in_flight(), asker.fresh(), asker.has_questions()), (0, 0, false));
         assert!(asker.lines.is_empty());
+    }
+
+    #[test]
+    fn a_wider_network_has_a_pace_of_its_own() {
+        let settings = Settings { per_second: 100_000, per_ip_per_second: 20, ..SETTINGS };
+        let asked_in_a_second = |exempt: &[&str]| {
+            let mut asker = asker(settings);
+            let exempt: Vec<_> = exempt.iter().map(|network| network.parse().unwrap()).collect();
+            asker.set_exempt(Arc::new(Networks::new(&exempt)));
+            let mut refused = 0;
+            for host in 1..=200 {
+                let address = Address::new([192, 0, 2, host].into(), 1).unwrap();
+                refused += u32::from(!asker.has_room_for(address.ip()));
+                asker.ask(address, &hyperbol::query::GameQuery, 0).unwrap();
+            }
+            let other = Address::new([198, 51, 100, 1].into(), 1).unwrap();
+            assert!(asker.has_room_for(other.ip()));
+            asker.ask(other, &hyperbol::query::GameQuery, 0).unwrap();
+            let mut asked = Vec::new();
+            for now_us in (1_000..900_000).step_by(1_000) {
+                asked.extend(std::iter::from_fn(|| asker.next_question(now_us)).map(|(address, _)| address));
+            }
+            assert!(asked.contains(&other), "somebody else is not held up");
+            (asked.len() - 1, refused)
+        };
+        let (asked, refused) = asked_in_a_second(&[]);
+        assert!((140..=160).contains(&asked), "8 times 20 a second: {asked}");
+        assert_eq!(refused, 40, "those beyond a second's worth");
+        assert_eq!(asked_in_a_second(&["192.0.2.0/24"]), (200, 0));
+    }
+
+    #[test]
+    fn nothing_is_left_of_the_networks_that_were_asked() {
+        let settings = Settings { tries: 1, per_second: 1_000_000, ..SETTINGS };
+        let mut asker = asker(settings);
+        for network in 0..5_000u32 {
+            let address = Address::new(IpAddr::from((0x0a00_0001 + (network << 8)).to_be_bytes()), 1).unwrap();
+            asker.ask(address, &hyperbol::query::GameQuery, 0).unwrap();
+        }
+        for now_us in (1_000..10_000_000).step_by(10_000) {
+            while asker.next_question(now_us).is_some() {}
+            while asker.timed_out(now_us).is_some() {}
+        }
+        assert_eq!(asker.in_flight(), 0);
+        assert!(asker.networks.len() <= LINES_KEPT && asker.networks.values().all(|network| network.in_flight == 0));
     }
 }

@@ -10,6 +10,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::broadcast;
 
 use crate::model::{Address, Change, Now, Server};
+use crate::prefix::Networks;
 use crate::registry::merge::Known;
 use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
 use crate::registry::{Life, Outcome, Record, Registry, Settings, Target};
@@ -150,6 +151,11 @@ impl Hub {
 
     pub fn set_settings(&self, settings: Settings) {
         self.registry().set_settings(settings, self.clock.now());
+    }
+
+    /// The networks that have only the limit per address.
+    pub fn set_exempt(&self, exempt: Networks) {
+        self.registry().set_exempt(exempt);
     }
 
     /// One change; what became of it.

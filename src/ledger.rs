@@ -61,7 +61,7 @@ pub enum What {
 }
 
 /// Names of all that can happen, in the order of [`What::number`].
-pub const LABELS: [&str; 26] = [
+pub const LABELS: [&str; 27] = [
     "cookie_sent",
     "cookie_returned",
     "bad_version",
@@ -84,6 +84,7 @@ pub const LABELS: [&str; 26] = [
     "dropped_cookie_old",
     "refused_full",
     "refused_full_for_ip",
+    "refused_full_for_network",
     "refused_other_game_configured",
     "refused_late",
     "refused_not_listed",
@@ -115,9 +116,10 @@ impl What {
             What::Dropped(Drop::Cookie(cookie::Refusal::Old)) => 19,
             What::Refused(Refusal::Full) => 20,
             What::Refused(Refusal::FullForIp) => 21,
-            What::Refused(Refusal::OtherGameConfigured) => 22,
-            What::Refused(Refusal::Late) => 23,
-            What::Refused(Refusal::NotListed) => 24,
+            What::Refused(Refusal::FullForNetwork) => 22,
+            What::Refused(Refusal::OtherGameConfigured) => 23,
+            What::Refused(Refusal::Late) => 24,
+            What::Refused(Refusal::NotListed) => 25,
         }
     }
 

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -88,14 +88,6 @@ impl Hash for Address {
 
 /// The longest name of a game.
 pub const GAME_BYTES_MAX: usize = 64;
-
-/// Whom an address counts for: with IPv6 everybody has at least a /64 of addresses, and all of those are one.
-pub fn owner(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        ipv4 => ipv4,
-    }
-}
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -563,15 +555,6 @@ mod tests {
         assert_eq!(Address::new(mapped, 0), None);
         assert!("203.0.113.5".parse::<Address>().unwrap_err().contains("203.0.113.5:20737"));
         assert!("203.0.113.5:0".parse::<Address>().unwrap_err().contains("port 0"));
-    }
-
-    #[test]
-    fn a_whole_ipv6_network_is_one_owner() {
-        let own = |ip: &str| owner(ip.parse().unwrap());
-        assert_eq!(own("2001:db8::1"), own("2001:db8::ffff:1"));
-        assert_ne!(own("2001:db8::1"), own("2001:db8:0:1::1"));
-        assert_ne!(own("192.0.2.1"), own("192.0.2.2"));
-        assert_eq!(own("::ffff:192.0.2.1"), own("192.0.2.1"));
     }
 
     #[test]

@@ -13,14 +13,14 @@ const SERVERS: u32 = 50_000;
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub fn run() {
-    let alone = Server::start(&["iceball.life=1h"]);
+    let alone = Server::start(&["iceball.life=1h", "guard.exempt=127.0.0.0/8"]);
     let by_one = announce_to(&alone);
     println!("{SERVERS} servers announced to a node that is alone: {:.2} s", by_one.as_secs_f64());
     drop(alone);
 
     let nats = Nats::start("bench-cluster", 3);
     let urls = format!("cluster.nats={}", nats.urls());
-    let node = || Server::start(&["iceball.life=1h", &urls]);
+    let node = || Server::start(&["iceball.life=1h", "guard.exempt=127.0.0.0/8", &urls]);
     let nodes = [node(), node()];
     nodes.iter().for_each(|node| wait(|| node.json("/readyz")["cluster"]["nodes"] == 2));
     let start = Instant::now();

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use super::value::{Item, Problem};
 use super::{Config, hyperbol_word, iceball_word};
 use crate::protocols::netpanzer::wire::check_value;
@@ -299,7 +301,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "guard.max_servers",
-        doc: "Servers listed in all.",
+        doc: "Servers listed in all. A full list takes the newest one of the network that has most for a newcomer of another.",
         default: "2000000",
         example: "",
         set: |config, item| {
@@ -309,7 +311,8 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "guard.max_servers_per_ip",
-        doc: "Servers listed for one IP address (with IPv6, for one /64). Those that you name yourself do not count.",
+        doc: "Servers listed for one IP address (with IPv6, for one /64). Wider networks around it have larger limits: an\n\
+              IPv4 /24 8 times this one, an IPv6 /56 4 times, a /48 16 times. Those that you name yourself do not count.",
         default: "32",
         example: "",
         set: |config, item| {
@@ -329,7 +332,8 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "guard.max_connections_per_ip",
-        doc: "TCP connections from one IP address (with IPv6, from one /64); one more closes the longest idle of those.",
+        doc: "TCP connections from one IP address (with IPv6, from one /64); one more closes the longest idle of those.\n\
+              Wider networks have larger limits, as with servers.",
         default: "256",
         example: "",
         set: |config, item| {
@@ -353,11 +357,18 @@ pub const KEYS: &[Key] = &[
         default: "[]",
         example: "",
         set: |config, item| {
-            config.guard.bans = item.list("a list of addresses or networks", |item| {
-                let address = item.text()?.parse::<std::net::IpAddr>().ok();
-                let network = "an address or network like \"203.0.113.7\" or \"198.51.100.0/24\"";
-                address.map_or_else(|| item.parsed(network), |ip| Ok(ip.into()))
-            })?;
+            config.guard.bans = networks(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        path: "guard.exempt",
+        doc: "Networks in which only the limits per IP address (IPv6 /64) hold, and not those of wider networks: a hosting\n\
+              company with many customers, or a test, e.g. [\"198.51.100.0/24\", \"127.0.0.0/8\"].",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.guard.exempt = networks(item)?;
             Ok(())
         },
     },
@@ -425,6 +436,15 @@ pub const KEYS: &[Key] = &[
         },
     },
 ];
+
+/// Networks; an address alone is a network, too.
+fn networks(item: &Item<'_>) -> Result<Vec<IpNet>, Problem> {
+    item.list("a list of addresses or networks", |item| {
+        let address = item.text()?.parse::<std::net::IpAddr>().ok();
+        let network = "an address or network like \"203.0.113.7\" or \"198.51.100.0/24\"";
+        address.map_or_else(|| item.parsed(network), |ip| Ok(ip.into()))
+    })
+}
 
 /// A file's path; an empty one means none.
 fn file(item: &Item<'_>) -> Result<Option<PathBuf>, Problem> {

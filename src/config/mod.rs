@@ -16,6 +16,8 @@ use toml::de::{DeTable, DeValue};
 use tracing::Level;
 
 use crate::model::{Address, Game, OperatorWord, Word};
+use crate::net::guard;
+use crate::prefix::Networks;
 use crate::protocols::{hyperbol, iceball, life_ms_max, netpanzer};
 use crate::registry::Settings;
 use crate::store::{cluster, history};
@@ -91,6 +93,7 @@ pub struct Guard {
     pub connections_per_ip_max: usize,
     pub idle: Duration,
     pub bans: Vec<IpNet>,
+    pub exempt: Vec<IpNet>,
 }
 
 impl Default for Config {
@@ -124,6 +127,7 @@ impl Default for Config {
                 connections_per_ip_max: 0,
                 idle: Duration::ZERO,
                 bans: Vec::new(),
+                exempt: Vec::new(),
             },
             cluster: cluster::Settings::default(),
         };
@@ -280,6 +284,20 @@ impl Config {
 }
 
 impl Guard {
+    /// What the guard at the door has to know; `connections_max` is what the system allows of it.
+    pub fn at_the_door(&self, connections_max: usize) -> guard::Settings {
+        guard::Settings {
+            connections_max,
+            per_ip_max: u32::try_from(self.connections_per_ip_max).unwrap_or(u32::MAX),
+            bans: Networks::new(&self.bans),
+            exempt: self.exempt(),
+        }
+    }
+
+    pub fn exempt(&self) -> Networks {
+        Networks::new(&self.exempt)
+    }
+
     pub fn ipv4_bans(&self) -> Vec<Ipv4Net> {
         let ipv4 = |ban: &IpNet| match ban {
             IpNet::V4(net) => Some(*net),

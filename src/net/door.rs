@@ -115,8 +115,9 @@ impl Door {
 /// What the owner of a server is told.
 fn in_words(refusal: Refusal) -> &'static str {
     match refusal {
-        Refusal::Full => "this master's list is full",
+        Refusal::Full => "this master's list is full, and no network has more servers on it than yours",
         Refusal::FullForIp => "too many servers at your address",
+        Refusal::FullForNetwork => "too many servers in your network",
         Refusal::OtherGameConfigured => "this master's operator names another game at your address",
         Refusal::Late => "the announcement came too late",
         Refusal::NotListed => "not listed",

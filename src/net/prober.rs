@@ -19,6 +19,7 @@ use crate::hub::Hub;
 use crate::ledger::{Door, Ledger, Note, What};
 use crate::metrics::Metrics;
 use crate::model::{Address, Change, Game};
+use crate::prefix::Networks;
 use crate::protocols::{Query, query_of};
 use crate::registry::Target;
 use crate::store::share::Share;
@@ -44,6 +45,14 @@ pub fn settings(per_second: u32, servers_per_ip_max: u32, every: Duration) -> Se
     let per_ip_per_second = servers_per_ip_max.saturating_mul(4);
     let try_us = (every.as_micros() as u64 * 3 / 10).min(1_000_000);
     Settings { tries: 3, try_us, all_us: try_us * 29 / 10, per_second, per_ip_per_second }
+}
+
+/// What the operator may set while the prober runs.
+#[derive(Clone, Debug)]
+pub struct Asking {
+    pub settings: Settings,
+    /// Networks that have only the pace of each address.
+    pub exempt: Arc<Networks>,
 }
 
 /// How others ask the prober to prove a server.
@@ -127,7 +136,8 @@ impl Worker {
     }
 
     /// Asks until told to stop; new settings take effect as they come.
-    pub async fn run(mut self, mut settings: watch::Receiver<Settings>, mut stop: watch::Receiver<bool>) {
+    pub async fn run(mut self, mut asking: watch::Receiver<Asking>, mut stop: watch::Receiver<bool>) {
+        self.set(&asking.borrow_and_update());
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
@@ -137,10 +147,15 @@ impl Worker {
                 received = self.socket.recv_from(&mut buffer) => self.receive(received, &mut buffer),
                 Some(proof) = self.proofs.recv() => self.prove(proof),
                 _ = tick.tick() => self.take_due(),
-                Ok(()) = settings.changed() => self.asker.set_settings(*settings.borrow_and_update()),
+                Ok(()) = asking.changed() => self.set(&asking.borrow_and_update()),
             }
             self.send_and_apply();
         }
+    }
+
+    fn set(&mut self, asking: &Asking) {
+        self.asker.set_settings(asking.settings);
+        self.asker.set_exempt(asking.exempt.clone());
     }
 
     fn receive(&mut self, received: io::Result<(usize, SocketAddr)>, buffer: &mut [u8]) {

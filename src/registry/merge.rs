@@ -165,12 +165,15 @@ impl Registry {
         if let Some(at) = self.find(address) {
             return self.merge_into(at, listed, end_ms, now);
         }
-        if self.len() >= self.settings.servers_max {
-            return Outcome::Refused(Refusal::Full);
+        let word = word.map(|word| word.word);
+        if word.is_none()
+            && let Err(refusal) = self.make_room_for(address.ip())
+        {
+            return Outcome::Refused(refusal);
         }
         let mut server =
             Server::new(address, announce.game.clone(), announce.proof, announce.proven_at_ms, &announce.facts);
-        server.word = word.map(|word| word.word).unwrap_or_default();
+        server.word = word.unwrap_or_default();
         server.foreign = true;
         server.node = listed.node;
         server.rtt_us = announce.rtt_us.map(round_trip);

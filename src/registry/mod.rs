@@ -3,8 +3,9 @@
 //! The registry holds an entry only for what has been proven. It remembers which entries changed since the last
 //! [`Registry::drain`]; [`view`] turns those into the published list and its deltas.
 
+mod limits;
 pub mod merge;
-mod per_ip;
+mod owners;
 mod restore;
 pub mod view;
 mod wheel;
@@ -17,11 +18,10 @@ use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
 use crate::model::{
-    Address, Announce, Change, Facts, Game, Gone, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server, owner,
-    round_trip,
+    Address, Announce, Change, Facts, Game, Gone, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server, round_trip,
 };
 use merge::Removals;
-use per_ip::PerIp;
+use owners::Owners;
 pub use restore::Life;
 use wheel::{Tick, Wheel};
 
@@ -60,10 +60,12 @@ pub enum Outcome {
 /// Why a proven server is not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The list has as many servers as the operator allows.
+    /// The list has as many servers as the operator allows, and no network has more of them than its own.
     Full,
-    /// Its IP address has as many servers as the operator allows.
+    /// Its IP address (IPv6 /64) has as many servers as the operator allows.
     FullForIp,
+    /// A wider network around its address has as many servers as the operator allows.
+    FullForNetwork,
     /// The operator's configuration names another game at this address.
     OtherGameConfigured,
     /// Its life had ended when the proof arrived.
@@ -103,7 +105,7 @@ pub struct Registry {
     free: Vec<u32>,
     by_address: HashTable<u32>,
     hasher: RandomState,
-    per_ip: PerIp,
+    owners: Owners,
     ends: Wheel,
     asks: Wheel,
     words: HashMap<Address, OperatorWord>,
@@ -126,8 +128,10 @@ struct Slot {
     asked: bool,
     /// Whether readers see it. One that no longer answers is kept until its life ends, for its owner to ask about.
     listed: bool,
-    /// Whether it counts for its owner's limit: those that the operator names do not.
+    /// Whether it counts for its owner's limits: those that the operator names do not.
     counted: bool,
+    /// Whether it counts as a cookie-proven one of its address.
+    cookie_proven: bool,
     dirty: bool,
 }
 
@@ -145,7 +149,7 @@ impl Registry {
             free: Vec::new(),
             by_address: HashTable::new(),
             hasher: RandomState::new(),
-            per_ip: PerIp::default(),
+            owners: Owners::default(),
             ends: Wheel::new(now.mono_ms),
             asks: Wheel::new(now.mono_ms),
             words: HashMap::new(),
@@ -301,11 +305,10 @@ impl Registry {
     fn add(&mut self, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
         let word = self.words.get(&announce.address).map(|word| word.word);
         if word.is_none() {
-            if self.len() >= self.settings.servers_max {
-                return Outcome::Refused(Refusal::Full);
-            }
-            if self.per_ip.count(owner(announce.address.ip())) >= self.settings.servers_per_ip_max {
-                return Outcome::Refused(Refusal::FullForIp);
+            let ip = announce.address.ip();
+            let fits = self.owners.fits(ip, self.settings.servers_per_ip_max);
+            if let Err(refusal) = fits.and_then(|()| self.make_room_for(ip)) {
+                return Outcome::Refused(refusal);
             }
         }
         let proven_at_ms = announce.proven_at_ms;
@@ -518,21 +521,9 @@ impl Registry {
         true
     }
 
-    /// Whether an entry counts for its owner's limit from now on.
-    fn recount(&mut self, address: Address, counts: bool) {
-        let Some((_, slot)) = self.slot_of(address) else { return };
-        if std::mem::replace(&mut slot.counted, counts) != counts {
-            let ip = owner(address.ip());
-            if counts { self.per_ip.add(ip) } else { self.per_ip.remove(ip) }
-        }
-    }
-
     fn insert(&mut self, server: Server, end_ms: u64, asked: bool, listed: bool) -> u32 {
         let address = server.address;
         let counted = !self.words.contains_key(&address);
-        if counted {
-            self.per_ip.add(owner(address.ip()));
-        }
         let at = self.place(Slot {
             address,
             end_ms,
@@ -544,8 +535,12 @@ impl Registry {
             asked,
             listed,
             counted,
+            cookie_proven: false,
             dirty: false,
         });
+        if counted {
+            self.owners.add(at, address.ip());
+        }
         let Registry { by_address, slots, hasher, .. } = self;
         by_address.insert_unique(hasher.hash_one(address), at, |&at| {
             slots.get(at as usize).map_or(0, |slot| hasher.hash_one(slot.address))
@@ -575,7 +570,7 @@ impl Registry {
             entry.remove();
         }
         if counted {
-            self.per_ip.remove(owner(address.ip()));
+            self.owners.remove(at, address.ip());
         }
         self.free.push(at);
         self.mark(at);
@@ -618,6 +613,7 @@ impl Registry {
     }
 
     fn mark(&mut self, at: u32) {
+        self.recount_proof(at);
         if let Some(slot) = self.slots.get_mut(at as usize)
             && !slot.dirty
         {

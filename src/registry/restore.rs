@@ -48,10 +48,10 @@ impl Registry {
         if left_ms == 0 {
             return Outcome::Refused(Refusal::Late);
         }
+        let is_named = word.is_some();
         let word = word.map(|word| word.word).unwrap_or_default();
         let server = Server { word, ..Server::clone(server) };
         let (end_ms, asked) = (now.mono_ms + left_ms, server.verified_by == Proof::Query);
-        let is_full = self.len() >= self.settings.servers_max;
         match self.slot_of(server.address) {
             Some((_, slot)) if slot.listed => return Outcome::Stale,
             // The operator's word has made a place for it, where it is asked already.
@@ -62,8 +62,10 @@ impl Registry {
                 self.queue_end(at, end_ms);
                 self.mark(at);
             }
-            None if is_full => return Outcome::Refused(Refusal::Full),
             None => {
+                if !is_named && let Err(refusal) = self.make_room_for(server.address.ip()) {
+                    return Outcome::Refused(refusal);
+                }
                 let at = self.insert(server, end_ms, asked, true);
                 self.queue_ask(at, now.mono_ms + ask_in_ms);
             }

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::view::{Delta, Publisher};
 use super::*;
 use crate::model::{Facts, Game, Proof, Word};
+use crate::prefix::{Networks, Prefix};
 
 const T: u64 = 1_760_000_000_000;
 const LIFE_MS: u64 = 120_000;
@@ -43,6 +44,11 @@ fn announce_game(address: Address, game: &'static str, ms: u64, players: u16) ->
 fn words(address: Address, game: &'static str, priority: i32) -> Change<'static> {
     let word = Word { official: true, priority, flavor: 0 };
     Change::Words(Arc::new([OperatorWord { address, game: Game::Known(game), word, asked: false }]))
+}
+
+/// The entries that count for the limit of an address.
+fn count(registry: &Registry, of: Address) -> u32 {
+    registry.owners.count(&Prefix::narrowest(of.ip()))
 }
 
 fn drained(registry: &mut Registry) -> Vec<Dirty> {
@@ -120,14 +126,14 @@ fn limits_hold_for_newcomers_and_places_come_free() {
     registry.apply(&words(address(1, 3), "iceball", 1), at(0));
     assert_eq!(registry.apply(&third, at(0)), Outcome::Added);
     registry.apply(&words(address(1, 1), "iceball", 1), at(0));
-    assert_eq!(registry.per_ip.count(address(1, 1).ip()), 2, "one is named now, another no longer");
+    assert_eq!(count(&registry, address(1, 1)), 2, "one is named now, another no longer");
     registry.apply(&words(address(1, 3), "iceball", 1), at(0));
     for ip in 2..=4 {
         registry.apply(&announce(address(ip, 1), 0, 0), at(0));
     }
     assert_eq!(registry.apply(&announce(address(9, 1), 0, 0), at(0)), Outcome::Refused(Refusal::Full));
     registry.expire(at(LIFE_MS + 1_000), 100);
-    assert!(registry.is_empty() && registry.per_ip.is_empty());
+    assert!(registry.is_empty() && registry.owners.is_empty());
     assert_eq!(registry.apply(&announce(address(9, 1), LIFE_MS, 0), at(LIFE_MS + 1_000)), Outcome::Added);
 }
 
@@ -140,7 +146,7 @@ fn what_is_banned_later_goes_and_its_place_comes_free() {
     registry.retain(|server| server.ip() != address(1, 1).ip());
     assert_eq!(registry.len(), 1);
     assert!(registry.listed(address(2, 1)).is_some() && registry.listed(address(1, 1)).is_none());
-    assert_eq!(registry.per_ip.count(address(1, 1).ip()), 0);
+    assert_eq!(count(&registry, address(1, 1)), 0);
 }
 
 #[test]
@@ -477,6 +483,33 @@ struct Known {
     game: &'static str,
     players: u16,
     proven_ms: u64,
+    /// Its number among all that were ever added.
+    added: usize,
+}
+
+/// Two addresses in each of two networks.
+fn place(ip: u8, port: u16) -> Address {
+    Address::new([192, 0, ip / 2, ip].into(), port).unwrap()
+}
+
+fn network(of: Address) -> Option<Prefix> {
+    Prefix::all(of.ip(), &Networks::default()).last().copied()
+}
+
+/// Takes what the registry has taken to make room for a newcomer from the model, and checks that it was the right one.
+fn make_room(
+    registry: &Registry,
+    model: &mut BTreeMap<Address, Known>,
+    newcomer: Address,
+) -> Result<(), TestCaseError> {
+    let size = |of: Option<Prefix>| model.keys().filter(|known| network(**known) == of).count();
+    let gone: Vec<Address> = model.keys().filter(|known| registry.listed(**known).is_none()).copied().collect();
+    prop_assert_eq!(gone.len(), 1);
+    prop_assert!(size(network(gone[0])) > size(network(newcomer)) + 1);
+    let newer = |known: &Address| network(*known) == network(gone[0]) && model[known].added > model[&gone[0]].added;
+    prop_assert!(!model.keys().any(newer));
+    model.remove(&gone[0]);
+    Ok(())
 }
 
 proptest! {
@@ -487,7 +520,7 @@ proptest! {
         let mut model: BTreeMap<Address, Known> = BTreeMap::new();
         let mut reader: BTreeMap<Address, u16> = BTreeMap::new();
         let mut ms = 50_000;
-        for step in steps {
+        for (steps_done, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Wait { ms: wait } => {
                     // To a whole tick, so that the model need not know of ticks.
@@ -497,21 +530,28 @@ proptest! {
                 }
                 Step::Announce { ip, port, age_ms, players, other_game } => {
                     let age_ms = age_ms.next_multiple_of(wheel::TICK_MS);
-                    let (place, proven_ms) = (address(ip, port), ms - age_ms);
+                    let (place, proven_ms) = (place(ip, port), ms - age_ms);
                     let game = if other_game { "other" } else { "iceball" };
                     let outcome = registry.apply(&announce_game(place, game, proven_ms, players), at(ms));
                     let on_ip = model.keys().filter(|known| known.ip() == place.ip()).count();
+                    let size = |of: Address| model.keys().filter(|known| network(**known) == network(of)).count();
+                    let largest = model.keys().map(|known| size(*known)).max().unwrap_or(0);
+                    let is_full = model.len() >= SETTINGS.servers_max;
                     let expected = match model.get(&place) {
                         Some(known) if proven_ms <= known.proven_ms => Outcome::Stale,
                         Some(known) if (known.game, known.players) == (game, players) => Outcome::Refreshed,
                         Some(_) => Outcome::Changed,
-                        None if model.len() >= SETTINGS.servers_max => Outcome::Refused(Refusal::Full),
                         None if on_ip >= SETTINGS.servers_per_ip_max as usize => Outcome::Refused(Refusal::FullForIp),
+                        None if is_full && largest <= size(place) + 1 => Outcome::Refused(Refusal::Full),
                         None => Outcome::Added,
                     };
                     prop_assert_eq!(outcome, expected);
                     if matches!(outcome, Outcome::Added | Outcome::Changed | Outcome::Refreshed) {
-                        model.insert(place, Known { game, players, proven_ms });
+                        if outcome == Outcome::Added && is_full {
+                            make_room(&registry, &mut model, place)?;
+                        }
+                        let added = model.get(&place).map_or(steps_done, |known| known.added);
+                        model.insert(place, Known { game, players, proven_ms, added });
                     }
                 }
                 Step::Publish => {

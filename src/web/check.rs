@@ -163,6 +163,11 @@ fn unknown(site: &Site, game: &str, address: Address, notes: &[Note]) -> (String
         What::Refused(Refusal::FullForIp) => {
             Some("Run fewer servers at this address, or ask the operator for more.".into())
         }
+        What::Refused(Refusal::FullForNetwork) => Some(
+            "If they are yours, run fewer servers in this network. Otherwise ask the operator of this master to name the \
+             network in guard.exempt, or the server in the configuration."
+                .into(),
+        ),
         What::Refused(_) | What::Banned => Some("Ask the operator of this master.".into()),
         What::Dropped(Drop::Cookie(_)) => Some(
             "A cookie came back from another address or port than it was sent to, or too late. NAT does that.".into(),
@@ -211,8 +216,14 @@ fn words(site: &Site, note: &Note) -> String {
         What::BadAnswer(fault) => format!("It answered our query wrongly: {fault}."),
         What::Quit => "It said that it stopped.".into(),
         What::Refused(refusal) => match refusal {
-            Refusal::Full => "It was proven, and refused: the list is full.".into(),
+            Refusal::Full => {
+                "It was proven, and refused: the list is full, and no network has more servers on it than its own."
+                    .into()
+            }
             Refusal::FullForIp => "It was proven, and refused: too many servers at its address.".into(),
+            Refusal::FullForNetwork => {
+                "It was proven, and refused: too many servers in the network around its address.".into()
+            }
             Refusal::OtherGameConfigured => "It was refused: the operator names another game at its address.".into(),
             Refusal::Late => "Its proof came too late.".into(),
             Refusal::NotListed => "It is not listed.".into(),

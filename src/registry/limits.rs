@@ -1,0 +1,287 @@
+//! Who may have how many entries, and who makes room when the list is full.
+//!
+//! Limits nest: an address (IPv6 /64) has the operator's limit, the prefixes around it larger ones. A full list takes
+//! the newest entry of the largest owner for a newcomer, so a flood from one network costs only that network. A newcomer
+//! whose own network would then be the largest is refused. What the operator names counts for no limit, and never goes.
+
+use std::net::IpAddr;
+
+use super::{Refusal, Registry};
+use crate::model::{Address, Proof};
+use crate::prefix::Networks;
+
+impl Registry {
+    /// The networks that have only the limit per address. Entries count anew, in the order in which they were first seen.
+    pub fn set_exempt(&mut self, exempt: Networks) {
+        if *self.owners.exempt() == exempt {
+            return;
+        }
+        self.owners.begin_anew(exempt);
+        let counted = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.counted);
+        let mut counted: Vec<(u64, u32, IpAddr)> = counted
+            .filter_map(|(at, slot)| Some((slot.server.as_ref()?.first_seen_ms, at, slot.address.ip())))
+            .collect();
+        counted.sort_unstable();
+        for (_, at, ip) in counted {
+            self.owners.add(at, ip);
+        }
+    }
+
+    /// Whether a living server at this address (IPv6 /64) has brought a cookie back: whatever claims to come from there
+    /// may be forged to harm it.
+    pub fn has_cookie_proof(&self, ip: IpAddr) -> bool {
+        self.owners.is_proven(ip)
+    }
+
+    /// A place for one more entry of an address that the operator does not name.
+    pub(super) fn make_room_for(&mut self, ip: IpAddr) -> Result<(), Refusal> {
+        if self.len() < self.settings.servers_max {
+            return Ok(());
+        }
+        // Nobody is told of it as of a removal: other nodes have their own limits, and the server has not quit.
+        self.remove(self.owners.makes_room_for(ip).ok_or(Refusal::Full)?);
+        Ok(())
+    }
+
+    /// Whether an entry counts for its owner's limits from now on.
+    pub(super) fn recount(&mut self, address: Address, counts: bool) {
+        let Some((at, slot)) = self.slot_of(address) else { return };
+        if std::mem::replace(&mut slot.counted, counts) != counts {
+            if counts { self.owners.add(at, address.ip()) } else { self.owners.remove(at, address.ip()) }
+        }
+    }
+
+    /// Keeps the number of cookie-proven entries of each address. To be called when an entry has changed.
+    pub(super) fn recount_proof(&mut self, at: u32) {
+        let Some(slot) = self.slots.get_mut(at as usize) else { return };
+        let is_proven = slot.listed && slot.server.as_ref().is_some_and(|server| server.verified_by == Proof::Cookie);
+        if std::mem::replace(&mut slot.cookie_proven, is_proven) != is_proven {
+            self.owners.prove(slot.address.ip(), is_proven);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::{Announce, Change, Facts, Game, HeartbeatKeys, Listed, Now, OperatorWord, Told, Word};
+    use crate::registry::{Outcome, Settings};
+
+    const T: u64 = 1_760_000_000_000;
+    const LIFE_MS: u64 = 120_000;
+    /// The defaults, but for a shorter list.
+    const SETTINGS: Settings =
+        Settings { servers_max: 10_000, servers_per_ip_max: 32, ask_every_ms: 30_000, misses_max: 3 };
+
+    fn at(ms: u64) -> Now {
+        Now { mono_ms: 5_000 + ms, unix_ms: T + ms }
+    }
+
+    fn address(text: &str) -> Address {
+        text.parse().unwrap()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// An address in 2001:db8::/48, each in another /64.
+    fn of_the_48(number: u64) -> Address {
+        Address::new(Ipv6Addr::from_bits((0x2001_0db8_0000_0000 + u128::from(number)) << 64 | 1).into(), 20737).unwrap()
+    }
+
+    fn said(address: Address, proof: Proof) -> Announce<'static> {
+        Announce {
+            address,
+            game: Game::Known("iceball"),
+            proof,
+            proven_at_ms: T,
+            life_ms: LIFE_MS,
+            asked: false,
+            rtt_us: None,
+            keys: None,
+            facts: Facts::default(),
+        }
+    }
+
+    fn announce(address: Address) -> Change<'static> {
+        Change::Announce(said(address, Proof::Cookie))
+    }
+
+    fn told(address: Address) -> Change<'static> {
+        let announce = said(address, Proof::Cookie);
+        let listed = Listed { announce, node: 9, first_seen_ms: T, last_seen_ms: T };
+        Change::Merge(Box::new(Told::Listed(listed)))
+    }
+
+    fn words(addresses: &[&str]) -> Change<'static> {
+        let word = Word { official: true, priority: 0, flavor: 0 };
+        let game = || Game::Known("iceball");
+        Change::Words(
+            addresses
+                .iter()
+                .map(|text| OperatorWord { address: address(text), game: game(), word, asked: false })
+                .collect(),
+        )
+    }
+
+    fn networks(networks: &[&str]) -> Networks {
+        Networks::new(&networks.iter().map(|network| network.parse().unwrap()).collect::<Vec<_>>())
+    }
+
+    fn list(registry: &mut Registry, addresses: impl IntoIterator<Item = String>) -> usize {
+        let outcomes = addresses.into_iter().map(|text| registry.apply(&announce(address(&text)), at(0)));
+        outcomes.filter(|outcome| *outcome == Outcome::Added).count()
+    }
+
+    /// A list of 100 with 60 servers of one /24 and 40 of 20 others. Its limit per address is too high to matter.
+    fn full() -> Registry {
+        let settings = Settings { servers_max: 100, servers_per_ip_max: 1_000, ..SETTINGS };
+        let mut registry = Registry::new(settings, at(0));
+        assert_eq!(list(&mut registry, (1..=60).map(|port| format!("192.0.2.{}:{port}", port % 7 + 1))), 60);
+        assert_eq!(list(&mut registry, (0..40).map(|number| format!("198.51.{}.1:{}", number % 20, number + 1))), 40);
+        registry
+    }
+
+    #[test]
+    fn a_flood_from_one_48_fills_no_list() {
+        let mut registry = Registry::new(SETTINGS, at(0));
+        let mut counts = [0; 3];
+        for number in 0..64_000 {
+            match registry.apply(&announce(of_the_48(number)), at(0)) {
+                Outcome::Added => counts[0] += 1,
+                Outcome::Refused(Refusal::FullForNetwork) => counts[1] += 1,
+                _ => counts[2] += 1,
+            }
+        }
+        assert_eq!(counts, [512, 63_488, 0], "16 times the limit of an address");
+        assert_eq!(registry.apply(&announce(address("[2001:db8:1::1]:20737")), at(0)), Outcome::Added);
+        assert_eq!(registry.apply(&announce(address("203.0.113.5:20737")), at(0)), Outcome::Added);
+    }
+
+    #[test]
+    fn a_flood_that_fills_the_list_makes_room_for_everybody_else() {
+        let settings = Settings { servers_max: 2_000, servers_per_ip_max: 1_000, ..SETTINGS };
+        let mut registry = Registry::new(settings, at(0));
+        assert_eq!(registry.apply(&announce(address("198.51.100.1:1")), at(0)), Outcome::Added);
+        for number in 0..64_000 {
+            let outcome = registry.apply(&announce(of_the_48(number)), at(0));
+            assert_eq!(outcome == Outcome::Added, number < 1_999, "{number}: {outcome:?}");
+        }
+        let refused = registry.apply(&announce(of_the_48(65_000)), at(0));
+        assert_eq!(refused, Outcome::Refused(Refusal::Full), "the largest itself");
+        for number in 0..500u32 {
+            let newcomer = Address::new(IpAddr::from((0xcb00_0000 + (number << 8)).to_be_bytes()), 20737).unwrap();
+            assert_eq!(registry.apply(&announce(newcomer), at(0)), Outcome::Added);
+            assert!(registry.listed(newcomer).is_some());
+        }
+        assert_eq!(registry.len(), 2_000);
+        assert!(registry.listed(address("198.51.100.1:1")).is_some());
+        let left = (0..64_000).filter(|number| registry.listed(of_the_48(*number)).is_some());
+        assert!(left.eq(0..1_499), "the newest of the flood went, and nobody else");
+    }
+
+    #[test]
+    fn other_nodes_push_out_what_a_local_newcomer_would_and_no_more() {
+        let mut registry = full();
+        assert_eq!(registry.apply(&told(address("192.0.2.9:1")), at(0)), Outcome::Refused(Refusal::Full));
+        assert_eq!(registry.apply(&told(address("203.0.113.5:1")), at(0)), Outcome::Added);
+        let gone = address("192.0.2.5:60");
+        assert!(registry.listed(gone).is_none() && registry.len() == 100);
+        assert!(registry.known(gone, at(1)).is_none(), "nobody is told of it");
+        assert_eq!(registry.own_removals(0, at(1)).count(), 0);
+        assert_eq!(registry.apply(&told(gone), at(1)), Outcome::Refused(Refusal::Full), "nor does it come back");
+        // Down to where nobody has more than the newcomer would.
+        let more = (2..=200).map(|port| registry.apply(&told(address(&format!("203.0.113.5:{port}"))), at(1)));
+        assert_eq!(more.filter(|outcome| *outcome == Outcome::Added).count(), 29);
+        assert_eq!(registry.len(), 100);
+    }
+
+    #[test]
+    fn what_comes_back_from_disk_keeps_the_same_rule() {
+        let mut registry = full();
+        let restore = |text: &str| {
+            let mut server =
+                crate::model::Server::new(address(text), Game::Known("iceball"), Proof::Cookie, T, &Facts::default());
+            server.life_ms = LIFE_MS as u32;
+            Change::Restore { server: Arc::new(server), ends_at_ms: T + LIFE_MS, ask_in_ms: 0 }
+        };
+        assert_eq!(registry.apply(&restore("192.0.2.9:1"), at(0)), Outcome::Refused(Refusal::Full));
+        assert_eq!(registry.apply(&restore("203.0.113.5:1"), at(0)), Outcome::Added);
+        assert_eq!(registry.len(), 100);
+    }
+
+    #[test]
+    fn what_the_operator_names_counts_for_no_limit_and_never_goes() {
+        let settings = Settings { servers_max: 20, servers_per_ip_max: 2, ..SETTINGS };
+        let mut registry = Registry::new(settings, at(0));
+        let named = ["192.0.2.1:1", "192.0.2.1:2", "192.0.2.1:3"];
+        registry.apply(&words(&named), at(0));
+        assert_eq!(list(&mut registry, named.map(String::from)), 3, "beyond the limit of an address");
+        assert_eq!(list(&mut registry, (11..=12).map(|port| format!("192.0.2.1:{port}"))), 2, "and not counted");
+        let third = registry.apply(&announce(address("192.0.2.1:13")), at(0));
+        assert_eq!(third, Outcome::Refused(Refusal::FullForIp));
+        // Of the network's 16 places none are taken by what is named.
+        let of_network = (2..=20).flat_map(|host| (1..=2).map(move |port| format!("192.0.2.{host}:{port}")));
+        assert_eq!(list(&mut registry, of_network), 14);
+        // The list is full with one more; then each newcomer of another network takes one of this one.
+        assert_eq!(list(&mut registry, (0..16).map(|net| format!("198.51.{net}.1:1"))), 16);
+        assert_eq!(registry.len(), 20);
+        assert!(named.iter().all(|text| registry.listed(address(text)).is_some()));
+        assert_eq!(registry.apply(&announce(address("203.0.113.5:1")), at(0)), Outcome::Refused(Refusal::Full));
+        registry.apply(&words(&["203.0.113.5:1"]), at(0));
+        assert_eq!(registry.apply(&announce(address("203.0.113.5:1")), at(0)), Outcome::Added);
+    }
+
+    #[test]
+    fn exempt_networks_keep_the_limit_per_address_and_share_with_nobody() {
+        let settings = Settings { servers_per_ip_max: 1, ..SETTINGS };
+        let mut registry = Registry::new(settings, at(0));
+        let hosts = |port: u16| (1..=100).map(move |host| format!("192.0.2.{host}:{port}"));
+        assert_eq!(list(&mut registry, hosts(1)), 8);
+        registry.set_exempt(networks(&["192.0.2.0/24"]));
+        assert_eq!(list(&mut registry, hosts(1)), 92);
+        assert_eq!(list(&mut registry, hosts(2)), 0, "one for each address");
+        // Without the exemption they stay, count as one network again, and that one is the largest.
+        registry.set_exempt(Networks::default());
+        assert_eq!(registry.len(), 100);
+        registry.set_settings(Settings { servers_max: 100, ..settings }, at(0));
+        assert_eq!(registry.apply(&announce(address("198.51.100.1:1")), at(0)), Outcome::Added);
+        assert_eq!(registry.len(), 100);
+        registry.retain(|_| false);
+        assert!(registry.owners.is_empty());
+    }
+
+    #[test]
+    fn a_cookie_proof_counts_for_its_address_while_it_lives() {
+        let mut registry = Registry::new(SETTINGS, at(0));
+        let there = address("192.0.2.1:1");
+        let is_proven = |registry: &Registry| registry.has_cookie_proof(there.ip());
+        assert!(!is_proven(&registry));
+        registry.apply(&announce(there), at(0));
+        assert!(is_proven(&registry) && !registry.has_cookie_proof(ip("192.0.2.2")));
+        registry.set_exempt(networks(&["127.0.0.0/8"]));
+        assert!(is_proven(&registry));
+        registry.expire(at(LIFE_MS + 1_000), 100);
+        assert!(!is_proven(&registry));
+        // By name of the operator as well, and from another node.
+        registry.apply(&words(&["192.0.2.1:1"]), at(0));
+        registry.apply(&told(there), at(0));
+        assert!(is_proven(&registry));
+        registry.retain(|_| false);
+        assert!(!is_proven(&registry));
+        // No other proof will do.
+        let keys = Some(Arc::new(HeartbeatKeys::default()));
+        registry.apply(&Change::Announce(Announce { keys, ..said(there, Proof::Query) }), at(0));
+        assert!(!is_proven(&registry));
+        registry.retain(|_| false);
+        // And one that made room for another is gone.
+        let mut registry = full();
+        registry.retain(|server| server.ip() != ip("192.0.2.5") || server.port() == 60);
+        assert_eq!(list(&mut registry, (0..40).map(|net| format!("203.{net}.113.5:1"))), 40);
+        assert!(!registry.has_cookie_proof(ip("192.0.2.5")) && registry.has_cookie_proof(ip("192.0.2.1")));
+    }
+}
