@@ -397,7 +397,7 @@ mod tests {
                     prop_assert_eq!(newcomer, None);
                 } else {
                     let newest_of_largest: Vec<_> = (0..6).filter(|network| of(*network).count() == largest)
-                        .filter_map(|network| of(network).last()).map(|(slot, _)| *slot).collect();
+                        .filter_map(|network| of(network).next_back()).map(|(slot, _)| *slot).collect();
                     prop_assert!(newest_of_largest.contains(&newcomer.unwrap()));
                 }
             }

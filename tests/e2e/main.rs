@@ -18,6 +18,7 @@ mod house;
 mod http;
 mod hyperbol;
 mod iceball;
+mod limits;
 mod machines;
 mod nats;
 mod netpanzer;
