@@ -88,6 +88,7 @@ impl App {
             true => Some(cluster(&config, &hub, &guard, &metrics, keys)?.with_cookies(iceball.clone().followed())),
             false => None,
         };
+        let network = network(&config, bound.netpanzer_addresses());
         let mut app = App {
             site: Site::new(
                 door.clone(),
@@ -102,10 +103,10 @@ impl App {
             hub,
             guard,
             iceball,
-            netpanzer: Arc::new(ArcSwap::from_pointee(netpanzer_rules(&config))),
+            netpanzer: Arc::new(ArcSwap::from_pointee(netpanzer_rules(&config, &network))),
             keys_made: Instant::now(),
             asking: watch::Sender::new(asking(&config)),
-            network: watch::Sender::new(network(&config, bound.netpanzer_port())),
+            network: watch::Sender::new(network),
             threads: Vec::new(),
             tasks: JoinSet::new(),
             stop_threads: Arc::default(),
@@ -219,15 +220,10 @@ impl App {
         self.hub.set_exempt(guard.exempt());
         self.site.set_pages(pages);
         self.iceball.set(|rules| rules.settings = self.config.iceball.settings);
-        self.netpanzer.store(Arc::new(netpanzer_rules(&self.config)));
+        let network = network(&self.config, self.network.borrow().listening.clone());
+        self.netpanzer.store(Arc::new(netpanzer_rules(&self.config, &network)));
         self.asking.send_replace(asking(&self.config));
-        let port = self.network.borrow().port;
-        self.network.send_if_modified(|network| {
-            let new = crate::app::network(&self.config, port);
-            let modified = *network != new;
-            *network = new;
-            modified
-        });
+        self.network.send_if_modified(|current| std::mem::replace(current, network.clone()) != network);
         self.warn_of_odd_settings();
         self.apply_words();
         if let Some(store) = &self.store {
@@ -323,10 +319,9 @@ struct Bound {
 }
 
 impl Bound {
-    /// The port under which other masters know this one.
-    fn netpanzer_port(&self) -> u16 {
-        let first = self.netpanzer.first().and_then(|(_, listener)| listener.local_addr().ok());
-        first.map_or(netpanzer::CARD.master_port.unwrap_or(0), |address| address.port())
+    /// Where other masters reach this one.
+    fn netpanzer_addresses(&self) -> Vec<SocketAddr> {
+        self.netpanzer.iter().filter_map(|(_, listener)| listener.local_addr().ok()).collect()
     }
 }
 
@@ -372,8 +367,8 @@ fn listening(key: &str, listener: std::net::TcpListener) -> anyhow::Result<TcpLi
     Ok(listener)
 }
 
-fn netpanzer_rules(config: &Config) -> Box<dyn StreamRules> {
-    Box::new(netpanzer::serve::Rules::new(config.netpanzer.settings.clone()))
+fn netpanzer_rules(config: &Config, network: &Network) -> Box<dyn StreamRules> {
+    Box::new(netpanzer::serve::Rules::new(config.netpanzer.settings.clone(), network.own()))
 }
 
 fn asking(config: &Config) -> prober::Asking {
@@ -381,13 +376,12 @@ fn asking(config: &Config) -> prober::Asking {
     prober::Asking { settings, exempt: Arc::new(config.guard.exempt()) }
 }
 
-fn network(config: &Config, port: u16) -> Network {
-    let settings = &config.netpanzer.settings;
+fn network(config: &Config, listening: Vec<SocketAddr>) -> Network {
     Network {
         neighbours: config.netpanzer.neighbours.clone(),
-        password: settings.password.clone(),
-        port: settings.public.map_or(port, |public| public.port()),
-        public: settings.public,
+        password: config.netpanzer.settings.password.clone(),
+        listening,
+        public: config.netpanzer.settings.public,
     }
 }
 

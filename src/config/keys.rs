@@ -206,7 +206,8 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "netpanzer.public",
-        doc: "This master's own address in its list of masters, where that is not the one that was connected to.",
+        doc: "This master's own address in its list of masters, where that is not the one that was connected to: behind NAT, in\n\
+              a container. It also keeps this master from taking itself for another.",
         default: "\"\"",
         example: "",
         set: |config, item| {

@@ -1,35 +1,37 @@
-//! A master among masters: asks its neighbours whom they know, tells all of them that it is there, and says good-bye.
+//! A master among masters: asks its neighbours which masters they know, sends all of them heartbeats, and a quit to every
+//! one of those in the end.
+
+mod exchange;
 
 use std::collections::{HashMap, HashSet};
-use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use nix::ifaddrs::getifaddrs;
+use tokio::net::lookup_host;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
 use super::stopped;
 use crate::hub::Hub;
 use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, MASTER, Proof};
-use crate::protocols::announce::reason;
 use crate::protocols::is_one_host;
-use crate::protocols::netpanzer::serve::network;
-use crate::protocols::netpanzer::{LIFE_MS, wire};
+use crate::protocols::netpanzer::network::{self, Own};
+use crate::protocols::netpanzer::{CARD, LIFE_MS};
+use exchange::{AT_ONCE_MAX, Heard, Target, exchange, exchange_all};
 
 /// The original's pace.
 const EVERY: Duration = Duration::from_secs(300);
 /// For one exchange with one master.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For all the good-byes together: the program wants to end.
+/// For all quits together: the program wants to end.
 const GOODBYE: Duration = Duration::from_millis(1_500);
-/// Masters known at the most, and how much of an answer is read.
+/// Masters known, and masters sent a heartbeat, beside the configured ones.
 const MASTERS_MAX: usize = 256;
-const ANSWER_BYTES_MAX: u64 = 64 << 10;
 /// A master that others tell of is taken at their word for so many rounds.
 const SILENT_ROUNDS_MAX: u8 = 2;
 
@@ -38,8 +40,8 @@ const SILENT_ROUNDS_MAX: u8 = 2;
 pub struct Network {
     pub neighbours: Vec<String>,
     pub password: String,
-    /// The port that others reach this master on.
-    pub port: u16,
+    /// What this master listens on.
+    pub listening: Vec<SocketAddr>,
     pub public: Option<Address>,
 }
 
@@ -47,184 +49,251 @@ impl Network {
     fn is_on(&self) -> bool {
         !self.password.is_empty()
     }
+
+    /// The port that others reach this master on.
+    fn port(&self) -> u16 {
+        let listening = self.listening.first().map(SocketAddr::port);
+        self.public.map(|public| public.port()).or(listening).or(CARD.master_port).unwrap_or(0)
+    }
+
+    /// The addresses of this master itself, with those that the machine has now.
+    pub fn own(&self) -> Own {
+        Own::new(&self.listening, &machine_addresses(), self.public)
+    }
+
+    fn heartbeat(&self) -> Vec<u8> {
+        network::heartbeat(self.port(), &self.password)
+    }
+
+    fn quit(&self) -> Vec<u8> {
+        network::quit(self.port(), &self.password)
+    }
 }
+
+fn machine_addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = getifaddrs() else { return Vec::new() };
+    let address = interfaces.filter_map(|interface| interface.address);
+    address
+        .filter_map(|address| {
+            let ipv4 = address.as_sockaddr_in().map(|address| address.ip().into());
+            ipv4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
+        })
+        .collect()
+}
+
+/// What is remembered from round to round.
+#[derive(Default)]
+struct Memory {
+    /// For how many rounds masters that are only heard of have been silent.
+    silent: HashMap<Address, u8>,
+    told: Told,
+    /// Neighbours that turned out to be this master itself: the operator is told once.
+    ourselves: HashSet<String>,
+}
+
+/// The masters that were sent a heartbeat and may still list this one, and when. Exchanges note it themselves, before
+/// they send: a round may end at any moment.
+type Told = Arc<Mutex<HashMap<SocketAddr, Instant>>>;
 
 /// Runs until told to stop; a new configuration begins a new round.
 pub async fn run(hub: Arc<Hub>, mut network: watch::Receiver<Network>, mut stop: watch::Receiver<bool>) {
-    let mut silent = HashMap::new();
+    let mut memory = Memory::default();
+    let mut current = network.borrow_and_update().clone();
     loop {
-        let current = network.borrow_and_update().clone();
         if current.is_on() {
-            let round = round(&hub, &current, &mut silent);
             tokio::select! {
-                () = round => {}
+                () = round(&hub, &current, &mut memory) => {}
                 () = stopped(&mut stop) => {}
             }
         }
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
             changed = network.changed() => if changed.is_err() { return },
-            () = stopped(&mut stop) => {
-                let goodbyes = say_goodbye(&hub, &current);
-                let _ = timeout(GOODBYE, goodbyes).await; // who did not hear it will notice
-                return;
+            () = stopped(&mut stop) => return say_goodbye(&current, &memory.told).await,
+        }
+        let new = network.borrow_and_update().clone();
+        if new.quit() != current.quit() {
+            // What they know this master by is no longer true.
+            say_goodbye(&current, &memory.told).await;
+        }
+        current = new;
+    }
+}
+
+/// Asks every neighbour which masters it knows, adds those, and sends all of them a heartbeat. A master that is only
+/// heard of, and has been silent for some rounds, is not added again: masters that know each other would keep a dead one
+/// alive for ever.
+async fn round(hub: &Arc<Hub>, network: &Network, memory: &mut Memory) {
+    let own = Arc::new(network.own());
+    let (mut targets, learned) = ask_all(network, &own, &mut memory.ourselves).await;
+    memory.silent.retain(|master, _| learned.contains(master));
+    let rounds = |master: &Address| memory.silent.get(master).copied().unwrap_or(0);
+    add_all(hub, learned.iter().filter(|master| rounds(master) < SILENT_ROUNDS_MAX).copied());
+
+    add_targets(hub, &own, &learned, &memory.told, &mut targets);
+    let told = memory.told.clone();
+    let note = move |peer| {
+        lock(&told).insert(peer, Instant::now());
+    };
+    for (target, result) in exchange_all(targets, network.heartbeat(), PATIENCE, note).await {
+        for master in target.places.iter().filter_map(|place| Address::new(place.ip(), place.port())) {
+            if learned.contains(&master) {
+                let rounds = memory.silent.entry(master).or_default();
+                *rounds = if result.is_ok() { 0 } else { rounds.saturating_add(1) };
             }
         }
+        match result.map(|heard| network::complaint(&heard.answer)) {
+            Ok(None) => {}
+            Ok(Some(complaint)) => warn!("netPanzer master {target} does not list this one: {complaint}"),
+            Err(error) => debug!("netPanzer master {target} was not reached: {error}"),
+        }
     }
 }
 
-/// Asks every neighbour whom it knows, adds those, and tells all of them that we are here. Who is only heard of, and has
-/// been silent for some rounds, is not added again: masters that know each other would keep a dead one alive for ever.
-async fn round(hub: &Arc<Hub>, network: &Network, silent: &mut HashMap<Address, u8>) {
+/// The neighbours, and the masters that they know, without this one.
+async fn ask_all(
+    network: &Network,
+    own: &Arc<Own>,
+    ourselves: &mut HashSet<String>,
+) -> (Vec<Target>, HashSet<Address>) {
     let mut asking = JoinSet::new();
     for neighbour in network.neighbours.clone() {
-        let network = network.clone();
-        asking.spawn(async move {
-            let learned = ask(&neighbour, &network).await;
-            (neighbour, learned)
-        });
+        asking.spawn(ask(neighbour, own.clone()));
     }
-    let mut learned = HashSet::new();
-    while let Some(answer) = asking.join_next().await {
-        match answer {
-            Ok((_, Ok(masters))) => learned.extend(masters),
-            Ok((neighbour, Err(error))) => warn!("netPanzer master {neighbour} did not answer: {error}"),
-            Err(_) => {} // it was stopped with us
+    let (mut targets, mut learned) = (Vec::<Target>::new(), HashSet::new());
+    while let Some(asked) = asking.join_next().await {
+        let Ok(Asked { target, masters }) = asked else { continue }; // it was stopped with us
+        match masters {
+            Ok(masters) => learned.extend(masters),
+            Err(Unasked::Ourselves) => {
+                if ourselves.insert(target.name.clone()) {
+                    warn!("netpanzer.neighbours: {target} is this master itself. Remove it");
+                }
+            }
+            Err(Unasked::Failed(why)) => warn!("netPanzer master {target} gave no list of masters: {why}"),
+        }
+        // One master may have two names, or none that is found.
+        if !target.places.is_empty() && !targets.iter().any(|known| known.places == target.places) {
+            targets.push(target);
         }
     }
-    silent.retain(|master, _| learned.contains(master));
-    let rounds = |master: &Address| silent.get(master).copied().unwrap_or(0);
-    learned.iter().filter(|master| rounds(master) < SILENT_ROUNDS_MAX).for_each(|master| add(hub, *master));
-    let message = network::heartbeat(network.port, &network.password);
-    for (master, result) in tell_all(hub, network, &learned, &message).await {
-        if let Some(learned) = master.parse().ok().filter(|master| learned.contains(master)) {
-            let rounds = silent.entry(learned).or_default();
-            *rounds = if result.is_ok() { 0 } else { rounds.saturating_add(1) };
-        }
-        match result {
-            Ok(answer) if answer == br"\final\" => {}
-            Ok(answer) => warn!("netPanzer master {master} refused us: {}", reason(&answer)),
-            Err(error) => debug!("netPanzer master {master} was not reached: {error}"),
-        }
-    }
+    (targets, learned)
 }
 
-async fn say_goodbye(hub: &Arc<Hub>, network: &Network) {
-    if network.is_on() {
-        tell_all(hub, network, &HashSet::new(), &network::quit(network.port, &network.password)).await;
-    }
+/// What came of asking a neighbour: who it is, and which masters it knows, without this one.
+struct Asked {
+    target: Target,
+    masters: Result<Vec<Address>, Unasked>,
 }
 
-/// The masters that a neighbour knows, without ourselves.
-async fn ask(neighbour: &str, network: &Network) -> io::Result<Vec<Address>> {
-    let (answer, local) = exchange(neighbour, &network::list()).await?;
-    let mut learned = wire::parse_list(&answer).map_err(io::Error::other)?;
-    let own = Address::new(local.ip(), network.port);
-    learned.retain(|master| {
-        let is_us = Some(*master) == own || Some(*master) == network.public;
+enum Unasked {
+    Ourselves,
+    Failed(String),
+}
+
+async fn ask(neighbour: String, own: Arc<Own>) -> Asked {
+    let mut target = Target { name: neighbour, places: Vec::new() };
+    let masters = find_and_ask(&mut target, &own).await;
+    Asked { target, masters }
+}
+
+async fn find_and_ask(target: &mut Target, own: &Own) -> Result<Vec<Address>, Unasked> {
+    let failed = |error: &dyn fmt::Display| Unasked::Failed(error.to_string());
+    let found = timeout(PATIENCE, lookup_host(target.name.as_str())).await;
+    let found = found.map_err(|_| failed(&"its name was not found in time"))?;
+    let found: Vec<_> = found.map_err(|error| failed(&error))?.map(canonical).collect();
+    let is_own = |place: &SocketAddr| Address::new(place.ip(), place.port()).is_some_and(|place| own.contains(place));
+    target.places = found.iter().filter(|place| !is_own(place)).copied().collect();
+    if target.places.is_empty() && !found.is_empty() {
+        return Err(Unasked::Ourselves);
+    }
+    let heard = exchange(target, &network::list(), PATIENCE, |_| {}).await.map_err(|error| failed(&error))?;
+    target.places = vec![heard.peer];
+    read_masters(&heard, own).map_err(Unasked::Failed)
+}
+
+/// An IPv4 address is not written as IPv6: one master has one address.
+fn canonical(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().to_canonical().is_ipv4() {
+        address.set_ip(address.ip().to_canonical());
+    }
+    address
+}
+
+/// The masters in a neighbour's answer, without this one.
+fn read_masters(heard: &Heard, own: &Own) -> Result<Vec<Address>, String> {
+    let mut masters = network::read_list(&heard.answer)?;
+    masters.retain(|master| {
         // What a neighbour calls its own loopback address is not ours to connect to, unless it is here.
-        let elsewhere = master.ip().is_loopback() && !local.ip().is_loopback();
-        !is_us && !elsewhere && is_one_host(master.ip())
+        let elsewhere = master.ip().is_loopback() && !heard.local.ip().is_loopback();
+        !own.contains(*master) && !elsewhere && is_one_host(master.ip())
     });
-    learned.truncate(MASTERS_MAX);
-    Ok(learned)
+    masters.truncate(MASTERS_MAX);
+    Ok(masters)
 }
 
-fn add(hub: &Hub, master: Address) {
+/// Lists masters that a neighbour told of, as long as there is room.
+fn add_all(hub: &Hub, masters: impl Iterator<Item = Address>) {
     let now = hub.clock.now();
-    if hub.view().of_game(MASTER).count() >= MASTERS_MAX {
-        return;
+    let view = hub.view();
+    let known: HashSet<Address> = view.of_game(MASTER).map(|server| server.address).collect();
+    let mut room = MASTERS_MAX.saturating_sub(known.len());
+    for master in masters {
+        if !known.contains(&master) {
+            let Some(left) = room.checked_sub(1) else { continue };
+            room = left;
+        }
+        let announce = Announce {
+            address: master,
+            game: Game::Known(MASTER),
+            proof: Proof::Connection,
+            proven_at_ms: now.unix_ms,
+            life_ms: LIFE_MS,
+            asked: false,
+            rtt_us: None,
+            keys: Some(Arc::new(HeartbeatKeys::of(MASTER, master))),
+            facts: Facts::default(),
+        };
+        hub.apply_one(&Change::Announce(announce), now);
     }
-    let announce = Announce {
-        address: master,
-        game: Game::Known(MASTER),
-        proof: Proof::Connection,
-        proven_at_ms: now.unix_ms,
-        life_ms: LIFE_MS,
-        asked: false,
-        rtt_us: None,
-        keys: Some(Arc::new(HeartbeatKeys::of(MASTER, master))),
-        facts: Facts::default(),
-    };
-    hub.apply_one(&Change::Announce(announce), now);
 }
 
-/// Sends a message to every master: the configured, those that announced themselves, and those just heard of.
-async fn tell_all(
-    hub: &Hub,
-    network: &Network,
-    learned: &HashSet<Address>,
-    message: &[u8],
-) -> Vec<(String, io::Result<Vec<u8>>)> {
+/// Who gets a heartbeat beside the neighbours: masters that announced themselves and those just heard of. No more than
+/// can be sent a quit later, when the program wants to end.
+fn add_targets(hub: &Hub, own: &Own, learned: &HashSet<Address>, told: &Told, targets: &mut Vec<Target>) {
+    let forgotten = Duration::from_millis(LIFE_MS) + PATIENCE;
+    let mut told = lock(told);
+    told.retain(|_, at| at.elapsed() < forgotten); // they list this master no more
+    let mut room = MASTERS_MAX.saturating_sub(told.len());
+    let mut seen: HashSet<SocketAddr> = targets.iter().flat_map(|target| target.places.clone()).collect();
     let view = hub.view();
     let known = view.of_game(MASTER).map(|server| server.address).chain(learned.iter().copied());
-    let masters = network.neighbours.iter().cloned().chain(known.map(|master| master.to_string()));
-    let mut told = HashSet::new();
-    let mut telling = JoinSet::new();
-    for master in masters.filter(|master| told.insert(master.clone())).take(MASTERS_MAX) {
-        let message = message.to_vec();
-        telling.spawn(async move {
-            let answer = exchange(&master, &message).await.map(|(answer, _)| answer);
-            (master, answer)
-        });
+    for master in known.filter(|master| !own.contains(*master)) {
+        let place = master.socket();
+        if !seen.insert(place) {
+            continue;
+        }
+        if !told.contains_key(&place) {
+            let Some(left) = room.checked_sub(1) else { continue };
+            room = left;
+        }
+        targets.push(Target { name: place.to_string(), places: vec![place] });
     }
-    let mut results = Vec::new();
-    while let Some(result) = telling.join_next().await {
-        results.extend(result);
-    }
-    results
 }
 
-/// One request and its answer: to the close, or to the `final` that ends it.
-async fn exchange(master: &str, message: &[u8]) -> io::Result<(Vec<u8>, SocketAddr)> {
-    let talk = async {
-        let mut stream = TcpStream::connect(master).await?;
-        let local = stream.local_addr()?;
-        stream.write_all(message).await?;
-        let mut answer = Vec::new();
-        let mut limited = (&mut stream).take(ANSWER_BYTES_MAX);
-        while !answer.ends_with(br"\final\") && limited.read_buf(&mut answer).await? > 0 {}
-        Ok((answer, local))
-    };
-    timeout(PATIENCE, talk).await?
+/// A quit for every master that was sent a heartbeat. One that does not hear it will notice by itself.
+async fn say_goodbye(network: &Network, told: &Told) {
+    let masters = std::mem::take(&mut *lock(told));
+    // With very many, each gets its share of the time.
+    let patience = GOODBYE / masters.len().div_ceil(AT_ONCE_MAX).max(1) as u32;
+    let targets = masters.into_keys().map(|place| Target { name: place.to_string(), places: vec![place] });
+    let goodbyes = exchange_all(targets.collect(), network.quit(), patience, |_| {});
+    let _ = timeout(GOODBYE, goodbyes).await; // long enough
+}
+
+fn lock(told: &Told) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Instant>> {
+    told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::registry::Settings;
-    use tokio::net::TcpListener;
-
-    #[tokio::test]
-    async fn a_dead_master_is_not_kept_alive_by_hearsay() {
-        let settings = Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 30_000, misses_max: 3 };
-        let hub = Arc::new(Hub::new(settings));
-        let neighbour = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = neighbour.local_addr().unwrap();
-        let dead = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = neighbour.accept().await {
-                let mut request = Vec::new();
-                while !request.ends_with(br"\final\") && stream.read_buf(&mut request).await.unwrap() > 0 {}
-                let hearsay = format!(r"\ip\127.0.0.1\port\{}\final\", dead.port());
-                let answer = if request.starts_with(br"\list") { &hearsay } else { r"\final\" };
-                stream.write_all(answer.as_bytes()).await.unwrap();
-            }
-        });
-        let neighbours = vec![address.to_string()];
-        let network = Network { neighbours, password: "secret".into(), port: 1, public: None };
-        let mut silent = HashMap::new();
-        let mut renewed_ms = Vec::new();
-        for _ in 0..5 {
-            round(&hub, &network, &mut silent).await;
-            let record = hub.record(Address::new(dead.ip(), dead.port()).unwrap()).unwrap();
-            renewed_ms.push(record.proven_at_ms);
-            while hub.clock.now().unix_ms <= record.proven_at_ms {
-                tokio::task::yield_now().await;
-            }
-        }
-        assert_eq!(silent.values().copied().collect::<Vec<_>>(), [5]);
-        renewed_ms.dedup();
-        assert_eq!(renewed_ms.len(), 2, "taken at their word twice, and not again");
-    }
-}
+mod tests;

@@ -20,6 +20,7 @@ mod hyperbol;
 mod iceball;
 mod limits;
 mod machines;
+mod masters;
 mod nats;
 mod netpanzer;
 mod pipelining;

@@ -1,7 +1,7 @@
-//! netPanzer over real sockets: heartbeats that are proven, lists, the prober, networks of masters, bad input.
+//! netPanzer over real sockets: heartbeats that are proven, lists, the prober, bad input.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -239,98 +239,6 @@ fn too_many_at_one_address_are_told_so() {
     let answers: Vec<_> =
         (1..=3).map(|port| say(&server, &format!(r"\heartbeat\gamename\g\port\{port}\final\"))).collect();
     assert_eq!(answers, [r"\final\", r"\final\", r"\error\too many servers at your address\final\"]);
-}
-
-/// A port that is free now, for two masters that have to know each other's before either has started.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-#[test]
-fn masters_learn_of_each_other_and_say_goodbye() {
-    let (a, b) = (free_port(), free_port());
-    let start = |own: u16, other: u16| {
-        Server::start(&[
-            &format!("netpanzer.listen=127.0.0.1:{own}"),
-            &format!("netpanzer.neighbours=127.0.0.1:{other}"),
-            "netpanzer.password=secret",
-        ])
-    };
-    let first = start(a, b);
-    let second = start(b, a);
-    let entry = |port: u16| format!(r"\ip\127.0.0.1\port\{port}");
-    until("the first to know the second", || {
-        (list(&first, "master") == format!(r"{}{}\final\", entry(b), entry(a))).then_some(())
-    });
-    until("the second to know the first", || {
-        (list(&second, "master") == format!(r"{}{}\final\", entry(a), entry(b))).then_some(())
-    });
-    // Neither with a wrong password nor without one can a master be taken off.
-    let wrong = format!(r"\quit\gamename\master\password\wrong\port\{b}\final\");
-    assert_eq!(say(&first, &wrong), r"\error\wrong password for master update\final\");
-    assert_eq!(say(&first, &format!(r"\quit\port\{b}\final\")), r"\final\");
-    assert_eq!(say(&first, r"\list\gamename\master\password\secret\final\"), format!(r"{}\final\", entry(a)));
-    assert!(list(&first, "master").starts_with(&entry(b)));
-    second.signal(nix::sys::signal::Signal::SIGTERM);
-    let (status, _, log) = second.end();
-    assert_eq!(status.code(), Some(0), "{log}");
-    until("the first to hear the goodbye", || {
-        (list(&first, "master") == format!(r"{}\final\", entry(a))).then_some(())
-    });
-    // Masters are no games.
-    assert!(!first.get("/").text().contains(">master<"));
-}
-
-#[test]
-fn an_original_master_as_neighbour() {
-    // It answers as the original does: the list with itself last, the connection left open; a heartbeat with
-    // `\final\`, and then it closes.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let heard = Arc::new(std::sync::Mutex::new(Vec::<String>::new()));
-    let heard_by_thread = heard.clone();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut request = Vec::new();
-            while !request.ends_with(br"\final\") {
-                let mut byte = [0];
-                if stream.read(&mut byte).unwrap_or(0) == 0 {
-                    break;
-                }
-                request.push(byte[0]);
-            }
-            let request = String::from_utf8(request).unwrap();
-            let answer = if request.starts_with(r"\list") {
-                format!(r"\ip\127.0.0.9\port\28900\ip\127.0.0.1\port\{port}\final\")
-            } else {
-                r"\final\".to_string()
-            };
-            stream.write_all(answer.as_bytes()).unwrap();
-            heard_by_thread.lock().unwrap().push(request);
-        }
-    });
-    let server = Server::start(&[&format!("netpanzer.neighbours=127.0.0.1:{port}"), "netpanzer.password=secret"]);
-    let own = server.address("netpanzer.listen").port();
-    let masters = until("the neighbours' masters", || {
-        Some(list(&server, "master")).filter(|list| list.matches(r"\ip\").count() == 3)
-    });
-    assert!(masters.contains(r"\ip\127.0.0.9\port\28900") && masters.contains(&format!(r"\port\{port}")), "{masters}");
-    assert!(masters.ends_with(&format!(r"\ip\127.0.0.1\port\{own}\final\")), "{masters}");
-    let heartbeat = format!(r"\heartbeat\port\{own}\gamename\master\password\secret\final\");
-    until("the heartbeat", || heard.lock().unwrap().contains(&heartbeat).then_some(()));
-    server.signal(nix::sys::signal::Signal::SIGTERM);
-    assert_eq!(server.end().0.code(), Some(0));
-    let quit = format!(r"\quit\gamename\master\password\secret\port\{own}\final\");
-    until("the goodbye", || heard.lock().unwrap().contains(&quit).then_some(()));
-}
-
-#[test]
-fn without_a_password_there_is_no_network() {
-    let server = Server::start(&["netpanzer.neighbours=127.0.0.1:1"]);
-    assert!(server.log().contains("without netpanzer.password there is no network"), "{}", server.log());
-    let answer = say(&server, r"\heartbeat\gamename\master\port\28900\password\x\final\");
-    assert_eq!(answer, r"\error\this master is in no master network\final\");
 }
 
 #[test]

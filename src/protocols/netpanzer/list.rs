@@ -30,13 +30,13 @@ pub struct GameList {
 
 impl Renderer for GameList {
     fn render(&self, view: &View) -> Vec<u8> {
-        servers(view, self.game, &[], self.form)
+        servers(view, self.game, self.form, |_| true)
     }
 }
 
-/// The servers of a game that have all of these keys and values, without the `\final\`.
-pub fn servers(view: &View, game: &str, filter: &[(&[u8], &[u8])], form: Form) -> Vec<u8> {
-    let mut found: Vec<&Arc<Server>> = view.of_game(game).filter(|server| matches(server, filter)).collect();
+/// The servers of a game that are wanted, without the `\final\`.
+pub fn servers(view: &View, game: &str, form: Form, wanted: impl Fn(&Server) -> bool) -> Vec<u8> {
+    let mut found: Vec<&Arc<Server>> = view.of_game(game).filter(|server| wanted(server)).collect();
     found.sort_by_key(|server| Reverse(server.proven_at_ms));
     let mut out = if form == Form::GameSpy { PRELUDE.to_vec() } else { Vec::new() };
     for server in found {
@@ -55,8 +55,9 @@ pub fn emit(ip: Ipv4Addr, port: u16, form: Form, out: &mut Vec<u8>) {
     }
 }
 
-/// A key that the server did not send is no match. One that came through another door has only its game and its port.
-fn matches(server: &Server, filter: &[(&[u8], &[u8])]) -> bool {
+/// Whether a server has all of these keys and values. A key that it did not send is no match. A server that came through
+/// another protocol has only its game and its port.
+pub fn matches(server: &Server, filter: &[(&[u8], &[u8])]) -> bool {
     filter.iter().all(|(key, wanted)| match (&server.keys, *key) {
         (Some(keys), key) => keys.get(key) == Some(*wanted),
         (None, b"gamename") => server.game.name().as_bytes() == *wanted,

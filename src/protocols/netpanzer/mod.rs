@@ -5,6 +5,7 @@ pub mod announce;
 pub mod answer;
 pub mod fetch;
 pub mod list;
+pub mod network;
 pub mod query;
 pub mod serve;
 pub mod wire;

@@ -21,8 +21,9 @@ use bytes::Bytes;
 use subtle::ConstantTimeEq;
 
 use super::list::{self, Form, GameList};
+use super::network::Own;
 use super::wire::{Request, RequestReader, TooMuch};
-use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
+use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER, Server};
 use crate::protocols::{CARDS, Event, Heartbeat, Next, Session, StreamRules, Verdict};
 use crate::registry::view::{Renderer, View};
 use crate::text;
@@ -30,14 +31,15 @@ use crate::text;
 /// Error texts of the original, letter for letter: programs in the field look at them.
 const NO_GAMENAME: &str = "no gamename specified";
 const NO_PORT: &str = "no port specified";
-const NO_PASSWORD: &str = "passwort missing for master update";
-const WRONG_PASSWORD: &str = "wrong password for master update";
+pub(super) const NO_PASSWORD: &str = "passwort missing for master update";
+pub(super) const WRONG_PASSWORD: &str = "wrong password for master update";
 const NO_LIST_GAMENAME: &str = "missing gamename in list query";
 const NO_QUIT_PORT: &str = "missing port in quit message";
 const UNKNOWN: &str = "Unknown request";
 /// And ours, where the original was silent.
 const BAD_PORT: &str = "port must be a number from 1 to 65535";
-const NO_NETWORK: &str = "this master is in no master network";
+pub(super) const NO_NETWORK: &str = "this master is in no master network";
+const OWN_ADDRESS: &str = "this is the address of this master itself";
 const BAD_GAMENAME: &str = "gamename must be plain text of at most 64 bytes";
 
 /// Answers to pipelined requests are gathered up to this size; the next requests wait until these are written.
@@ -60,19 +62,20 @@ pub struct Rules {
 
 struct Shared {
     settings: Settings,
+    own: Own,
     /// The whole list of every game with a card, in both forms: those are rendered once per view.
     lists: Vec<(&'static str, Form, Arc<dyn Renderer>)>,
 }
 
 impl Rules {
-    pub fn new(settings: Settings) -> Rules {
+    pub fn new(settings: Settings, own: Own) -> Rules {
         let mut lists: Vec<(_, _, Arc<dyn Renderer>)> = Vec::new();
         for card in CARDS {
             for form in [Form::Plain, Form::GameSpy] {
                 lists.push((card.name, form, Arc::new(GameList { game: card.name, form })));
             }
         }
-        Rules { shared: Arc::new(Shared { settings, lists }) }
+        Rules { shared: Arc::new(Shared { settings, own, lists }) }
     }
 }
 
@@ -178,26 +181,30 @@ impl Conversation {
         match self.shared.lists.iter().find(|(name, form, _)| is_rendered(name, *form)) {
             Some((_, _, renderer)) => out.push(view.list(renderer).body.clone()),
             None => {
-                out.push(list::servers(view, &text::clean(game), &filter, self.form).into());
+                let own = if game == MASTER.as_bytes() { self.own_address() } else { None };
+                out.push(self.make_list(&text::clean(game), &filter, own, view).into());
                 self.lists_made += 1;
             }
-        }
-        if game == MASTER.as_bytes() {
-            self.push_own_address(out);
         }
         out.push(Bytes::from_static(br"\final\"));
         self.lists += 1;
         if self.form == Form::GameSpy { Next::Close } else { Next::Read }
     }
 
-    /// A list of masters ends with the one that answers.
-    fn push_own_address(&self, out: &mut Vec<Bytes>) {
-        let own = self.shared.settings.public.or_else(|| Address::new(self.local.ip(), self.local.port()));
+    /// A list of masters ends with the one that answers, and names it only there, whoever else told of it.
+    fn make_list(&self, game: &str, filter: &[(&[u8], &[u8])], own: Option<Address>, view: &View) -> Vec<u8> {
+        let is_own = |address| own.is_some_and(|own| address == own || self.shared.own.contains(address));
+        let wanted = |server: &Server| list::matches(server, filter) && !is_own(server.address);
+        let mut list = list::servers(view, game, self.form, wanted);
         if let Some((ip, port)) = own.and_then(|own| Some((own.ipv4()?, own.port()))) {
-            let mut entry = Vec::new();
-            list::emit(ip, port, self.form, &mut entry);
-            out.push(entry.into());
+            list::emit(ip, port, self.form, &mut list);
         }
+        list
+    }
+
+    /// This master's address for this client.
+    fn own_address(&self) -> Option<Address> {
+        self.shared.settings.public.or_else(|| Address::new(self.local.ip(), self.local.port()))
     }
 
     fn heartbeat(&self, request: &Request, out: &mut Vec<Bytes>) -> Next {
@@ -213,6 +220,9 @@ impl Conversation {
             return refuse(reason, out);
         }
         let Some(address) = self.address(port) else { return refuse(BAD_PORT, out) };
+        if name == MASTER && (self.shared.own.contains(address) || Some(address) == self.own_address()) {
+            return refuse(OWN_ADDRESS, out);
+        }
         match Heartbeat::new(address, name, kept(request)) {
             Ok(heartbeat) => {
                 let verify = heartbeat.verify && self.shared.settings.verify;
@@ -263,28 +273,6 @@ fn refuse(reason: &str, out: &mut Vec<Bytes>) -> Next {
 fn error(reason: &str, out: &mut Vec<Bytes>) {
     // A separator in the text would end it early.
     out.push(format!(r"\error\{}\final\", reason.replace('\\', "/")).into());
-}
-
-/// The messages of a master to its neighbours.
-pub mod network {
-    use super::{MASTER, Request};
-
-    fn request(kind: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
-        let pairs = pairs.iter().map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec())).collect();
-        Request { kind: kind.into(), pairs }.emit()
-    }
-
-    pub fn list() -> Vec<u8> {
-        request("list", &[("gamename", MASTER)])
-    }
-
-    pub fn heartbeat(port: u16, password: &str) -> Vec<u8> {
-        request("heartbeat", &[("port", &port.to_string()), ("gamename", MASTER), ("password", password)])
-    }
-
-    pub fn quit(port: u16, password: &str) -> Vec<u8> {
-        request("quit", &[("gamename", MASTER), ("password", password), ("port", &port.to_string())])
-    }
 }
 
 impl Default for Settings {

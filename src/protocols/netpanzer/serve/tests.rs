@@ -33,7 +33,7 @@ fn settings(password: &str) -> Settings {
 fn talk(settings: Settings, pieces: &[&[u8]]) -> (String, Next) {
     let peer = "198.51.100.1:40000".parse().unwrap();
     let local = "192.0.2.1:28900".parse().unwrap();
-    let mut session = Rules::new(settings).open(peer, local, 0);
+    let mut session = Rules::new(settings, Own::default()).open(peer, local, 0);
     let (view, mut out) = (view(), Vec::new());
     let mut next = session.on(Event::Opened, &view, &mut out);
     for mut piece in pieces.iter().copied() {
@@ -115,6 +115,36 @@ fn the_master_list_ends_with_the_answering_master() {
     let public = Settings { public: Some("203.0.113.99:28900".parse().unwrap()), ..settings("") };
     let (out, _) = talk(public, &[br"\list\gamename\master\final\"]);
     assert!(out.ends_with(r"\ip\203.0.113.99\port\28900\final\"), "{out}");
+}
+
+#[test]
+fn the_answering_master_is_listed_once_whoever_told_of_it() {
+    let client = "198.51.100.1:40000".parse().unwrap();
+    let local = "192.0.2.1:28900".parse().unwrap();
+    let keys = [("gamename", "master")];
+    let masters = ["192.0.2.1:28900", "192.0.2.2:28900", "203.0.113.99:1", "203.0.113.10:28900"];
+    let view = View::new(1, 0, masters.map(|address| server(address, "master", 1, &keys)).into());
+    let listed = |settings: Settings, peer: SocketAddr, request: &[u8]| {
+        let machine = ["192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap()];
+        let own = Own::new(&["0.0.0.0:28900".parse().unwrap()], &machine, settings.public);
+        let mut out = Vec::new();
+        Rules::new(settings, own).open(peer, local, 0).on(Event::Bytes(request), &view, &mut out);
+        String::from_utf8(out.concat()).unwrap()
+    };
+    let list = br"\list\gamename\master\final\";
+    let other = r"\ip\203.0.113.10\port\28900";
+    assert_eq!(
+        listed(settings(""), client, list),
+        format!(r"\ip\203.0.113.99\port\1{other}\ip\192.0.2.1\port\28900\final\")
+    );
+    let public = Settings { public: Some("203.0.113.99:1".parse().unwrap()), ..settings("secret") };
+    assert_eq!(listed(public.clone(), client, list), format!(r"{other}\ip\203.0.113.99\port\1\final\"));
+    let filtered = br"\list\gamename\master\x\y\final\";
+    assert_eq!(listed(settings(""), client, filtered), r"\ip\192.0.2.1\port\28900\final\");
+    // It does not take itself for another master.
+    let itself = "192.0.2.2:40000".parse().unwrap();
+    let heartbeat = br"\heartbeat\port\28900\gamename\master\password\secret\final\";
+    assert_eq!(listed(public, itself, heartbeat), r"\error\this is the address of this master itself\final\");
 }
 
 #[test]
@@ -203,7 +233,7 @@ fn names_of_games_are_compared_byte_for_byte() {
 /// What is answered between two writes, when all requests come in one piece.
 fn written(view: &View, mut requests: &[u8]) -> Vec<String> {
     let peer = "198.51.100.1:40000".parse().unwrap();
-    let mut session = Rules::new(settings("")).open(peer, peer, 0);
+    let mut session = Rules::new(settings(""), Own::default()).open(peer, peer, 0);
     let mut writes = Vec::new();
     loop {
         let mut out = Vec::new();
@@ -251,7 +281,8 @@ fn verdicts_and_too_much() {
         (Verdict::Refused(r"no\ answer".into()), r"\error\no/ answer\final\".to_string()),
     ] {
         let mut out = Vec::new();
-        let next = Rules::new(settings("")).open(peer, peer, 0).on(Event::Verdict(verdict), &view(), &mut out);
+        let next =
+            Rules::new(settings(""), Own::default()).open(peer, peer, 0).on(Event::Verdict(verdict), &view(), &mut out);
         assert_eq!(out.concat(), expected.into_bytes());
         assert!(matches!(next, Next::Close));
     }

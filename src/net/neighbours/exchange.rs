@@ -1,0 +1,87 @@
+//! One message to a netPanzer master and its answer; the same message to many.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How much of an answer is read.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
+/// Exchanges at one time, fewer than the descriptors that are kept back from connections.
+pub const AT_ONCE_MAX: usize = 96;
+
+/// A master: what it is called in messages, and where it may be. The first place that takes a connection is it.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub name: String,
+    pub places: Vec<SocketAddr>,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        match self.places.as_slice() {
+            [place] if place.to_string() != self.name => write!(f, " ({place})"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An answer, and the two ends of its connection.
+pub struct Heard {
+    pub answer: Vec<u8>,
+    pub local: SocketAddr,
+    pub peer: SocketAddr,
+}
+
+/// One message and its answer: to the close, or to the `final` that ends it. `note` is called before anything is sent.
+pub async fn exchange(
+    target: &Target,
+    message: &[u8],
+    patience: Duration,
+    note: impl FnOnce(SocketAddr),
+) -> io::Result<Heard> {
+    let talk = async {
+        let mut stream = TcpStream::connect(target.places.as_slice()).await?;
+        let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+        note(peer);
+        stream.write_all(message).await?;
+        let mut answer = Vec::new();
+        let mut limited = (&mut stream).take(ANSWER_BYTES_MAX);
+        while !answer.ends_with(br"\final\") && limited.read_buf(&mut answer).await? > 0 {}
+        Ok(Heard { answer, local, peer })
+    };
+    let too_late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}"));
+    timeout(patience, talk).await.unwrap_or_else(|_| Err(too_late()))
+}
+
+/// The same message to many, some at a time.
+pub async fn exchange_all(
+    targets: Vec<Target>,
+    message: Vec<u8>,
+    patience: Duration,
+    note: impl Fn(SocketAddr) + Clone + Send + 'static,
+) -> Vec<(Target, io::Result<Heard>)> {
+    let (turns, message) = (Arc::new(Semaphore::new(AT_ONCE_MAX)), Arc::<[u8]>::from(message));
+    let mut exchanges = JoinSet::new();
+    for target in targets {
+        let (turns, message, note) = (turns.clone(), message.clone(), note.clone());
+        exchanges.spawn(async move {
+            let _turn = turns.acquire().await;
+            let heard = exchange(&target, &message, patience, note).await;
+            (target, heard)
+        });
+    }
+    let mut results = Vec::new();
+    while let Some(result) = exchanges.join_next().await {
+        results.extend(result);
+    }
+    results
+}

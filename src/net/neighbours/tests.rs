@@ -1,0 +1,185 @@
+use super::*;
+use crate::registry::Settings;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+/// Nothing here takes longer unless it is broken.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A pretend master: answers lists with `list`, everything else with `answer`, and passes on what it was sent.
+struct Master {
+    address: SocketAddr,
+    heard: mpsc::UnboundedReceiver<String>,
+}
+
+impl Master {
+    async fn new(list: String, answer: &'static str) -> Master {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, heard) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                while !request.ends_with(br"\final\") && stream.read_buf(&mut request).await.unwrap() > 0 {}
+                let request = String::from_utf8(request).unwrap();
+                let answer = if request.starts_with(r"\list") { &list } else { answer };
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                let _ = sender.send(request); // nobody listens when the test is over
+            }
+        });
+        Master { address, heard }
+    }
+
+    async fn next(&mut self) -> String {
+        timeout(LIMIT, self.heard.recv()).await.expect("a message").unwrap()
+    }
+
+    /// The next message that is no list.
+    async fn told(&mut self) -> String {
+        loop {
+            let request = self.next().await;
+            if !request.starts_with(r"\list") {
+                return request;
+            }
+        }
+    }
+}
+
+fn hub(servers_max: usize) -> Arc<Hub> {
+    Arc::new(Hub::new(settings(servers_max)))
+}
+
+fn settings(servers_max: usize) -> Settings {
+    Settings { servers_max, servers_per_ip_max: 1_000, ask_every_ms: 30_000, misses_max: 3 }
+}
+
+fn entry(address: SocketAddr) -> String {
+    format!(r"\ip\{}\port\{}", address.ip(), address.port())
+}
+
+fn network(neighbours: &[&Master]) -> Network {
+    let neighbours = neighbours.iter().map(|master| master.address.to_string()).collect();
+    Network { neighbours, password: "secret".into(), listening: vec!["127.0.0.1:1".parse().unwrap()], public: None }
+}
+
+#[tokio::test]
+async fn a_dead_master_is_not_kept_alive_by_hearsay() {
+    let hub = hub(10);
+    let dead = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let neighbour = Master::new(format!(r"{}\final\", entry(dead)), r"\final\").await;
+    let network = network(&[&neighbour]);
+    let mut memory = Memory::default();
+    let mut renewed_ms = Vec::new();
+    for _ in 0..5 {
+        round(&hub, &network, &mut memory).await;
+        let record = hub.record(Address::new(dead.ip(), dead.port()).unwrap()).unwrap();
+        renewed_ms.push(record.proven_at_ms);
+        while hub.clock.now().unix_ms <= record.proven_at_ms {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(memory.silent.values().copied().collect::<Vec<_>>(), [5]);
+    renewed_ms.dedup();
+    assert_eq!(renewed_ms.len(), 2, "taken at their word twice, and not again");
+}
+
+/// The list has no room for a master, and nothing is ever published here: it was sent a heartbeat all the same.
+#[tokio::test]
+async fn every_master_that_was_sent_a_heartbeat_is_sent_a_quit() {
+    let mut learned = Master::new(r"\final\".into(), r"\final\").await;
+    let mut neighbour = Master::new(format!(r"{}\final\", entry(learned.address)), r"\final\").await;
+    let stop = watch::Sender::new(false);
+    let current = watch::Sender::new(network(&[&neighbour]));
+    let running = tokio::spawn(run(hub(0), current.subscribe(), stop.subscribe()));
+    for master in [&mut neighbour, &mut learned] {
+        assert_eq!(master.told().await, r"\heartbeat\port\1\gamename\master\password\secret\final\");
+    }
+    stop.send_replace(true);
+    for master in [&mut neighbour, &mut learned] {
+        assert_eq!(master.told().await, r"\quit\gamename\master\password\secret\port\1\final\");
+    }
+    timeout(LIMIT, running).await.unwrap().unwrap();
+}
+
+/// A master that took a heartbeat and has not answered yet knows this one.
+#[tokio::test]
+async fn a_round_that_is_cut_short_is_taken_back_too() {
+    let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let neighbour = Master::new(format!(r"{}\final\", entry(slow.local_addr().unwrap())), r"\final\").await;
+    let stop = watch::Sender::new(false);
+    let current = watch::Sender::new(network(&[&neighbour]));
+    let running = tokio::spawn(run(hub(10), current.subscribe(), stop.subscribe()));
+    let mut heard = Vec::new();
+    let (mut unanswered, _) = timeout(LIMIT, slow.accept()).await.unwrap().unwrap();
+    while !heard.ends_with(br"\final\") {
+        unanswered.read_buf(&mut heard).await.unwrap();
+    }
+    stop.send_replace(true);
+    let (mut last, _) = timeout(LIMIT, slow.accept()).await.unwrap().unwrap();
+    let mut heard = Vec::new();
+    while !heard.ends_with(br"\final\") {
+        assert_ne!(last.read_buf(&mut heard).await.unwrap(), 0);
+    }
+    assert!(heard.starts_with(br"\quit\"), "{}", String::from_utf8_lossy(&heard));
+    last.write_all(br"\final\").await.unwrap();
+    timeout(LIMIT, running).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_network_that_is_left_is_told_so() {
+    let mut neighbour = Master::new(r"\final\".into(), r"\final\").await;
+    let stop = watch::Sender::new(false);
+    let current = watch::Sender::new(network(&[&neighbour]));
+    let running = tokio::spawn(run(hub(10), current.subscribe(), stop.subscribe()));
+    assert!(neighbour.told().await.starts_with(r"\heartbeat"));
+    current.send_modify(|network| network.password.clear());
+    assert_eq!(neighbour.told().await, r"\quit\gamename\master\password\secret\port\1\final\");
+    running.abort();
+}
+
+#[tokio::test]
+async fn one_master_under_two_names_gets_one_heartbeat_and_this_one_none() {
+    let mut neighbour = Master::new(String::new(), r"\final\").await;
+    let port = neighbour.address.port();
+    let own = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let own_port = own.local_addr().unwrap().port();
+    let neighbours = [
+        format!("127.0.0.1:{port}"),
+        format!("[::ffff:127.0.0.1]:{port}"),
+        format!("localhost:{own_port}"),
+        format!("127.0.0.2:{own_port}"),
+        format!("0.0.0.0:{own_port}"),
+        format!("[::ffff:127.0.0.1]:{own_port}"),
+    ];
+    let listening = vec![own.local_addr().unwrap()];
+    let network = Network { neighbours: neighbours.into(), listening, ..network(&[]) };
+    let mut memory = Memory::default();
+    round(&hub(10), &network, &mut memory).await;
+    assert_eq!(memory.ourselves.len(), 4, "{:?}", memory.ourselves);
+    assert_eq!(lock(&memory.told).keys().copied().collect::<Vec<_>>(), [neighbour.address]);
+    assert!(neighbour.next().await.starts_with(r"\list"));
+    assert!(neighbour.next().await.starts_with(r"\list"));
+    assert!(neighbour.next().await.starts_with(r"\heartbeat"));
+    assert!(neighbour.heard.try_recv().is_err());
+    own.into_std().unwrap().accept().expect_err("nobody connects to itself");
+}
+
+/// Quits are bounded in number: so are the masters that get heartbeats.
+#[tokio::test]
+async fn no_more_masters_are_told_than_can_be_taken_back() {
+    let hub = hub(1_000);
+    let own = Own::default();
+    let told = Told::default();
+    let master = |number: u16| Address::new("203.0.113.5".parse().unwrap(), number).unwrap();
+    lock(&told).extend((1..=250).map(|number| (master(number).socket(), Instant::now())));
+    let learned: HashSet<Address> = (201..=400).map(master).collect();
+    let neighbour = Target { name: "configured".into(), places: vec![master(999).socket()] };
+    let mut targets = vec![neighbour];
+    add_targets(&hub, &own, &learned, &told, &mut targets);
+    assert_eq!(targets.len(), 1 + 50 + 6, "the neighbour, those told before, and as many as there is room for");
+    let masters: Vec<Address> = (1..=400).map(master).collect();
+    add_all(&hub, masters.into_iter());
+    hub.publish(hub.clock.now());
+    assert_eq!(hub.view().of_game(MASTER).count(), MASTERS_MAX);
+}
