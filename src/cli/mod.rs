@@ -11,6 +11,7 @@ mod screen;
 mod serve;
 mod shown;
 mod simulate;
+mod terminal;
 mod watch;
 
 use std::io::Write;

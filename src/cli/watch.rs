@@ -1,33 +1,26 @@
 //! `rallypoint watch`: a master's list, live: a screen on a terminal, a line for every change otherwise.
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{ErrorKind, Write};
 use std::pin::pin;
 use std::time::{Duration, Instant, SystemTime};
 
-use ratatui::crossterm::event;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
 use super::list::exit_of;
-use super::screen::{Action, Screen};
+use super::screen::{Action, KEYS, Screen};
 use super::shown::{Asking, Chosen};
+use super::terminal::{Happening, Terminal, is_drawable};
 use super::{Exit, Failure, run_async, stop_signal};
 use crate::client::list::ListError;
 use crate::client::query::Pace;
-use crate::client::watch::{Changes, What, fetch};
+use crate::client::watch::{Changes, Seen, What, fetch};
 use crate::client::{Found, Place};
 use crate::export::{json, table};
 
 #[derive(clap::Args)]
-#[command(after_help = "\
-Masters:
-  iceball://HOST[:27790]    netpanzer://HOST[:28900]    hyperbol://HOST[:20203]
-  bloodmasters+http://HOST[:80]/PATH    http://HOST[:80], another Rallypoint
-
-On a terminal: arrows choose, Enter opens, / searches, s sorts, e and f leave out empty and full servers, r looks again at
-once, q ends. Elsewhere: a line for every server that comes, changes and goes, until it is stopped.
-
-Example: rallypoint watch netpanzer://master.example --every 10s --not-empty")]
+#[command(after_help = after_help())]
 pub struct Arguments {
     /// The master, by what it speaks and where it is
     url: Place,
@@ -46,6 +39,22 @@ pub struct Arguments {
     asking: Asking,
 }
 
+fn after_help() -> String {
+    let keys: String = KEYS.iter().map(|(keys, what)| format!("  {keys:<14}{what}\n")).collect();
+    format!(
+        "\
+Masters:
+  iceball://HOST[:27790]    netpanzer://HOST[:28900]    hyperbol://HOST[:20203]
+  bloodmasters+http://HOST[:80]/PATH    http://HOST[:80], another Rallypoint
+
+On a terminal it draws a screen, with these keys:
+{keys}
+Elsewhere, and where TERM is `dumb`, it writes a line for every server that comes, changes and goes, until it is stopped.
+
+Example: rallypoint watch netpanzer://master.example --every 10s --not-empty"
+    )
+}
+
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Format {
     Text,
@@ -54,6 +63,10 @@ enum Format {
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
+/// The screen is drawn at least this often: it shows how old its list is.
+const REDRAW: Duration = Duration::from_secs(1);
+/// Answers that come within this time are shown together.
+const TOGETHER: Duration = Duration::from_millis(50);
 
 /// Not more often than every second: others want to be served as well.
 fn every(text: &str) -> Result<Duration, String> {
@@ -65,36 +78,35 @@ fn every(text: &str) -> Result<Duration, String> {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let on_a_screen = is_drawable().unwrap_or_else(|why| {
+        tell(&format!("{why}: writing a line for every change instead"));
+        false
+    });
     run_async(async {
-        let mut stop = pin!(stop_signal()?);
-        let first = tokio::select! {
-            first = look(arguments) => first,
-            () = &mut stop => return Ok(()),
-        };
-        let first = first.map_err(|error| Failure::new(exit_of(&error), format!("{}: {error}", arguments.url)))?;
-        if std::io::stdout().is_terminal() {
-            on_screen(arguments, first, stop).await
-        } else {
-            in_lines(arguments, first, stop).await
-        }
+        let stop = pin!(stop_signal()?);
+        if on_a_screen { on_screen(arguments, stop).await } else { in_lines(arguments, stop).await }
     })
 }
 
-async fn look(arguments: &Arguments) -> Result<Vec<Found>, ListError> {
+async fn look(arguments: &Arguments, see: impl FnMut(Seen<'_>)) -> Result<Vec<Found>, ListError> {
     let pace: Pace = arguments.asking.pace();
-    fetch(&arguments.url, (!arguments.no_query).then_some(pace)).await
+    fetch(&arguments.url, (!arguments.no_query).then_some(pace), see).await
 }
 
-/// A line for every change, to stdout.
-async fn in_lines(
-    arguments: &Arguments,
-    first: Vec<Found>,
-    mut stop: impl Future<Output = ()> + Unpin,
-) -> Result<(), Failure> {
+fn first_failed(arguments: &Arguments, error: &ListError) -> Failure {
+    Failure::new(exit_of(error), format!("{}: {error}", arguments.url))
+}
+
+/// A line for every change, to stdout. The first look has to succeed.
+async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Unpin) -> Result<(), Failure> {
     let mut changes = Changes::default();
-    let mut found = Ok(first);
+    let mut is_first = true;
     let mut failing = false;
     loop {
+        let found = tokio::select! {
+            found = look(arguments, |_| {}) => found,
+            () = &mut stop => return Ok(()),
+        };
         match found {
             Ok(mut servers) => {
                 if std::mem::take(&mut failing) {
@@ -107,18 +119,16 @@ async fn in_lines(
                     Err(error) => return Err(Failure::new(Exit::Failed, format!("cannot write: {error}"))),
                 }
             }
+            Err(error) if is_first => return Err(first_failed(arguments, &error)),
             // Told once; what was known stays.
             Err(error) if !std::mem::replace(&mut failing, true) => tell(&format!("{}: {error}", arguments.url)),
             Err(_) => {}
         }
+        is_first = false;
         tokio::select! {
             () = tokio::time::sleep(arguments.every) => {}
             () = &mut stop => return Ok(()),
         }
-        found = tokio::select! {
-            found = look(arguments) => found,
-            () = &mut stop => return Ok(()),
-        };
     }
 }
 
@@ -139,48 +149,106 @@ fn write_lines(format: Format, news: &[(What, Found)]) -> std::io::Result<()> {
     stdout.flush()
 }
 
-async fn on_screen(
-    arguments: &Arguments,
-    first: Vec<Found>,
-    mut stop: impl Future<Output = ()> + Unpin,
-) -> Result<(), Failure> {
+/// A screen that is there from the first moment, and shows everything as it arrives.
+async fn on_screen(arguments: &Arguments, mut stop: impl Future<Output = ()> + Unpin) -> Result<(), Failure> {
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, format!("the terminal: {error}"));
-    // Keys are waited for on a thread that ends with the program.
-    let (sender, mut events) = mpsc::channel(16);
-    std::thread::spawn(move || while event::read().is_ok_and(|event| sender.blocking_send(event).is_ok()) {});
-    let mut screen = Screen::new(arguments.url.to_string(), &arguments.chosen, first);
-    let mut terminal = ratatui::try_init().map_err(|error| {
-        ratatui::restore(); // it may have come halfway
-        cannot(error)
-    })?;
-    let mut next = Instant::now() + arguments.every;
+    let mut terminal = Terminal::open().map_err(cannot)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
+    let mut screen = Screen::new(arguments.url.to_string(), &arguments.chosen, !arguments.no_query);
+    // Bounded by the list that is being asked: a look that is not over is not followed by another.
+    let (sender, mut arrivals) = mpsc::unbounded_channel();
+    let mut answers = Answers::default();
+    let mut next = Instant::now();
     let mut looking = None;
-    let result = loop {
-        if let Err(error) = terminal.draw(|frame| screen.draw(frame)) {
-            break Err(cannot(error));
+    loop {
+        if answers.due.is_none_or(|due| due <= Instant::now()) {
+            answers.show(&mut screen);
+            terminal.draw(|frame| screen.draw(frame)).map_err(cannot)?;
         }
         tokio::select! {
-            Some(event) = events.recv() => match screen.on(&event) {
-                Action::Nothing => {}
-                Action::Look => next = Instant::now(),
-                Action::Quit => break Ok(()),
-            },
-            () = sleep_until(next.into()), if looking.is_none() => {
-                screen.is_looking = true;
-                looking = Some(Box::pin(look(arguments)));
+            happening = terminal.happening() => {
+                answers.hurry();
+                match happening {
+                    Happening::Typed(event) => match screen.on(&event) {
+                        Action::Nothing => {}
+                        Action::Look => next = Instant::now(),
+                        Action::Redraw => terminal.clear().map_err(cannot)?,
+                        Action::Suspend => terminal.suspend().map_err(cannot)?,
+                        Action::Quit => return Ok(()),
+                    },
+                    Happening::Suspend => terminal.suspend().map_err(cannot)?,
+                    Happening::Resumed => terminal.resume().map_err(cannot)?,
+                }
             }
+            () = sleep_until(next.into()), if looking.is_none() => {
+                screen.looks();
+                let sender = sender.clone();
+                looking = Some(Box::pin(look(arguments, move |seen| drop(sender.send(Arrival::from(seen))))));
+            }
+            Some(arrival) = arrivals.recv() => answers.take(arrival, &mut screen),
             found = async { match &mut looking { Some(looking) => looking.await, None => std::future::pending().await } } => {
                 looking = None;
                 next = Instant::now() + arguments.every;
-                screen.take(found);
+                while let Ok(arrival) = arrivals.try_recv() {
+                    answers.take(arrival, &mut screen);
+                }
+                answers.show(&mut screen);
+                match found {
+                    Err(error) if !screen.has_list() => return Err(first_failed(arguments, &error)),
+                    found => screen.take(found),
+                }
             }
-            // The age of what is shown.
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
-            () = &mut stop => break Ok(()),
+            () = sleep_until(answers.due.unwrap_or_else(|| Instant::now() + REDRAW).into()) => {}
+            () = &mut stop => return Ok(()),
+            _ = hangup.recv() => return Ok(()),
         }
-    };
-    ratatui::restore();
-    result
+    }
+}
+
+/// [`Seen`], on its way to the screen.
+enum Arrival {
+    List(Vec<Found>),
+    Answer(Found),
+}
+
+impl From<Seen<'_>> for Arrival {
+    fn from(seen: Seen<'_>) -> Arrival {
+        match seen {
+            Seen::List(servers) => Arrival::List(servers.to_vec()),
+            Seen::Answer(server) => Arrival::Answer(server.clone()),
+        }
+    }
+}
+
+/// Answers that are shown together: thousands a second may come, and the screen is drawn for none of them alone.
+#[derive(Default)]
+struct Answers {
+    waiting: Vec<Found>,
+    /// When they are to be shown.
+    due: Option<Instant>,
+}
+
+impl Answers {
+    fn take(&mut self, arrival: Arrival, screen: &mut Screen) {
+        match arrival {
+            Arrival::List(servers) => screen.listed(servers),
+            Arrival::Answer(server) => {
+                self.waiting.push(server);
+                self.due.get_or_insert_with(|| Instant::now() + TOGETHER);
+            }
+        }
+    }
+
+    /// Somebody pressed a key, and looks.
+    fn hurry(&mut self) {
+        self.due = self.due.map(|_| Instant::now());
+    }
+
+    fn show(&mut self, screen: &mut Screen) {
+        if self.due.take().is_some() {
+            screen.answered(&std::mem::take(&mut self.waiting));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -26,11 +26,20 @@ impl What {
     }
 }
 
-/// The list as it is now: with `pace`, every server that can be asked says what it has to say.
-pub async fn fetch(master: &Place, pace: Option<Pace>) -> Result<Vec<Found>, ListError> {
+/// What a look at a master brings, in the order in which it arrives.
+pub enum Seen<'a> {
+    /// The master's list, before its servers are asked.
+    List(&'a [Found]),
+    /// A server that has answered, or has been given up.
+    Answer(&'a Found),
+}
+
+/// The list as it is now; with `pace`, every server that can be asked is asked. `see` is shown everything as it arrives.
+pub async fn fetch(master: &Place, pace: Option<Pace>, mut see: impl FnMut(Seen<'_>)) -> Result<Vec<Found>, ListError> {
     let mut servers = list(master).await?.servers;
+    see(Seen::List(&servers));
     if let Some(pace) = pace {
-        ask_all(&mut servers, pace, |_| {}).await?;
+        ask_all(&mut servers, pace, |server| see(Seen::Answer(server))).await?;
     }
     Ok(servers)
 }

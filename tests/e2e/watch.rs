@@ -1,11 +1,9 @@
-//! `rallypoint watch`: lines where there is no terminal, and a screen where there is one.
+//! `rallypoint watch` where there is no terminal: a line for every change. `screen.rs` has the rest.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Stdio};
 use std::sync::{Arc, Mutex};
 
-use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -140,46 +138,4 @@ fn mistakes_are_told() {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
     }
-}
-
-#[test]
-fn a_screen_on_a_terminal() {
-    let server = Server::start(&[]);
-    let game = Game::new(server.address("iceball.listen"));
-    game.announce(&announcement(b"Alpha", 1, 3));
-    until("it", || server.listed().pop());
-    let size = Winsize { ws_row: 20, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
-    let terminal = openpty(Some(&size), None).unwrap();
-    let end = || Stdio::from(terminal.slave.try_clone().unwrap());
-    let mut watch = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
-    watch.args(["watch", &web(&server), "--every", "1s"]).env("TERM", "xterm-256color");
-    let child = watch.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-    let mut watch = Watch { child, said: Arc::default() };
-    let mut keys = File::from(terminal.master.try_clone().unwrap());
-    let mut output = File::from(terminal.master);
-    let seen = Arc::<Mutex<Vec<u8>>>::default();
-    let all = seen.clone();
-    // Ends with the terminal.
-    std::thread::spawn(move || {
-        let mut buffer = [0; 4096];
-        while let Ok(size @ 1..) = output.read(&mut buffer) {
-            all.lock().unwrap().extend(&buffer[..size]);
-        }
-    });
-    let shows = |text: &str| {
-        until(&format!("{text:?} on the screen"), || {
-            let seen = seen.lock().unwrap();
-            seen.windows(text.len()).any(|window| window == text.as_bytes()).then_some(())
-        });
-    };
-    shows("Alpha");
-    shows("mesa.vxl");
-    game.announce(&announcement(b"Newcomer", 2, 9));
-    shows("Newcomer");
-    keys.write_all(b"\r").unwrap();
-    shows("iceball://127.0.0.1:");
-    keys.write_all(b"q").unwrap();
-    let status = until("its end", || watch.child.try_wait().unwrap());
-    assert!(status.success());
-    shows("\x1b[?1049l"); // the screen that was there before
 }

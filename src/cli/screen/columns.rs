@@ -1,0 +1,201 @@
+//! The columns of the list, and which of them fit: the names, the players and the ping always, the address before the rest.
+
+use super::text::{cut, width};
+use crate::client::{Found, State};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    Server,
+    Address,
+    Players,
+    Map,
+    Mode,
+    Game,
+    Ping,
+}
+
+/// From left to right.
+pub const ALL: [Column; 7] =
+    [Column::Server, Column::Address, Column::Players, Column::Map, Column::Mode, Column::Game, Column::Ping];
+
+/// Which come first when there is not room for all.
+const BY_RANK: [Column; 7] =
+    [Column::Server, Column::Players, Column::Ping, Column::Address, Column::Map, Column::Game, Column::Mode];
+
+/// Cells between two columns.
+const GAP: usize = 1;
+/// What a ping and an answer that is waited for take, so that the column does not jump when they come.
+const PING_CELLS_MIN: usize = 7;
+
+impl Column {
+    pub fn title(self) -> &'static str {
+        match self {
+            Column::Server => "Server",
+            Column::Address => "Address",
+            Column::Players => "Players",
+            Column::Map => "Map",
+            Column::Mode => "Mode",
+            Column::Game => "Game",
+            Column::Ping => "Ping",
+        }
+    }
+
+    /// What it says of a server; `asking` when an answer is waited for.
+    pub fn text(self, server: &Found, asking: bool) -> String {
+        let facts = &server.facts;
+        match self {
+            Column::Server if !facts.name.is_empty() => facts.name.to_string(),
+            Column::Server => match server.failure() {
+                Some(why) => format!("({why})"),
+                None if asking => "(asking)".into(),
+                None => "(no name)".into(),
+            },
+            Column::Address => server.address.to_string(),
+            Column::Players => server.players(),
+            Column::Map => facts.map.to_string(),
+            Column::Mode => facts.mode.to_string(),
+            Column::Game => server.game.name().to_string(),
+            Column::Ping => match (&server.state, server.rtt_us) {
+                (State::Failed(why), _) if why == "no answer" => "silent".into(),
+                (State::Failed(_), _) => "error".into(),
+                (_, Some(us)) => format!("{} ms", us.div_ceil(1000)),
+                (State::Named, None) if asking => "asking".into(),
+                (_, None) => String::new(),
+            },
+        }
+    }
+
+    /// The fewest cells in which it is worth showing; an address is whole or absent.
+    fn least(self, natural: usize) -> usize {
+        match self {
+            Column::Server => natural.clamp(8, 20),
+            Column::Map | Column::Mode => natural.min(10),
+            Column::Address | Column::Players | Column::Game | Column::Ping => natural,
+        }
+    }
+
+    /// The most cells that it takes from the others.
+    fn most(self, natural: usize) -> usize {
+        match self {
+            Column::Server => natural.min(30),
+            Column::Map => natural.min(24),
+            Column::Mode => natural.min(16),
+            Column::Address | Column::Players | Column::Game | Column::Ping => natural,
+        }
+    }
+}
+
+/// How wide each column would like to be. It only grows, so that columns do not jump while one scrolls.
+#[derive(Clone, Default)]
+pub struct Widths([usize; ALL.len()]);
+
+impl Widths {
+    pub fn see(&mut self, server: &Found, asking: bool) {
+        for (natural, column) in self.0.iter_mut().zip(ALL) {
+            *natural = (*natural).max(width(&column.text(server, asking)));
+        }
+    }
+
+    fn natural(&self, column: Column) -> usize {
+        let seen = ALL.iter().zip(self.0).find(|(known, _)| **known == column).map_or(0, |(_, cells)| cells);
+        match column {
+            // Nothing to show in it.
+            Column::Map | Column::Mode if seen == 0 => 0,
+            Column::Ping => seen.max(PING_CELLS_MIN),
+            _ => seen.max(width(column.title())),
+        }
+    }
+
+    /// The columns that fit into so many cells, each with its own; `games` when there is more than one game.
+    pub fn fit(&self, cells: usize, games: bool) -> Vec<(Column, usize)> {
+        let mut fitting: Vec<(Column, usize)> = Vec::new();
+        let mut left = cells;
+        for column in BY_RANK {
+            let natural = self.natural(column);
+            if natural == 0 || column == Column::Game && !games {
+                continue;
+            }
+            let gap = if fitting.is_empty() { 0 } else { GAP };
+            // The first one is there, however narrow.
+            let least = if fitting.is_empty() { column.least(natural).min(cells) } else { column.least(natural) };
+            if let Some(rest) = left.checked_sub(least + gap) {
+                fitting.push((column, least));
+                left = rest;
+            }
+        }
+        for (column, cells) in &mut fitting {
+            let more = column.most(self.natural(*column)).saturating_sub(*cells).min(left);
+            *cells += more;
+            left -= more;
+        }
+        if let Some((_, cells)) = fitting.first_mut() {
+            *cells += left; // names are of any length
+        }
+        fitting.sort_by_key(|(column, _)| ALL.iter().position(|known| known == column));
+        fitting
+    }
+}
+
+/// One server as the cells of a row.
+pub fn cells(server: &Found, asking: bool, columns: &[(Column, usize)]) -> Vec<String> {
+    columns.iter().map(|(column, cells)| cut(&column.text(server, asking), *cells)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Facts, Game};
+
+    fn server(address: &str) -> Found {
+        let facts = Facts {
+            name: "A name of some length".into(),
+            map: "Two clans in the desert".into(),
+            mode: "Objective".into(),
+            players_current: Some(12),
+            players_max: Some(32),
+            ..Facts::default()
+        };
+        Found { facts, rtt_us: Some(31_000), ..Found::new(Game::Known("netpanzer"), address.parse().unwrap()) }
+    }
+
+    fn fit(address: &str, cells: usize) -> Vec<(Column, usize)> {
+        let mut widths = Widths::default();
+        widths.see(&server(address), false);
+        widths.fit(cells, true)
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns_and_eighty_have_an_address() {
+        let columns =
+            |address: &str, cells: usize| fit(address, cells).iter().map(|(column, _)| *column).collect::<Vec<_>>();
+        assert_eq!(columns("203.0.113.5:3030", 120), ALL);
+        let eighty = columns("203.0.113.5:3030", 80);
+        assert!(eighty.contains(&Column::Address) && eighty.contains(&Column::Map), "{eighty:?}");
+        assert!(columns("[2001:db8:1111:2222:3333:4444:5555:6666]:65535", 84).contains(&Column::Address));
+        assert_eq!(columns("203.0.113.5:3030", 37), [Column::Server, Column::Players, Column::Ping]);
+        assert_eq!(columns("203.0.113.5:3030", 5), [Column::Server]);
+    }
+
+    #[test]
+    fn nothing_is_wider_than_the_terminal() {
+        for cells in 0..200 {
+            let columns = fit("203.0.113.5:3030", cells);
+            let all: usize =
+                columns.iter().map(|(_, cells)| cells).sum::<usize>() + columns.len().saturating_sub(1) * GAP;
+            assert_eq!(all, cells, "{columns:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_says_what_became_of_its_question() {
+        let named = Found::new(Game::Known("netpanzer"), "203.0.113.5:1".parse().unwrap());
+        let said = |server: &Found, asking| [Column::Server, Column::Ping].map(|column| column.text(server, asking));
+        assert_eq!(said(&named, true), ["(asking)", "asking"]);
+        assert_eq!(said(&named, false), ["(no name)", ""]);
+        let silent = Found { state: State::Failed("no answer".into()), ..named.clone() };
+        assert_eq!(said(&silent, true), ["(no answer)", "silent"]);
+        let bad = Found { state: State::Failed("bad answer: cut".into()), ..server("203.0.113.5:1") };
+        assert_eq!(said(&bad, false), ["A name of some length", "error"]);
+        assert_eq!(said(&server("203.0.113.5:1"), false), ["A name of some length", "31 ms"]);
+    }
+}

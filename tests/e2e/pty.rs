@@ -1,0 +1,130 @@
+//! A pseudo-terminal and the screen that a person would see on it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::termios::{LocalFlags, tcgetattr};
+
+use crate::support::*;
+
+pub struct Pty {
+    end: OwnedFd,
+    keys: File,
+    screen: Arc<Mutex<vt100::Parser>>,
+}
+
+/// A program on a terminal, ended with the test.
+pub struct OnPty(pub Child);
+
+impl Drop for OnPty {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl OnPty {
+    pub fn end(&mut self) {
+        let status = until("its end", || self.0.try_wait().unwrap());
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Pty {
+    pub fn new(rows: u16, columns: u16) -> Pty {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(Some(&size), None).unwrap();
+        let keys = File::from(pty.master.try_clone().unwrap());
+        let mut output = File::from(pty.master);
+        let screen = vt100::Parser::new(cells(rows), cells(columns), 0);
+        let screen = Arc::new(Mutex::new(screen));
+        let shown = screen.clone();
+        // Ends with the terminal.
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(size @ 1..) = output.read(&mut buffer) {
+                shown.lock().unwrap().process(&buffer[..size]);
+            }
+        });
+        Pty { end: pty.slave, keys, screen }
+    }
+
+    /// Starts a program in a session of its own, whose terminal this is.
+    pub fn run(&self, program: &str, arguments: &[&str], term: &str) -> OnPty {
+        let end = || Stdio::from(self.end.try_clone().unwrap());
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", program]).args(arguments).env("TERM", term);
+        OnPty(command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap())
+    }
+
+    pub fn watch(&self, url: &str) -> OnPty {
+        self.run(env!("CARGO_BIN_EXE_rallypoint"), &["watch", url, "--every", "1s"], "xterm-256color")
+    }
+
+    pub fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// As a window does when it is dragged: the program gets SIGWINCH.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        self.screen.lock().unwrap().set_size(cells(rows), cells(columns));
+        self.set_size(rows, columns);
+    }
+
+    /// As serial lines are.
+    pub fn forget_size(&self) {
+        self.set_size(0, 0);
+    }
+
+    fn set_size(&self, rows: u16, columns: u16) {
+        let size = ["rows", &rows.to_string(), "cols", &columns.to_string()];
+        let status = Command::new("stty").args(size).stdin(self.end.try_clone().unwrap()).status().unwrap();
+        assert!(status.success());
+    }
+
+    pub fn text(&self) -> String {
+        self.screen.lock().unwrap().screen().contents()
+    }
+
+    /// Waits for a screen like this.
+    pub fn until(&self, what: &str, mut is_so: impl FnMut(&str) -> bool) -> String {
+        let mut seen = String::new();
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            until(what, || {
+                seen = self.text();
+                is_so(&seen).then_some(())
+            })
+        }));
+        assert!(found.is_ok(), "{what} is not on the screen:\n{}", self.text());
+        seen
+    }
+
+    pub fn shows(&self, text: &str) -> String {
+        self.until(&format!("{text:?}"), |screen| screen.contains(text))
+    }
+
+    /// Whether the program has the terminal for itself: another screen, no cursor, keys unechoed and one by one.
+    pub fn is_taken_over(&self) -> bool {
+        let flags = tcgetattr(&self.end).unwrap().local_flags;
+        let screen = self.screen.lock().unwrap();
+        !flags.intersects(LINE_MODE) && screen.screen().alternate_screen() && screen.screen().hide_cursor()
+    }
+
+    /// Whether nothing of that is left.
+    pub fn is_given_back(&self) -> bool {
+        let flags = tcgetattr(&self.end).unwrap().local_flags;
+        let screen = self.screen.lock().unwrap();
+        flags.contains(LINE_MODE) && !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
+    }
+}
+
+const LINE_MODE: LocalFlags = LocalFlags::ICANON.union(LocalFlags::ECHO).union(LocalFlags::ISIG);
+
+fn cells(count: u16) -> NonZeroU16 {
+    NonZeroU16::new(count).unwrap()
+}
