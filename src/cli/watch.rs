@@ -46,6 +46,7 @@ fn after_help() -> String {
 Masters:
   iceball://HOST[:27790]    netpanzer://HOST[:28900]    hyperbol://HOST[:20203]
   bloodmasters+http://HOST[:80]/PATH    http://HOST[:80], another Rallypoint
+  https:// and bloodmasters+https:// do the same over TLS, and trust the certificates that this system trusts
 
 On a terminal it draws a screen, with these keys:
 {keys}
