@@ -48,20 +48,29 @@ impl Door {
 pub enum What {
     CookieSent,
     CookieReturned,
-    BadVersion { heartbeat_version: u16, version: u32 },
-    BadFormat { length: u16 },
+    BadVersion {
+        heartbeat_version: u16,
+        version: u32,
+    },
+    BadFormat {
+        length: u16,
+    },
     Dropped(Drop),
     Banned,
     Heartbeat,
     Refused(Refusal),
-    Answered { rtt_us: u32 },
+    Answered {
+        rtt_us: u32,
+    },
     Silent,
     BadAnswer(Box<Fault>),
+    /// Facts came that differ, or that nobody asked for.
+    Disputed,
     Quit,
 }
 
 /// Names of all that can happen, in the order of [`What::number`].
-pub const LABELS: [&str; 27] = [
+pub const LABELS: [&str; 28] = [
     "cookie_sent",
     "cookie_returned",
     "bad_version",
@@ -88,6 +97,7 @@ pub const LABELS: [&str; 27] = [
     "refused_other_game_configured",
     "refused_late",
     "refused_not_listed",
+    "disputed",
     "other",
 ];
 
@@ -120,6 +130,7 @@ impl What {
             What::Refused(Refusal::OtherGameConfigured) => 23,
             What::Refused(Refusal::Late) => 24,
             What::Refused(Refusal::NotListed) => 25,
+            What::Disputed => 26,
         }
     }
 

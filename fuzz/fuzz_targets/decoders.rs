@@ -27,8 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
             decode(bytes);
         }
         if let Some(query) = card.query {
-            let _ = query.hear(0, bytes);
-            let _ = query.hear(1, bytes);
+            let _ = query.hear(bytes);
         }
     }
     let settings = Settings { password: "secret".into(), ..Settings::default() };

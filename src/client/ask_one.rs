@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::reach::any_port;
 use crate::asker::{Answer, Asker, Failure, Settings};
 use crate::model::Address;
-use crate::protocols::Query;
+use crate::protocols::{Ask, Query};
 
 /// One server: nothing to pace, but what a query itself sends.
 const SETTINGS: Settings =
@@ -24,7 +24,7 @@ pub async fn ask(address: Address, query: &'static dyn Query) -> Result<Answer, 
     let mut seed = [0; 16];
     getrandom::fill(&mut seed).map_err(|error| format!("the system gives no random numbers: {error}"))?;
     let mut asker = Asker::new(SETTINGS, seed);
-    let _ = asker.ask(address, query, ()); // nobody else is asked
+    let _ = asker.ask(address, query, Ask::Proof, ()); // nobody else is asked
     let socket = UdpSocket::bind(any_port(address.ip())).await.map_err(cannot)?;
     let start = Instant::now();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
@@ -33,7 +33,7 @@ pub async fn ask(address: Address, query: &'static dyn Query) -> Result<Answer, 
         if let Some(finished) = asker.timed_out(now_us) {
             return finished.result.map_err(in_words);
         }
-        while let Some((to, question)) = asker.next_question(now_us) {
+        while let Some((to, question)) = asker.next_question(now_us, 0) {
             socket.send_to(&question, to.socket()).await.map_err(cannot)?;
         }
         let wake = asker.next_timeout_us().map_or(Instant::now() + IDLE, |us| start + Duration::from_micros(us));
@@ -41,7 +41,7 @@ pub async fn ask(address: Address, query: &'static dyn Query) -> Result<Answer, 
             let (size, from) = received.map_err(cannot)?;
             let now_us = start.elapsed().as_micros() as u64;
             let bytes = buffer.get(..size).unwrap_or_default();
-            if let Some(finished) = asker.heard(now_us, from, bytes) {
+            if let Some(finished) = asker.heard(now_us, 0, from, bytes) {
                 return finished.result.map_err(in_words);
             }
         }

@@ -9,9 +9,9 @@ use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 use super::{Found, State};
-use crate::asker::{Answer, Asker, Failure, Finished, Settings};
+use crate::asker::{Answer, Asker, Failure, Finished, Lane, Settings};
 use crate::net::prober::{destination, socket};
-use crate::protocols::query_of;
+use crate::protocols::{Ask, query_of};
 
 /// How fast to ask.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,8 @@ const TRY_US: u64 = 900_000;
 const ALL_US: u64 = 3_900_000;
 /// Datagrams a second to one address, so that no list can turn us against a stranger. Loopback is nobody's network.
 const PER_IP_PER_SECOND: u32 = 2_000;
+/// One socket, on a port of this run's own.
+const LANE: Lane = 0;
 /// The socket is emptied between so many questions: the answers to a whole burst may not fit into its buffer.
 const BURST: usize = 16;
 /// The longest answer that UDP can carry.
@@ -116,7 +118,7 @@ impl<F: FnMut(&Found)> Run<'_, F> {
             let Some((server, query)) = self.found.get(number).and_then(|s| Some((s, query_of(&s.game)?))) else {
                 continue;
             };
-            if self.asker.ask(server.address, query, Tag { number, unsent: None }).is_err() {
+            if self.asker.ask(server.address, query, Ask::Proof, Tag { number, unsent: None }).is_err() {
                 // Another game at the same address is being asked; one after the other.
                 self.queue.push_back(number);
             }
@@ -125,7 +127,7 @@ impl<F: FnMut(&Found)> Run<'_, F> {
 
     async fn send(&mut self, buffer: &mut [u8]) {
         let mut sent = 0;
-        while let Some((address, question)) = self.asker.next_question(self.now_us()) {
+        while let Some((address, question)) = self.asker.next_question(self.now_us(), LANE) {
             if let Err(error) = self.socket.send_to(&question, destination(address, self.mapped)).await
                 && let Some(tag) = self.asker.tag_mut(address)
             {
@@ -143,7 +145,7 @@ impl<F: FnMut(&Found)> Run<'_, F> {
             match self.socket.try_recv_from(buffer) {
                 Ok((size, from)) => {
                     let bytes = buffer.get(..size).unwrap_or_default();
-                    if let Some(over) = self.asker.heard(self.now_us(), from, bytes) {
+                    if let Some(over) = self.asker.heard(self.now_us(), LANE, from, bytes) {
                         self.finish(over);
                     }
                 }

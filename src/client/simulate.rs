@@ -99,12 +99,12 @@ async fn answer(server: Arc<Pretend>, network: Network) {
         // An error is an earlier answer's bad luck (an ICMP error).
         let Ok((size, from)) = server.socket.recv_from(&mut buffer).await else { continue };
         let question = buffer.get(..size).unwrap_or_default();
-        if let Some(bytes) = answer(&server.facts, server.address, question)
-            && !dice.lost(network.loss_percent)
-        {
-            if !network.delay.is_zero() {
-                sleep(network.delay).await;
-            }
+        let mut answers = answer(&server.facts, server.address, question);
+        answers.retain(|_| !dice.lost(network.loss_percent));
+        if !answers.is_empty() && !network.delay.is_zero() {
+            sleep(network.delay).await;
+        }
+        for bytes in answers {
             let _ = server.socket.send_to(&bytes, from).await; // lost, as any datagram may be
         }
     }

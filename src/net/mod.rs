@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod door;
 pub mod guard;
+pub mod lanes;
 pub mod listen;
 pub mod neighbours;
 pub mod prober;

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
+use super::lanes::Lanes;
 use super::stopped;
 use crate::asker::{Answer, Asker, Failure, Finished, Settings};
 use crate::hub::Hub;
@@ -20,7 +21,7 @@ use crate::ledger::{Door, Ledger, Note, What};
 use crate::metrics::Metrics;
 use crate::model::{Address, Change, Game};
 use crate::prefix::Networks;
-use crate::protocols::{Query, query_of};
+use crate::protocols::{Ask, Query, query_of};
 use crate::registry::Target;
 use crate::store::share::Share;
 
@@ -33,8 +34,8 @@ const IN_FLIGHT_MAX: usize = 100_000;
 const DUE_MAX: usize = 4096;
 /// Those who announce themselves and wait to be asked.
 const PROOFS_MAX: usize = 4096;
-/// Datagrams taken before others get their turn.
-const DATAGRAMS_MAX: usize = 512;
+/// Datagrams taken from one socket before others get their turn.
+const DATAGRAMS_MAX: usize = 64;
 /// Any datagram: a full server has a long list of players.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 const RECEIVE_BUFFER: usize = 8 << 20;
@@ -99,9 +100,7 @@ pub struct Worker {
     hub: Arc<Hub>,
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
-    socket: UdpSocket,
-    /// Whether IPv4 addresses have to be written as IPv6 for this socket.
-    mapped: bool,
+    lanes: Lanes,
     asker: Asker<Purpose>,
     /// Which servers are this node's to ask.
     share: Arc<Share>,
@@ -120,13 +119,12 @@ impl Worker {
         settings: Settings,
         seed: [u8; 16],
     ) -> io::Result<(Prober, Worker)> {
-        let (socket, mapped) = socket()?;
+        let lanes = Lanes::new(seed, hub.clock.mono_us(), linger_us(settings))?;
         let (sender, proofs) = mpsc::channel(PROOFS_MAX);
         let asker = Asker::new(settings, seed);
         let (changes, targets) = (Vec::new(), Vec::new());
         let share = Arc::default();
-        let worker =
-            Worker { hub, ledger, metrics, socket, mapped, asker, share, proofs, proving: 0, changes, targets };
+        let worker = Worker { hub, ledger, metrics, lanes, asker, share, proofs, proving: 0, changes, targets };
         Ok((Prober { proofs: sender }, worker))
     }
 
@@ -144,7 +142,7 @@ impl Worker {
         loop {
             tokio::select! {
                 () = stopped(&mut stop) => return,
-                received = self.socket.recv_from(&mut buffer) => self.receive(received, &mut buffer),
+                () = self.lanes.readable() => self.receive(&mut buffer),
                 Some(proof) = self.proofs.recv() => self.prove(proof),
                 _ = tick.tick() => self.take_due(),
                 Ok(()) = asking.changed() => self.set(&asking.borrow_and_update()),
@@ -156,24 +154,25 @@ impl Worker {
     fn set(&mut self, asking: &Asking) {
         self.asker.set_settings(asking.settings);
         self.asker.set_exempt(asking.exempt.clone());
+        self.lanes.set_linger_us(linger_us(asking.settings));
     }
 
-    fn receive(&mut self, received: io::Result<(usize, SocketAddr)>, buffer: &mut [u8]) {
-        let mut received = received;
-        for _ in 0..DATAGRAMS_MAX {
-            match received {
-                Ok((size, from)) => {
-                    let now_us = self.hub.clock.mono_us();
-                    let bytes = buffer.get(..size).unwrap_or_default();
-                    if let Some(finished) = self.asker.heard(now_us, from, bytes) {
-                        self.finish(finished);
+    fn receive(&mut self, buffer: &mut [u8]) {
+        for place in 0..self.lanes.len() {
+            for _ in 0..DATAGRAMS_MAX {
+                match self.lanes.receive(place, buffer) {
+                    Ok((lane, size, from)) => {
+                        let now_us = self.hub.clock.mono_us();
+                        let bytes = buffer.get(..size).unwrap_or_default();
+                        if let Some(finished) = self.asker.heard(now_us, lane, from, bytes) {
+                            self.finish(finished);
+                        }
                     }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    // An earlier question's bad luck (an ICMP error); it times out by itself.
+                    Err(error) => debug!(%error, "prober: receiving failed"),
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // An earlier question's bad luck (an ICMP error); it times out by itself.
-                Err(error) => debug!(%error, "prober: receiving failed"),
             }
-            received = self.socket.try_recv_from(buffer);
         }
     }
 
@@ -189,7 +188,7 @@ impl Worker {
         } else {
             self.proving += 1;
             let purpose = Purpose { is_proof: true, round: None, proofs: vec![answer] };
-            let _ = self.asker.ask(address, query, purpose); // it is not being asked yet
+            let _ = self.asker.ask(address, query, Ask::Proof, purpose); // it is not being asked yet
             return;
         };
         let _ = answer.send(Err(refusal)); // or whoever asked is gone
@@ -200,20 +199,18 @@ impl Worker {
         let room = (IN_FLIGHT_MAX / 2).saturating_sub(rounds);
         let mut targets = std::mem::take(&mut self.targets);
         self.hub.due(self.hub.clock.now(), room.min(DUE_MAX), &mut targets);
-        for Target { address, game, named } in targets.drain(..) {
+        for Target { address, game, named, proven } in targets.drain(..) {
             let Some(query) = query_of(&game).filter(|_| named || self.share.is_mine(address)) else { continue };
             let purpose = Purpose { is_proof: false, round: Some(game), proofs: Vec::new() };
-            if let Err(Purpose { round, .. }) = self.asker.ask(address, query, purpose)
+            let ask = if proven { Ask::Facts } else { Ask::Proof };
+            if let Err(Purpose { round, .. }) = self.asker.ask(address, query, ask, purpose)
                 && let Some(asked) = self.asker.tag_mut(address)
             {
                 asked.round = round;
             }
         }
         self.targets = targets;
-        let now_us = self.hub.clock.mono_us();
-        while let Some(finished) = self.asker.timed_out(now_us) {
-            self.finish(finished);
-        }
+        self.lanes.close_old(self.hub.clock.mono_us());
     }
 
     fn finish(&mut self, finished: Finished<Purpose>) {
@@ -228,7 +225,11 @@ impl Worker {
         if let Ok(answer) = &result {
             self.metrics.rtt(answer.rtt_us);
         }
-        self.ledger.note(address.ip(), Note::new(at_ms, Door::Query, address.port(), 0, what));
+        let note = |what| self.ledger.note(address.ip(), Note::new(at_ms, Door::Query, address.port(), 0, what));
+        note(what);
+        if result.as_ref().is_ok_and(|answer| answer.disputed) {
+            note(What::Disputed);
+        }
         for proof in proofs {
             let _ = proof.send(result.clone().map_err(Unproven::Asked)); // whoever asked may be gone
         }
@@ -244,10 +245,17 @@ impl Worker {
 
     fn send_and_apply(&mut self) {
         let now_us = self.hub.clock.mono_us();
-        while let Some((address, question)) = self.asker.next_question(now_us) {
+        while let Some(finished) = self.asker.timed_out(now_us) {
+            self.finish(finished);
+        }
+        if self.asker.has_questions() {
+            self.lanes.open_new(now_us);
+        }
+        while let Some(lane) = self.lanes.pick(now_us)
+            && let Some((address, question)) = self.asker.next_question(now_us, lane)
+        {
             self.metrics.questions.inc();
-            let to = destination(address, self.mapped);
-            if let Err(error) = self.socket.try_send_to(&question, to) {
+            if let Err(error) = self.lanes.send(lane, address, &question) {
                 // Lost like any datagram may be; the next try comes.
                 debug!(%address, %error, "prober: sending failed");
             }
@@ -267,16 +275,25 @@ pub fn destination(address: Address, mapped: bool) -> SocketAddr {
     }
 }
 
+/// How long answers may come after a question.
+fn linger_us(settings: Settings) -> u64 {
+    settings.all_us + 2 * settings.try_us
+}
+
 /// One socket for both families (true: IPv4 addresses have to be written as IPv6), or for IPv4 alone where the machine
 /// has no other.
 pub fn socket() -> io::Result<(UdpSocket, bool)> {
+    socket_with(RECEIVE_BUFFER)
+}
+
+pub fn socket_with(receive_buffer: usize) -> io::Result<(UdpSocket, bool)> {
     let bind = |domain, any: SocketAddr| {
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
         if domain == Domain::IPV6 {
             socket.set_only_v6(false)?;
         }
         socket.set_nonblocking(true)?;
-        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER); // the system gives what it allows
+        let _ = socket.set_recv_buffer_size(receive_buffer); // the system gives what it allows
         socket.bind(&any.into())?;
         UdpSocket::from_std(socket.into())
     };

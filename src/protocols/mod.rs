@@ -145,26 +145,36 @@ pub enum Drop {
     CookieContent,
 }
 
-/// How a game server is queried. Some games need more than one step: a cheap one that proves the address, then one
-/// whose answer is long.
+/// How a game server is queried.
 pub trait Query: Sync {
-    /// Writes the question of a step, from 0 on. The nonce comes back in the answer where the game allows it.
-    fn ask(&self, step: u8, nonce: u32, question: &mut Question);
+    /// Writes a question. The server sends the nonce back.
+    fn ask(&self, ask: Ask, nonce: u32, question: &mut Question);
 
-    /// Reads the answer to a step.
-    fn hear<'a>(&self, step: u8, bytes: &'a [u8]) -> Result<Heard<'a>, Fault>;
+    /// Reads an answer, to whichever question.
+    fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault>;
+}
+
+/// What is asked. Where the game's answer carries both the nonce and the facts, both questions are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// The nonce, in the shortest answer that the game has: an address that may be a victim's gets no long one.
+    Proof,
+    /// The nonce and the facts, for a server that has proven its address before.
+    Facts,
 }
 
 /// The longest question, with room to spare.
 pub type Question = ArrayVec<u8, 64>;
 
-/// An answer that was understood.
-#[derive(Debug)]
-pub struct Heard<'a> {
-    /// The nonce that came back; none where the game's answer to this step has no place for one.
-    pub nonce: Option<u32>,
-    /// What the server says; none when there is another step to ask.
-    pub facts: Option<Facts<'a>>,
+/// An answer that was understood. Only one with a nonce can prove an address.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard<'a> {
+    /// The nonce alone.
+    Proof { nonce: u32 },
+    /// The nonce and the facts in one datagram.
+    Whole { nonce: u32, facts: Facts<'a> },
+    /// Facts without a nonce: anybody could have sent them.
+    Facts(Facts<'a>),
 }
 
 /// What is wrong with an answer, in words.
@@ -177,8 +187,9 @@ pub fn fault(error: impl fmt::Display) -> Fault {
     text
 }
 
-/// A game server's answer to a question, or its silence: from what it is, where it is, and the bytes it was asked.
-pub type Answerer = fn(of: &Facts<'_>, at: Address, question: &[u8]) -> Option<Vec<u8>>;
+/// The datagrams that a game server answers a question with, in order; none is silence. From what it is, where it is, and
+/// the bytes it was asked.
+pub type Answerer = fn(of: &Facts<'_>, at: Address, question: &[u8]) -> Vec<Vec<u8>>;
 
 /// How a player's program fetches a master's list.
 pub enum Fetch {
@@ -370,18 +381,35 @@ mod tests {
             for number in 0..100 {
                 let facts = (card.pretend)(number);
                 let nonce = 0xdead_0000 | number as u32;
-                let heard_facts = (0..4).find_map(|step| {
+                let answers = |ask: Ask| {
                     let mut question = Question::new();
-                    query.ask(step, nonce, &mut question);
-                    let bytes = answer(&facts, at, &question).unwrap();
-                    let heard = query.hear(step, &bytes).unwrap();
-                    assert!(heard.nonce.is_none_or(|heard| heard == nonce));
-                    heard.facts.map(Facts::into_owned)
-                });
-                assert_eq!(heard_facts, Some(facts), "{} {number}", card.name);
+                    query.ask(ask, nonce, &mut question);
+                    answer(&facts, at, &question)
+                };
+                let proof = answers(Ask::Proof);
+                assert_eq!(proof.len(), 1, "{}: one datagram proves", card.name);
+                let (mut nonces, mut told) = (Vec::new(), Vec::new());
+                for bytes in answers(Ask::Facts) {
+                    match query.hear(&bytes).unwrap() {
+                        Heard::Proof { nonce } => nonces.push(nonce),
+                        // What comes without a nonce comes after it.
+                        Heard::Facts(facts) if !nonces.is_empty() => told.push(facts.into_owned()),
+                        Heard::Facts(_) => panic!("{}: facts before the nonce", card.name),
+                        Heard::Whole { nonce, facts } => {
+                            nonces.push(nonce);
+                            told.push(facts.into_owned());
+                        }
+                    }
+                }
+                assert_eq!((nonces, told), (vec![nonce], vec![facts.clone()]), "{} {number}", card.name);
+                let proven = match query.hear(&proof[0]).unwrap() {
+                    Heard::Proof { nonce } | Heard::Whole { nonce, .. } => Some(nonce),
+                    Heard::Facts(_) => None,
+                };
+                assert_eq!(proven, Some(nonce), "{}: the first answer carries the nonce", card.name);
             }
             for nonsense in [&b""[..], b"x", b"\\", &[0xff; 200]] {
-                assert_eq!(answer(&(card.pretend)(0), at, nonsense), None, "{}", card.name);
+                assert!(answer(&(card.pretend)(0), at, nonsense).is_empty(), "{}", card.name);
             }
         }
     }

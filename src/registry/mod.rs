@@ -95,6 +95,8 @@ pub struct Target {
     pub game: Game,
     /// The operator of this node names it: other nodes may not know of it at all.
     pub named: bool,
+    /// It answered the last time that it was asked.
+    pub proven: bool,
 }
 
 pub struct Registry {
@@ -258,7 +260,8 @@ impl Registry {
             let Some(server) = &slot.server else { continue };
             if slot.asked && slot.ask_tick == tick {
                 let named = self.is_named(slot.address);
-                out.push(Target { address: slot.address, game: server.game.clone(), named });
+                let proven = server.verified_by == Proof::Query && slot.misses == 0;
+                out.push(Target { address: slot.address, game: server.game.clone(), named, proven });
                 self.queue_ask(at, now.mono_ms + self.settings.ask_every_ms);
             }
         }

@@ -160,6 +160,7 @@ fn unknown(site: &Site, game: &str, address: Address, notes: &[Note]) -> (String
             Some("The announcement has a wrong length: the program that sends it is broken.".into())
         }
         What::Silent | What::BadAnswer(_) => Some(reachable(address)),
+        What::Disputed => None,
         What::Refused(Refusal::FullForIp) => {
             Some("Run fewer servers at this address, or ask the operator for more.".into())
         }
@@ -214,6 +215,11 @@ fn words(site: &Site, note: &Note) -> String {
         What::Answered { rtt_us } => format!("It answered our query in {:.1} ms.", f64::from(*rtt_us) / 1000.0),
         What::Silent => "It did not answer our query over UDP.".into(),
         What::BadAnswer(fault) => format!("It answered our query wrongly: {fault}."),
+        What::Disputed => {
+            "Somebody sends forged answers in its name. They are ignored, but while they come, its name, map \
+                           and players may be out of date."
+                .into()
+        }
         What::Quit => "It said that it stopped.".into(),
         What::Refused(refusal) => match refusal {
             Refusal::Full => {

@@ -57,9 +57,10 @@ impl Tank {
             let mut buffer = [0; 500];
             // Ends with the test's process; it only ever answers.
             while let Ok((size, from)) = socket.recv_from(&mut buffer) {
-                let token = buffer[..size].strip_prefix(br"\echo\").and_then(|token| token.strip_suffix(b"\\"));
-                let answer = token.map_or_else(|| status.lock().unwrap().clone().into_bytes(), <[u8]>::to_vec);
-                socket.send_to(&answer, from).unwrap();
+                let status = status.lock().unwrap().clone();
+                for answer in netpanzer_answers(&buffer[..size], status.as_bytes()) {
+                    socket.send_to(&answer, from).unwrap();
+                }
             }
         });
         tank

@@ -39,20 +39,19 @@ impl Tank {
                 if !alive.load(Ordering::Relaxed) {
                     continue;
                 }
-                let question = &buffer[..size];
-                if let Some(token) = question.strip_prefix(br"\echo\") {
-                    let token = token.strip_suffix(b"\\").unwrap();
-                    let answer = if honest.load(Ordering::Relaxed) { token } else { b"00000000" };
-                    socket.send_to(answer, from).unwrap();
-                } else if question == br"\status\" {
-                    let players = players.load(Ordering::Relaxed);
-                    let named: String = (0..players)
-                        .map(|at| format!(r"player_{at}\Driver of tank number {at}\kills_{at}\1\deaths_{at}\2\score_{at}\3\flag_{at}\4\"))
-                        .collect();
-                    let status = format!(
-                        r"gamename\netpanzer\protocol\1122\hostname\Tank <1>\gameversion\0.8.7\mapname\Two clans\password\n\numplayers\{players}\maxplayers\8\gamestyle\Objective\{named}final\"
-                    );
-                    socket.send_to(status.as_bytes(), from).unwrap();
+                let players = players.load(Ordering::Relaxed);
+                let named: String = (0..players)
+                    .map(|at| format!(r"player_{at}\Driver of tank number {at}\kills_{at}\1\deaths_{at}\2\score_{at}\3\flag_{at}\4\"))
+                    .collect();
+                let status = format!(
+                    r"gamename\netpanzer\protocol\1122\hostname\Tank <1>\gameversion\0.8.7\mapname\Two clans\password\n\numplayers\{players}\maxplayers\8\gamestyle\Objective\{named}final\"
+                );
+                let mut answers = netpanzer_answers(&buffer[..size], status.as_bytes());
+                if !honest.load(Ordering::Relaxed) {
+                    answers[0] = b"00000000".to_vec();
+                }
+                for answer in answers {
+                    socket.send_to(&answer, from).unwrap();
                 }
             }
         });

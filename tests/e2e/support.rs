@@ -306,6 +306,20 @@ impl Game {
     }
 }
 
+/// What netPanzer's server answers a question with: a datagram for each command, in order, and nothing after the status.
+pub fn netpanzer_answers(question: &[u8], status: &[u8]) -> Vec<Vec<u8>> {
+    let mut answers = Vec::new();
+    let mut tokens = question.split(|&byte| byte == b'\\').filter(|token| !token.is_empty());
+    while let Some(token) = tokens.next() {
+        match token {
+            b"echo" => answers.extend(tokens.next().map(<[u8]>::to_vec)),
+            b"status" => return [answers, vec![status.to_vec()]].concat(),
+            _ => {}
+        }
+    }
+    answers
+}
+
 /// An announcement, written here by hand so that the codec is not tested with itself.
 pub fn announcement(name: &[u8], port: u16, players: u16) -> Vec<u8> {
     let mut bytes = b"1CEB\x02\0\x25\x80\x80\0".to_vec();

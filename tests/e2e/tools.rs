@@ -284,7 +284,7 @@ fn bloodmasters_reply(echo: &[u8]) -> Vec<u8> {
 #[test]
 fn bad_replies_are_told_for_what_they_are_and_the_run_goes_on() {
     let status = br"gamename\netpanzer\hostname\Tank\mapname\Duell\numplayers\1\maxplayers\8\final\";
-    let token = |question: &[u8]| question.strip_prefix(br"\echo\").map(|t| t[..t.len() - 1].to_vec());
+    let panzer = |question: &[u8]| netpanzer_answers(question, status);
     let flipped = |echo: &[u8]| echo.iter().rev().map(|b| b ^ 0x55).collect::<Vec<u8>>();
     let elsewhere = UdpSocket::bind("127.0.0.1:0").unwrap();
     let cases: Vec<(&str, SocketAddr, &str)> = vec![
@@ -320,26 +320,27 @@ fn bad_replies_are_told_for_what_they_are_and_the_run_goes_on() {
         ("bloodmasters", game(move |q| vec![bloodmasters_reply(&flipped(&q[3..]))]), "forged"),
         ("netpanzer", game(|_| vec![b"00000000".to_vec()]), "forged"),
         ("netpanzer", game(|_| vec![b"nonsense".to_vec()]), "the echo is not what was sent"),
+        ("netpanzer", game(move |q| netpanzer_answers(q, &status[..status.len() - 7])), "cut short: no `final`"),
+        ("netpanzer", game(move |q| panzer(q)[..1].to_vec()), "alive, but says nothing of itself"),
         (
             "netpanzer",
-            game(move |q| vec![token(q).unwrap_or(status[..status.len() - 7].to_vec())]),
-            "cut short: no `final`",
+            game(move |q| [panzer(q), netpanzer_answers(br"\status\", b"hostname\\x\\final\\")].concat()),
+            "forges",
         ),
-        ("netpanzer", game(move |q| token(q).into_iter().collect()), "alive, but says nothing of itself"),
         (
             "netpanzer",
             game(move |q| {
                 // Right in every way, but from somewhere else.
-                let _ = elsewhere.send_to(&token(q).unwrap_or_default(), "127.0.0.1:9");
+                let _ = elsewhere.send_to(&panzer(q)[0], "127.0.0.1:9");
                 vec![]
             }),
             "no answer",
         ),
     ];
     // A duplicated echo is no fault; and a good answer after a bad one counts.
-    let doubled = game(move |q| match token(q) {
-        Some(token) => vec![token.clone(), token],
-        None => vec![b"00000000".to_vec(), status.to_vec()],
+    let doubled = game(move |q| {
+        let twice = panzer(q).into_iter().flat_map(|answer| [answer.clone(), b"00000000".to_vec(), answer]);
+        twice.collect()
     });
     let late = game(|q| vec![b"nonsense".to_vec(), hyperbol_info(&[0; 4]), hyperbol_info(&q[1..])]);
     let good = [format!("netpanzer://{doubled}"), format!("hyperbol://{late}")];

@@ -8,8 +8,8 @@ use crate::protocols::pick;
 
 const PROTOCOL: u8 = 29;
 
-pub fn answer(of: &Facts<'_>, _at: Address, question: &[u8]) -> Option<Vec<u8>> {
-    let query = wire::parse_queries(question).find_map(Result::ok)?;
+pub fn answer(of: &Facts<'_>, _at: Address, question: &[u8]) -> Vec<Vec<u8>> {
+    let Some(query) = wire::parse_queries(question).find_map(Result::ok) else { return Vec::new() };
     let number = |count: Option<u16>| u8::try_from(count.unwrap_or(0)).unwrap_or(u8::MAX);
     let rule = |name: &str| of.rule(name).unwrap_or_default();
     let limit = |name: &str| rule(name).parse().unwrap_or(0);
@@ -35,7 +35,7 @@ pub fn answer(of: &Facts<'_>, _at: Address, question: &[u8]) -> Option<Vec<u8>> 
             build: Some(rule("build").as_bytes()),
         }),
     };
-    reply.emit().ok()
+    reply.emit().ok().into_iter().collect()
 }
 
 fn client(player: &Player) -> Client<'_> {

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use super::wire::{self, Reply};
 use crate::model::{self, Facts, Player, VersionText};
-use crate::protocols::{Fault, Heard, Query, Question, fault};
+use crate::protocols::{Ask, Fault, Heard, Query, Question, fault};
 use crate::text;
 
 pub struct GameQuery;
 
 impl Query for GameQuery {
-    fn ask(&self, _step: u8, nonce: u32, question: &mut Question) {
+    fn ask(&self, _ask: Ask, nonce: u32, question: &mut Question) {
         question.extend(wire::Query { echo: nonce }.emit());
     }
 
-    fn hear<'a>(&self, _step: u8, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+    fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
         let reply = Reply::parse(bytes).map_err(fault)?;
-        Ok(Heard { nonce: Some(reply.echo), facts: Some(facts(&reply)) })
+        Ok(Heard::Whole { nonce: reply.echo, facts: facts(&reply) })
     }
 }
 

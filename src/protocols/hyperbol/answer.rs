@@ -7,8 +7,8 @@ use super::wire::{self, Info, Query};
 use crate::model::{Address, Details, Facts, VersionText};
 use crate::protocols::pick;
 
-pub fn answer(of: &Facts<'_>, at: Address, question: &[u8]) -> Option<Vec<u8>> {
-    let Query { echo } = Query::parse(question).ok()?;
+pub fn answer(of: &Facts<'_>, at: Address, question: &[u8]) -> Vec<Vec<u8>> {
+    let Ok(Query { echo }) = Query::parse(question) else { return Vec::new() };
     let number = |count: Option<u16>| u8::try_from(count.unwrap_or(0)).unwrap_or(u8::MAX);
     let host = at.ip().to_string();
     let mut place = 0;
@@ -32,7 +32,7 @@ pub fn answer(of: &Facts<'_>, at: Address, question: &[u8]) -> Option<Vec<u8>> {
         factions,
         skill: of.rule("skill").and_then(wire::skill_number).unwrap_or(0),
     };
-    Some(info.emit().to_vec())
+    vec![info.emit().to_vec()]
 }
 
 pub fn pretend(number: usize) -> Facts<'static> {

@@ -1,4 +1,5 @@
-//! A netPanzer game's answers: the bare token to `\echo\TOKEN\`, everything there is to know to `\status\`.
+//! A netPanzer game's answers: the bare token to `\echo\TOKEN\`, everything there is to know to `\status\`. Several
+//! commands in one datagram are answered in order, each with a datagram of its own; what follows `\status\` is not read.
 
 use std::sync::Arc;
 
@@ -7,14 +8,20 @@ use super::wire::{SEPARATOR, Status};
 use crate::model::{Address, Details, Facts, Player, VersionText};
 use crate::protocols::pick;
 
-pub fn answer(of: &Facts<'_>, _at: Address, question: &[u8]) -> Option<Vec<u8>> {
-    let question = question.strip_prefix(&[SEPARATOR]).unwrap_or(question);
-    let mut tokens = question.split(|&byte| byte == SEPARATOR);
-    match tokens.next()? {
-        b"echo" => tokens.next().filter(|token| !token.is_empty()).map(<[u8]>::to_vec),
-        b"status" => Some(status(of)),
-        _ => None,
+pub fn answer(of: &Facts<'_>, _at: Address, question: &[u8]) -> Vec<Vec<u8>> {
+    let mut tokens = question.split(|&byte| byte == SEPARATOR).filter(|token| !token.is_empty());
+    let mut answers = Vec::new();
+    while let Some(command) = tokens.next() {
+        match command {
+            b"echo" => answers.extend(tokens.next().map(<[u8]>::to_vec)),
+            b"status" => {
+                answers.push(status(of));
+                break;
+            }
+            _ => {} // `info`, `basic`, `final`, anything: skipped without an answer
+        }
     }
+    answers
 }
 
 fn status(of: &Facts<'_>) -> Vec<u8> {
@@ -80,5 +87,42 @@ pub fn pretend(number: usize) -> Facts<'static> {
         players_max: Some(players_max as u16),
         password: Some(number % 10 == 9),
         details: Some(Arc::new(Details { players: (0..players_current).map(player).collect(), rules })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Debian's netPanzer 0.8.7 answers the same bytes.
+    #[test]
+    fn several_commands_in_one_datagram_are_answered_in_order() {
+        let cases: [(&[u8], &[&str]); 17] = [
+            (br"\echo\A\status\", &["A", "gamename"]),
+            (br"\echo\A\\status\", &["A", "gamename"]),
+            (br"echo\A\status", &["A", "gamename"]),
+            (br"\echo\A\final\status\", &["A", "gamename"]),
+            (br"\echo\A\basic\status\", &["A", "gamename"]),
+            (br"\echo\A\echo\B\status\echo\C\", &["A", "B", "gamename"]),
+            (br"\foo\echo\B\status\", &["B", "gamename"]),
+            (br"\info\echo\B\", &["B"]),
+            (br"\status\echo\A\", &["gamename"]),
+            (br"status", &["gamename"]),
+            (br"\echo\status\", &["status"]),
+            (br"\echo\\A\", &["A"]),
+            (br"\\\echo\x", &["x"]),
+            (br"\echo\", &[]),
+            (br"\final\", &[]),
+            (br"\rules\", &[]),
+            (b"", &[]),
+        ];
+        let at = "203.0.113.5:3030".parse().unwrap();
+        for (question, expected) in cases {
+            let answers = answer(&pretend(0), at, question);
+            let first_tokens: Vec<_> =
+                answers.iter().map(|bytes| bytes.split(|&byte| byte == SEPARATOR).next().unwrap()).collect();
+            let expected: Vec<_> = expected.iter().map(|token| token.as_bytes()).collect();
+            assert_eq!(first_tokens, expected, "{}", String::from_utf8_lossy(question));
+        }
     }
 }

@@ -1,42 +1,47 @@
 //! Asking a netPanzer game about itself. `\echo\TOKEN\` gets the bare token: it proves the address and amplifies nothing.
-//! Only then `\status\`, whose answer is long, and has no place for a nonce.
+//! `\echo\TOKEN\status\` gets the token and then, in a datagram of its own, the status: it is long, and has no place for
+//! a nonce.
 
 use std::sync::Arc;
 
-use super::wire::Status;
+use super::wire::{SEPARATOR, Status};
 use crate::model::{Details, Facts, Player};
-use crate::protocols::{Fault, Heard, Query, Question, fault};
+use crate::protocols::{Ask, Fault, Heard, Query, Question, fault};
 use crate::text;
 
 pub struct GameQuery;
 
 impl Query for GameQuery {
-    fn ask(&self, step: u8, nonce: u32, question: &mut Question) {
-        match step {
-            0 => question.extend(format_token(br"\echo\", nonce)),
-            _ => question.extend(br"\status\".iter().copied()),
-        }
+    fn ask(&self, ask: Ask, nonce: u32, question: &mut Question) {
+        let status: &[u8] = match ask {
+            Ask::Proof => br"\",
+            Ask::Facts => br"\status\",
+        };
+        question.extend(br"\echo\".iter().copied().chain(token(nonce)).chain(status.iter().copied()));
     }
 
-    fn hear<'a>(&self, step: u8, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
-        if step == 0 {
-            let is_token = bytes.len() == 8 && bytes.iter().all(u8::is_ascii_hexdigit);
-            let digits = str::from_utf8(bytes).ok().filter(|_| is_token);
-            let nonce = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
-            let nonce = nonce.ok_or_else(|| fault("the echo is not what was sent"))?;
-            return Ok(Heard { nonce: Some(nonce), facts: None });
+    fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+        if !bytes.contains(&SEPARATOR) {
+            let nonce = read_token(bytes).ok_or_else(|| fault("the echo is not what was sent"))?;
+            return Ok(Heard::Proof { nonce });
         }
         let status = Status::parse(bytes).map_err(fault)?;
-        Ok(Heard { nonce: None, facts: Some(facts(&status)) })
+        Ok(Heard::Facts(facts(&status)))
     }
 }
 
-fn format_token(before: &[u8], nonce: u32) -> impl Iterator<Item = u8> {
-    let digits = (0..8).map(move |at| {
+/// Eight hexadecimal digits.
+fn token(nonce: u32) -> impl Iterator<Item = u8> {
+    (0..8).map(move |at| {
         let digit = (nonce >> (28 - 4 * at)) as u8 & 0xf;
         if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
-    });
-    before.iter().copied().chain(digits).chain([b'\\'])
+    })
+}
+
+fn read_token(bytes: &[u8]) -> Option<u32> {
+    let is_token = bytes.len() == 8 && bytes.iter().all(u8::is_ascii_hexdigit);
+    let digits = str::from_utf8(bytes).ok().filter(|_| is_token);
+    digits.and_then(|digits| u32::from_str_radix(digits, 16).ok())
 }
 
 fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
@@ -95,24 +100,29 @@ mod tests {
     #[test]
     fn proves_first_and_asks_for_more_then() {
         let mut question = Question::new();
-        GameQuery.ask(0, 0xdead_0042, &mut question);
+        GameQuery.ask(Ask::Proof, 0xdead_0042, &mut question);
         assert_eq!(&question[..], br"\echo\dead0042\");
-        let heard = GameQuery.hear(0, b"dead0042").unwrap();
-        assert_eq!((heard.nonce, heard.facts), (Some(0xdead_0042), None));
+        assert_eq!(GameQuery.hear(b"dead0042"), Ok(Heard::Proof { nonce: 0xdead_0042 }));
         for bad in [&b""[..], b"dead004", b"dead00421", b"+ead0042", b"gamename"] {
-            assert!(GameQuery.hear(0, bad).is_err(), "{bad:?}");
+            assert!(GameQuery.hear(bad).is_err(), "{bad:?}");
         }
         question.clear();
-        GameQuery.ask(1, 0xdead_0042, &mut question);
-        assert_eq!(&question[..], br"\status\");
+        GameQuery.ask(Ask::Facts, 0xdead_0042, &mut question);
+        assert_eq!(&question[..], br"\echo\dead0042\status\");
+    }
+
+    fn heard(status: &[u8]) -> Facts<'_> {
+        match GameQuery.hear(status) {
+            Ok(Heard::Facts(facts)) => facts,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
     fn a_rule_counts_once_and_too_much_is_left_out() {
         let many: String = (0..400).map(|at| format!(r"player_{at}\{}\rule{at}\x\", "n".repeat(100))).collect();
         let status = format!(r"gamename\netpanzer\x\1\x\2\{many}final\");
-        let heard = GameQuery.hear(1, status.as_bytes()).unwrap();
-        let details = heard.facts.unwrap().details.unwrap();
+        let details = heard(status.as_bytes()).details.unwrap();
         assert_eq!(details.players.len(), Details::BYTES_MAX / 100, "of 400");
         assert_eq!(details.rules.iter().filter(|(name, _)| &**name == "x").count(), 1);
         let bytes: usize = details.rules.iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -124,9 +134,7 @@ mod tests {
     #[test]
     fn a_status_becomes_facts() {
         let sample = (super::super::CARD.samples)().pop().unwrap();
-        let heard = GameQuery.hear(1, &sample).unwrap();
-        assert_eq!(heard.nonce, None);
-        let facts = heard.facts.unwrap();
+        let facts = heard(&sample);
         assert_eq!((&*facts.name, &*facts.map, &*facts.mode), ("A server", "Two clans", "Objective"));
         assert_eq!((facts.players_current, facts.players_max, facts.password), (Some(1), Some(8), Some(false)));
         assert_eq!(facts.version.as_str(), "0.8.7");

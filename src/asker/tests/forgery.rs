@@ -1,0 +1,242 @@
+//! Answers in two datagrams, of which the second carries no nonce; and a forger who knows everything but the nonce and the
+//! lane.
+
+use super::*;
+use crate::protocols::netpanzer::{self, query::GameQuery};
+use crate::protocols::{Fault, Heard, fault};
+
+const A: Lane = 1;
+const B: Lane = 2;
+
+fn game() -> Address {
+    server(3030)
+}
+
+/// The token in `\echo\TOKEN\` or `\echo\TOKEN\status\`.
+fn token(question: &[u8]) -> Vec<u8> {
+    question.strip_prefix(br"\echo\").unwrap()[..8].to_vec()
+}
+
+fn asks_for_status(question: &[u8]) -> bool {
+    question.ends_with(br"\status\")
+}
+
+fn status() -> Vec<u8> {
+    (netpanzer::CARD.samples)().pop().unwrap()
+}
+
+fn forged() -> Vec<u8> {
+    br"gamename\netpanzer\hostname\Forged\mapname\Nowhere\numplayers\99\maxplayers\99\final\".to_vec()
+}
+
+/// A server that was proven before, asked on lane A at time 0.
+fn asked() -> (Asker<u32>, Vec<u8>) {
+    let mut asker = asker(SETTINGS);
+    asker.ask(game(), &GameQuery, Ask::Facts, 0).unwrap();
+    let (_, question) = asker.next_question(0, A).unwrap();
+    assert!(asks_for_status(&question), "one question does both");
+    (asker, token(&question))
+}
+
+fn hear(asker: &mut Asker<u32>, now_us: u64, lane: Lane, bytes: &[u8]) {
+    let finished = asker.heard(now_us, lane, game().socket(), bytes);
+    assert!(finished.is_none(), "at once: {finished:?}");
+}
+
+/// What comes out by then.
+fn ends(asker: &mut Asker<u32>, now_us: u64) -> Answer {
+    asker.timed_out(now_us).expect("an end").result.expect("a proof")
+}
+
+fn name(answer: &Answer) -> Option<&str> {
+    answer.facts.as_ref().map(|facts| &*facts.name)
+}
+
+#[test]
+fn one_question_brings_the_nonce_and_then_the_status() {
+    let (mut asker, token) = asked();
+    hear(&mut asker, 5_000, A, &token);
+    hear(&mut asker, 5_100, A, &status());
+    assert_eq!((asker.fresh(), asker.in_flight()), (0, 1), "nothing more is on its way");
+    hear(&mut asker, 6_000, A, &token);
+    hear(&mut asker, 6_000, A, &status()); // copies
+    assert_eq!(asker.next_timeout_us(), Some(25_100), "it settles");
+    assert!(asker.timed_out(25_099).is_none() && asker.next_question(25_099, A).is_none());
+    let answer = ends(&mut asker, 25_100);
+    assert_eq!((answer.rtt_us, name(&answer), answer.disputed), (5_000, Some("A server"), false));
+    hear(&mut asker, 26_000, A, &forged());
+    assert_eq!((asker.in_flight(), asker.timed_out(10_000_000).is_none()), (0, true));
+}
+
+#[test]
+fn a_first_proof_is_short_and_the_long_answer_is_asked_for_then() {
+    let mut asker = asker(SETTINGS);
+    asker.ask(game(), &GameQuery, Ask::Proof, 0).unwrap();
+    let (_, first) = asker.next_question(0, A).unwrap();
+    assert_eq!(first.len(), 15, r"\echo\TOKEN\");
+    hear(&mut asker, 5_000, A, &token(&first));
+    let (_, second) = asker.next_question(5_000, B).unwrap();
+    assert!(asks_for_status(&second) && token(&second) != token(&first));
+    hear(&mut asker, 6_000, A, &token(&first)); // a copy
+    hear(&mut asker, 9_000, B, &token(&second));
+    hear(&mut asker, 9_000, B, &status());
+    let answer = ends(&mut asker, 29_000);
+    assert_eq!((answer.rtt_us, name(&answer), answer.disputed), (5_000, Some("A server"), false));
+}
+
+#[test]
+fn a_nonce_counts_only_on_the_lane_it_was_sent_from() {
+    let (mut asker, token) = asked();
+    hear(&mut asker, 1_000, B, &token);
+    hear(&mut asker, 1_000, A, b"00000000");
+    let mut finished = None;
+    for second in 1..=3 {
+        finished = asker.timed_out(second * 1_000_000);
+        asker.next_question(second * 1_000_000, A);
+    }
+    assert!(matches!(finished.unwrap().result, Err(Failure::Bad(_))));
+
+    let mut asker = super::asker(SETTINGS);
+    asker.ask(server(1), &hyperbol::query::GameQuery, Ask::Facts, 0).unwrap();
+    let (_, question) = asker.next_question(0, A).unwrap();
+    let answer = hyperbol_answer(&question);
+    assert!(asker.heard(1, B, server(1).socket(), &answer).is_none());
+    assert!(asker.heard(1, A, std::net::SocketAddr::new(server(1).ip(), 0), &answer).is_none(), "port 0");
+    assert!(asker.heard(1, A, server(1).socket(), &answer).is_some());
+}
+
+#[test]
+fn a_lost_status_is_asked_for_again_at_once_and_its_loss_is_no_silence() {
+    let (mut asker, token_1) = asked();
+    hear(&mut asker, 5_000, A, &token_1);
+    assert!(asker.timed_out(104_999).is_none() && asker.next_question(104_999, B).is_none());
+    assert!(asker.timed_out(105_000).is_none());
+    let (_, again) = asker.next_question(105_000, B).unwrap();
+    hear(&mut asker, 106_000, A, &status()); // too late
+    hear(&mut asker, 110_000, B, &token(&again));
+    hear(&mut asker, 110_000, B, &status());
+    assert_eq!(name(&ends(&mut asker, 130_000)), Some("A server"));
+
+    // It never comes: alive, without facts.
+    let (mut asker, token_1) = asked();
+    hear(&mut asker, 5_000, A, &token_1);
+    let mut finished = None;
+    for now_us in (5_000..).step_by(5_000).take_while(|now_us| *now_us < 4_000_000) {
+        finished = finished.or_else(|| asker.timed_out(now_us));
+        if let Some((_, question)) = asker.next_question(now_us, B) {
+            hear(&mut asker, now_us, B, &token(&question));
+        }
+    }
+    assert_eq!(
+        finished.unwrap().result,
+        Ok(Answer { rtt_us: 5_000, facts: None, fault: None, disputed: false }),
+        "after three tries"
+    );
+    assert_eq!((asker.in_flight(), asker.has_questions()), (0, false));
+}
+
+#[test]
+fn a_status_before_its_nonce_is_not_believed() {
+    let (mut asker, token_1) = asked();
+    hear(&mut asker, 1_000, A, &forged());
+    hear(&mut asker, 5_000, A, &token_1);
+    hear(&mut asker, 5_000, A, &forged());
+    let (_, again) = asker.next_question(5_000, B).expect("asked again, from another port");
+    hear(&mut asker, 9_000, B, &token(&again));
+    hear(&mut asker, 9_000, B, &status());
+    assert_eq!(name(&ends(&mut asker, 29_000)), Some("A server"));
+}
+
+#[test]
+fn of_two_that_differ_neither_is_believed() {
+    for order in [[forged(), status()], [status(), forged()]] {
+        let (mut asker, token_1) = asked();
+        let mut sent = token_1;
+        let mut lane = A;
+        let mut finished = None;
+        for round in 0..3u64 {
+            let now_us = 5_000 + round * 10_000;
+            hear(&mut asker, now_us, lane, &sent);
+            hear(&mut asker, now_us, lane, &order[0]);
+            finished = asker.heard(now_us + 1_000, lane, game().socket(), &order[1]);
+            if let Some((_, again)) = asker.next_question(now_us + 1_000, lane + 1) {
+                (sent, lane) = (token(&again), lane + 1);
+            }
+        }
+        let answer = finished.expect("the end of its tries").result.unwrap();
+        assert_eq!((&answer.facts, answer.disputed), (&None, true));
+        assert!(answer.fault.unwrap().contains("forges"));
+        assert_eq!((asker.in_flight(), asker.has_questions()), (0, false));
+    }
+}
+
+#[test]
+fn after_a_forgery_the_next_try_may_be_believed_and_the_forgery_is_told() {
+    let (mut asker, token_1) = asked();
+    hear(&mut asker, 5_000, A, &token_1);
+    hear(&mut asker, 5_000, A, &forged());
+    hear(&mut asker, 5_500, A, &status());
+    let (_, again) = asker.next_question(6_000, B).unwrap();
+    hear(&mut asker, 7_000, A, &forged()); // to the port that is known by now
+    hear(&mut asker, 11_000, B, &token(&again));
+    hear(&mut asker, 11_000, B, &status());
+    let answer = ends(&mut asker, 31_000);
+    assert_eq!((name(&answer), answer.disputed, answer.fault), (Some("A server"), true, None));
+}
+
+/// Statuses that come to other lanes, all the same: somebody tries all ports.
+#[test]
+fn a_forger_who_tries_many_ports_changes_nothing() {
+    for hits in 1..100 {
+        let (mut asker, token_1) = asked();
+        // Among 100 ports is the right one; the nonce comes back in between; the real status is lost.
+        for port in 0..100 {
+            let lane = if port == hits { A } else { 100 + port };
+            if port == 50 {
+                hear(&mut asker, 5_000, A, &token_1);
+            }
+            hear(&mut asker, 1_000 + u64::from(port) * 80, lane, &forged());
+        }
+        let mut finished = None;
+        for now_us in (10_000..4_000_000).step_by(10_000) {
+            finished = finished.or_else(|| asker.timed_out(now_us));
+            if finished.is_none()
+                && let Some((_, question)) = asker.next_question(now_us, B)
+            {
+                hear(&mut asker, now_us + 1, B, &token(&question));
+            }
+        }
+        let answer = finished.unwrap().result.unwrap();
+        assert_eq!((answer.facts, answer.disputed), (None, true), "hit after {hits}");
+    }
+}
+
+/// A query whose answers never carry a nonce. Nothing of what it hears can be a proof.
+struct Nonceless;
+
+impl Query for Nonceless {
+    fn ask(&self, _ask: Ask, _nonce: u32, question: &mut Question) {
+        question.extend(*b"?");
+    }
+
+    fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+        let name = str::from_utf8(bytes).map_err(fault)?;
+        Ok(Heard::Facts(Facts { name: name.into(), ..Facts::default() }))
+    }
+}
+
+#[test]
+fn an_answer_without_a_nonce_proves_nothing() {
+    for ask in [Ask::Proof, Ask::Facts] {
+        let mut asker = asker(SETTINGS);
+        asker.ask(game(), &Nonceless, ask, 0).unwrap();
+        let mut finished = None;
+        for now_us in (0..4_000_000).step_by(100_000) {
+            finished = finished.or_else(|| asker.timed_out(now_us));
+            asker.next_question(now_us, A);
+            hear(&mut asker, now_us, A, b"a name");
+        }
+        let result = finished.unwrap().result;
+        assert!(matches!(result, Err(_)), "{ask:?}: {result:?}");
+    }
+}
