@@ -110,7 +110,7 @@ impl Lanes {
         .await
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.open.len()
     }
 
@@ -144,7 +144,11 @@ mod tests {
             lanes.open_new(now_us);
             let lane = lanes.pick(now_us).unwrap();
             asked_from.push((now_us, lane, lanes.port(lane)));
-            assert!(lanes.len() <= CURRENT + (LINGER_US * CURRENT as u64 / USED_US) as usize + 1, "{}", lanes.len());
+            assert!(
+                lanes.count() <= CURRENT + (LINGER_US * CURRENT as u64 / USED_US) as usize + 1,
+                "{}",
+                lanes.count()
+            );
             for (sent_us, lane, port) in asked_from.iter().filter(|(sent_us, ..)| now_us < sent_us + LINGER_US) {
                 assert_eq!(lanes.port(*lane), *port, "asked at {sent_us}, gone at {now_us}");
             }
@@ -157,7 +161,7 @@ mod tests {
         let ports: HashSet<u16> = asked_from.iter().map(|(_, _, port)| *port).collect();
         assert!(ports.len() > 60, "{} in 20 s", ports.len());
         lanes.close_old(100_000_000);
-        assert_eq!((lanes.len(), lanes.pick(100_000_000)), (0, None), "idle: nothing is open");
+        assert_eq!((lanes.count(), lanes.pick(100_000_000)), (0, None), "idle: nothing is open");
     }
 
     #[tokio::test]
@@ -173,7 +177,7 @@ mod tests {
             game.send_to(b"answer", from).unwrap();
             let heard = loop {
                 lanes.readable().await;
-                if let Some(heard) = (0..lanes.len()).find_map(|place| lanes.receive(place, &mut [0; 100]).ok()) {
+                if let Some(heard) = (0..lanes.count()).find_map(|place| lanes.receive(place, &mut [0; 100]).ok()) {
                     break heard;
                 }
             };

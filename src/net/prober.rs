@@ -158,7 +158,7 @@ impl Worker {
     }
 
     fn receive(&mut self, buffer: &mut [u8]) {
-        for place in 0..self.lanes.len() {
+        for place in 0..self.lanes.count() {
             for _ in 0..DATAGRAMS_MAX {
                 match self.lanes.receive(place, buffer) {
                     Ok((lane, size, from)) => {
