@@ -1,12 +1,12 @@
 //! `rallypoint announce`: stands beside a game server and announces it to masters.
 
 use std::borrow::Cow;
-use std::io::Write;
 use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use super::out::tell;
 use super::{Exit, Failure};
 use crate::client::Place;
 use crate::client::announce::{self, Ending, Master, Plan, Source, Standing};
@@ -74,7 +74,7 @@ every master; otherwise given up by all, or called malformed (BADF) by one; 2 us
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = plan(arguments).map_err(|error| Failure::new(Exit::Usage, error))?;
     if plan.masters.iter().any(Master::is_iceball) && plan.source.is_none() && plan.offer.facts.name.is_empty() {
-        let _ = writeln!(std::io::stderr(), "no --name: the server will be listed without one");
+        tell("no --name: the server will be listed without one");
     }
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
@@ -90,11 +90,8 @@ async fn announce(plan: Plan) -> std::io::Result<Ending> {
     let mut hangup = signal(SignalKind::hangup())?;
     let stop = watch::Sender::new(false);
     let once = plan.once;
-    let tell = move |master: &Master, standing: &Standing| {
-        // Nobody may be listening any more; the announcing goes on.
-        let _ = writeln!(std::io::stderr(), "{}", line(master, standing, once));
-    };
-    let announcing = announce::run(plan, Arc::new(tell), stop.subscribe());
+    let told = move |master: &Master, standing: &Standing| tell(line(master, standing, once));
+    let announcing = announce::run(plan, Arc::new(told), stop.subscribe());
     tokio::pin!(announcing);
     loop {
         tokio::select! {

@@ -1,16 +1,26 @@
 //! `rallypoint backup FILE`: a consistent copy of what the server keeps, while it runs or while it does not.
 
-use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::out::{cannot_print, tell};
 use super::{Exit, Failure};
 use crate::config::Config;
+use crate::export::file::{self, Destination, Draft, Written};
 use crate::store::sqlite::{self, Fault};
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+The copy has its name only when it is whole. A file that it replaces keeps its mode and owner, and symbolic links are
+followed. Into a FIFO, a device or stdout the copy is made by way of a file in TMPDIR (or /tmp), which needs room for it.
+
+Examples:
+  rallypoint backup /backup/rallypoint.db --force --config /etc/rallypoint.toml
+  rallypoint backup - --config /etc/rallypoint.toml | gzip > rallypoint.db.gz")]
 pub struct Arguments {
-    /// Where to put the copy. To go back to it, stop the server and put it in data_dir as rallypoint.db
+    /// Where to put the copy; `-` is stdout. To go back to it, stop the server and put it in data_dir as rallypoint.db
     file: PathBuf,
     /// Replace the file if there is one already
     #[arg(long)]
@@ -24,11 +34,9 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let failed = |text: String| Failure::new(Exit::Failed, text);
-    let usage = |text: String| Failure::new(Exit::Usage, text);
     let config = Config::load(arguments.config.as_deref(), &arguments.set)
         .map_err(|errors| Failure::new(Exit::Usage, errors))?;
-    let folder = config.data_dir.ok_or_else(|| usage("data_dir is empty: nothing is kept, nothing to copy".into()))?;
+    let folder = config.data_dir.ok_or_else(|| usage("data_dir is empty: nothing is kept, nothing to copy"))?;
     let (from, to) = (folder.join(sqlite::FILE), &arguments.file);
     if !from.is_file() {
         return Err(usage(format!(
@@ -36,40 +44,100 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             from.display()
         )));
     }
-    let taken = || !arguments.force && to.exists();
-    let exists = || usage(format!("{} exists already: name another file, or add --force", to.display()));
-    if to.is_dir() {
-        return Err(usage(format!("{} is a folder: name a file in it", to.display())));
-    }
-    if taken() {
-        return Err(exists());
-    }
-    // Under another name until it is whole: whoever finds the file finds all of it.
-    let part = beside(to, ".part");
-    let _ = std::fs::remove_file(&part); // of an attempt that was cut short
-    let copied = sqlite::copy(&from, &part).map_err(|fault| match fault {
-        Fault::Refused(reason) => usage(reason),
-        Fault::Failed(error) => failed(format!("{} cannot be copied to {}: {error}", from.display(), to.display())),
-    });
-    let copied = copied.and_then(|()| if taken() { Err(exists()) } else { Ok(()) });
-    let kept = copied.and_then(|()| keep(&part, to).map_err(|error| failed(format!("{}: {error}", to.display()))));
-    if kept.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    kept?;
-    let size = std::fs::metadata(to).map_or(0, |metadata| metadata.len());
-    eprintln!("{}: {size} bytes, a copy of {}", to.display(), from.display());
+    let copied = match Destination::of(to).map_err(|error| usage(format!("{}: {error}", to.display())))? {
+        Destination::File(path) => replace(&from, &path, arguments),
+        Destination::Special(path) => pour(&from, &path, arguments),
+        Destination::Stdout => print(&from),
+    };
+    let size = copied.map_err(|wrong| match wrong {
+        Wrong::Failure(failure) => failure,
+        Wrong::Store(Fault::Refused(reason)) => usage(reason),
+        Wrong::Store(Fault::Failed(error)) => cannot_copy(&from, to, &error),
+        Wrong::Disk(error) => cannot_copy(&from, to, &error),
+    })?;
+    let name = if to == Path::new("-") { "stdout".into() } else { to.display().to_string() };
+    tell(format!("{name}: {size} bytes, a copy of {}", from.display()));
     Ok(())
 }
 
-/// On the disk, then under its name.
-fn keep(part: &Path, to: &Path) -> std::io::Result<()> {
-    File::open(part)?.sync_all()?;
-    std::fs::rename(part, to)
+enum Wrong {
+    Failure(Failure),
+    Store(Fault),
+    Disk(io::Error),
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
+impl From<Failure> for Wrong {
+    fn from(failure: Failure) -> Wrong {
+        Wrong::Failure(failure)
+    }
+}
+
+impl From<Fault> for Wrong {
+    fn from(fault: Fault) -> Wrong {
+        Wrong::Store(fault)
+    }
+}
+
+impl From<io::Error> for Wrong {
+    fn from(error: io::Error) -> Wrong {
+        Wrong::Disk(error)
+    }
+}
+
+fn usage(text: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Usage, text)
+}
+
+fn cannot_copy(from: &Path, to: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Exit::Failed, format!("{} cannot be copied to {}: {error}", from.display(), to.display()))
+}
+
+/// Under another name until it is whole: the file is never half a copy. Its size.
+fn replace(from: &Path, to: &Path, arguments: &Arguments) -> Result<u64, Wrong> {
+    let free = || match to.exists() && !arguments.force {
+        true => Err(usage(format!("{} exists already: name another file, or add --force", to.display()))),
+        false => Ok(()),
+    };
+    free()?;
+    let draft = Draft::of(to)?;
+    sqlite::copy(from, draft.path())?;
+    let size = draft.file.metadata()?.len();
+    free()?; // it may have come in the meantime
+    draft.keep()?;
+    Ok(size)
+}
+
+/// Into a FIFO or a device. What is on a disk is not overwritten without being asked to.
+fn pour(from: &Path, to: &Path, arguments: &Arguments) -> Result<u64, Wrong> {
+    if !arguments.force && std::fs::metadata(to)?.file_type().is_block_device() {
+        return Err(usage(format!("{} is a disk: add --force to overwrite it", to.display())).into());
+    }
+    let (mut copy, size) = temporary_copy(from)?;
+    heard(file::to_special(to, &mut copy)?, size)
+}
+
+fn print(from: &Path) -> Result<u64, Wrong> {
+    if io::stdout().is_terminal() {
+        return Err(usage("a database is nothing for a terminal: redirect it, or name a file").into());
+    }
+    let (mut copy, size) = temporary_copy(from)?;
+    heard(file::to_stdout(&mut copy).map_err(cannot_print)?, size)
+}
+
+/// Half a database is none: here, a reader that goes away is a failure.
+fn heard(written: Written, size: u64) -> Result<u64, Wrong> {
+    match written {
+        Written::Whole => Ok(size),
+        Written::NobodyReads => Err(io::Error::other("the reader went away before the end").into()),
+    }
+}
+
+/// SQLite can only copy into a file, so that is made first, and read from there; it has no name any more.
+fn temporary_copy(from: &Path) -> Result<(File, u64), Wrong> {
+    let draft = Draft::of(&std::env::temp_dir().join(sqlite::FILE))?;
+    draft.file.set_permissions(Permissions::from_mode(0o600))?; // others may look around in that folder
+    sqlite::copy(from, draft.path())?;
+    let copy = File::open(draft.path())?;
+    let size = copy.metadata()?.len();
+    Ok((copy, size))
 }

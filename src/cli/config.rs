@@ -1,8 +1,8 @@
 //! `rallypoint config`: the default file, a check of one, and the built-in page to start a page of one's own from.
 
-use std::io::Write;
 use std::path::PathBuf;
 
+use super::out::{print, tell};
 use super::{Exit, Failure};
 use crate::config::{Config, default_file};
 use crate::web::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE, Pages};
@@ -25,7 +25,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(file) = &arguments.check {
         let config = Config::load(Some(file), &[]).map_err(|errors| Failure::new(Exit::Usage, errors))?;
         Pages::load(&config).map_err(|error| Failure::new(Exit::Usage, error))?;
-        eprintln!("{}: good", file.display());
+        tell(format!("{}: good", file.display()));
         return Ok(());
     }
     let text = match arguments {
@@ -33,7 +33,5 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Arguments { stylesheet: true, .. } => BUILT_IN_STYLESHEET.into(),
         _ => default_file(),
     };
-    // Whoever reads may stop reading; that is no error of ours.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(())
+    print(&text).map(drop)
 }

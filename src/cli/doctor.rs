@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::list::exit_of;
+use super::out::print;
 use super::{Exit, Failure, run_async};
 use crate::client::list::PATIENCE;
 use crate::client::place::Kind;
@@ -64,12 +65,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let body = http::Request::get(url, http::ANSWER_BYTES_MAX, PATIENCE).page().await.map_err(failed)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&body)
             .map_err(|error| Failure::new(Exit::Failed, format!("{place}: its answer is no diagnosis: {error}")))?;
-        if arguments.json {
-            println!("{}", String::from_utf8_lossy(&body));
-        } else {
-            print!("{}", in_words(&diagnosis));
-        }
-        if diagnosis.listed { Ok(()) } else { Err(Failure::new(Exit::Failed, format!("{address} is not listed"))) }
+        let text = match arguments.json {
+            true => format!("{}\n", String::from_utf8_lossy(&body).trim_end()),
+            false => in_words(&diagnosis),
+        };
+        let _ = print(&text)?; // with or without a reader, the exit code says it
+        if diagnosis.listed { Ok(()) } else { Err(Failure::silent(Exit::Failed)) }
     })
 }
 

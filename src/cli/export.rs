@@ -10,28 +10,33 @@ use tracing::{error, info};
 
 use super::list::fetch;
 use super::serve::start_log;
-use super::shown::Asking;
+use super::shown::{Asking, count, none_answered};
 use super::{Exit, Failure, run_async, stop_signal};
-use crate::client::{Place, State};
+use crate::client::Place;
+use crate::export::file::{self, Destination, Written};
 use crate::export::ftp::{self, Password, Target};
-use crate::export::{Format, file, write};
+use crate::export::{Format, write};
 
 /// Nobody's servers are asked more often than this.
 const EVERY_MIN: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The files are replaced as a whole: who reads one never sees half of it. The XML names every listed server, with
-responding=\"0\" for those that did not answer; the JSON has those that did.
+The files are replaced whole: a reader never sees half of one. They keep their mode and owner, and symbolic links are
+followed. FIFOs and devices are written into; `-` is stdout. Servers that did not answer are in the files, too: in XML with
+responding=\"0\" and the reason as fault, in JSON under failed.
+
+Ends with 0 when at least one server answered, or none can be asked; with 1 when none did, or a file cannot be written.
+With --every a failed round is logged, and the next one comes.
 
 Example: rallypoint export hyperbol://master.example --xml servers.xml --every 5m --ftp ftp://me@web.example/lists")]
 pub struct Arguments {
     /// The master, as for `rallypoint list`
     url: Place,
-    /// Write XML to this file
+    /// Write XML to this file; `-` is stdout
     #[arg(long, value_name = "FILE", required_unless_present = "json")]
     xml: Option<PathBuf>,
-    /// Write JSON to this file
+    /// Write JSON to this file; `-` is stdout
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Also upload the files, under their own names, to this folder: ftp://user@host/folder, or ftps:// for FTP over TLS
@@ -60,7 +65,9 @@ fn every(text: &str) -> Result<Duration, String> {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     start_log(LevelFilter::INFO);
-    let upload = Upload::new(arguments).map_err(|error| Failure::new(Exit::Usage, error))?;
+    let usage = |error: String| Failure::new(Exit::Usage, error);
+    arguments.check().map_err(usage)?;
+    let upload = Upload::new(arguments).map_err(usage)?;
     run_async(async {
         let stop = stop_signal()?;
         tokio::select! {
@@ -69,6 +76,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+impl Arguments {
+    fn files(&self) -> impl Iterator<Item = (&Path, Format)> {
+        let files = [(&self.xml, Format::Xml), (&self.json, Format::Json)];
+        files.into_iter().filter_map(|(path, format)| Some((path.as_deref()?, format)))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self.files().filter(|(path, _)| is_stdout(path)).count() {
+            0 => Ok(()),
+            _ if self.ftp.is_some() => {
+                Err("stdout has no name to upload it under: give --xml and --json a file".into())
+            }
+            1 => Ok(()),
+            _ => Err("only one of --xml and --json can be `-`".into()),
+        }
+    }
 }
 
 /// Where the written files go, too.
@@ -95,11 +120,12 @@ impl Upload<'_> {
 }
 
 async fn rounds(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<(), Failure> {
-    let Some(every) = arguments.every else { return round(arguments, upload).await };
+    let Some(every) = arguments.every else { return round(arguments, upload).await.map(drop) };
     loop {
         let next = Instant::now() + every;
         match round(arguments, upload).await {
-            Ok(()) => {}
+            Ok(Written::Whole) => {}
+            Ok(Written::NobodyReads) => return Ok(()),
             // Waiting does not mend what was typed.
             Err(failure) if failure.exit == Exit::Usage => return Err(failure),
             Err(failure) => {
@@ -110,21 +136,39 @@ async fn rounds(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<()
     }
 }
 
-async fn round(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<(), Failure> {
+async fn round(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Written, Failure> {
     let mut servers = fetch(&arguments.url).await?;
     arguments.asking.ask(&mut servers).await?;
-    let failed = servers.iter().filter(|server| matches!(server.state, State::Failed(_))).count();
-    let files = [(&arguments.xml, Format::Xml), (&arguments.json, Format::Json)];
-    let files: Vec<_> = files.into_iter().filter_map(|(path, format)| Some((path.as_ref()?, format))).collect();
+    let files: Vec<_> = arguments.files().collect();
+    let mut stdout = Written::Whole;
     for (path, format) in &files {
         let text = write(*format, &servers);
-        file::write(path, &text)
-            .map_err(|error| Failure::new(Exit::Failed, format!("{}: cannot be written: {error}", path.display())))?;
+        let written = write_to(path.to_path_buf(), text.clone()).await?;
+        if is_stdout(path) {
+            stdout = written; // one FIFO's reader may be followed by another, but stdout's is gone for good
+        }
         if let Some(upload) = upload {
             upload.send(path, &text).await?;
         }
     }
     let names: Vec<_> = files.iter().map(|(path, _)| path.display().to_string()).collect();
+    let (answered, asked) = count(&servers);
+    let failed = asked - answered;
     info!("{} servers listed, {failed} of them silent; written to {}", servers.len(), names.join(" and "));
-    Ok(())
+    if asked > 0 && answered == 0 {
+        return Err(Failure::new(Exit::Failed, none_answered(asked)));
+    }
+    Ok(stdout)
+}
+
+/// On a thread of its own: a FIFO may wait for its reader for long, and Ctrl-C is to end that, too.
+async fn write_to(path: PathBuf, text: String) -> Result<Written, Failure> {
+    let name = if is_stdout(&path) { "stdout".into() } else { path.display().to_string() };
+    let written = tokio::task::spawn_blocking(move || file::write(&path, text.as_bytes())).await;
+    let written = written.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    written.map_err(|error| Failure::new(Exit::Failed, format!("{name}: cannot be written: {error}")))
+}
+
+fn is_stdout(path: &Path) -> bool {
+    matches!(Destination::of(path), Ok(Destination::Stdout))
 }

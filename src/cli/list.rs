@@ -1,6 +1,7 @@
 //! `rallypoint list`: the servers that a master knows; with `--query` also what each of them says.
 
-use super::shown::{Asking, Shown, tell_failures, tell_faults};
+use super::out::tell;
+use super::shown::{Asking, Shown, none_answered, tell_failures, tell_faults};
 use super::{Exit, Failure, run_async};
 use crate::client::list::{ListError, list};
 use crate::client::{Found, Place};
@@ -30,17 +31,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     run_async(async {
         let mut servers = fetch(&arguments.url).await?;
         if servers.is_empty() {
-            eprintln!("{} lists no servers", arguments.url);
+            tell(format!("{} lists no servers", arguments.url));
         }
         if arguments.query {
             arguments.asking.ask(&mut servers).await?;
         } else if arguments.shown.needs_facts() && servers.iter().any(|server| server.facts == Facts::default()) {
-            eprintln!("{} tells addresses only; --query asks the servers themselves", arguments.url);
+            tell(format!("{} tells addresses only; --query asks the servers themselves", arguments.url));
         }
         let (answered, asked) = tell_failures(&servers);
-        arguments.shown.print(servers);
+        arguments.shown.print(servers)?;
         if asked > 0 && answered == 0 {
-            return Err(Failure::new(Exit::Failed, format!("none of {asked} servers answered")));
+            return Err(Failure::new(Exit::Failed, none_answered(asked)));
         }
         Ok(())
     })

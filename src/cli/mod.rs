@@ -6,6 +6,7 @@ mod config;
 mod doctor;
 mod export;
 mod list;
+mod out;
 mod query;
 mod screen;
 mod serve;
@@ -14,15 +15,18 @@ mod simulate;
 mod terminal;
 mod watch;
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// 1: nothing answered, or a check failed. 2: usage or configuration. 3: could not listen or connect.
+use out::tell;
+
+/// 0: done. 1: nothing answered, or a check failed. 2: usage or configuration. 3: could not listen or connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
+    Done = 0,
     Failed = 1,
     Usage = 2,
     Network = 3,
@@ -72,6 +76,11 @@ impl Failure {
     fn new(exit: Exit, error: impl std::fmt::Display) -> Failure {
         Failure { exit, message: error.to_string() }
     }
+
+    /// Where everything has been said.
+    fn silent(exit: Exit) -> Failure {
+        Failure { exit, message: String::new() }
+    }
 }
 
 /// Runs a command that waits on sockets; one thread is enough for all but the master server.
@@ -98,24 +107,39 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
 }
 
 pub fn run() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Serve(arguments) => serve::run(&arguments),
-        Command::Backup(arguments) => backup::run(&arguments),
-        Command::Config(arguments) => config::run(&arguments),
-        Command::List(arguments) => list::run(&arguments),
-        Command::Query(arguments) => query::run(&arguments),
-        Command::Watch(arguments) => watch::run(&arguments),
-        Command::Export(arguments) => export::run(&arguments),
-        Command::Simulate(arguments) => simulate::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Announce(arguments) => announce::run(&arguments),
-    };
+    let result = Arguments::try_parse().map_err(help_or_mistake).and_then(|arguments| execute(&arguments.command));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Nobody may be listening; the exit code says it all the same.
-            let _ = writeln!(std::io::stderr(), "rallypoint: {}", failure.message);
+            if !failure.message.is_empty() {
+                tell(format!("rallypoint: {}", failure.message));
+            }
             ExitCode::from(failure.exit as u8)
         }
+    }
+}
+
+/// clap's own words: help and version to stdout, mistakes to stderr. Its `exit()` would not notice a failed write.
+fn help_or_mistake(words: clap::Error) -> Failure {
+    let printed = words.print().and_then(|()| std::io::stdout().flush());
+    match printed {
+        _ if words.use_stderr() => Failure::silent(Exit::Usage),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => out::cannot_print(error),
+        _ => Failure::silent(Exit::Done),
+    }
+}
+
+fn execute(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Backup(arguments) => backup::run(arguments),
+        Command::Config(arguments) => config::run(arguments),
+        Command::List(arguments) => list::run(arguments),
+        Command::Query(arguments) => query::run(arguments),
+        Command::Watch(arguments) => watch::run(arguments),
+        Command::Export(arguments) => export::run(arguments),
+        Command::Simulate(arguments) => simulate::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Announce(arguments) => announce::run(arguments),
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::shown::{Asking, Shown, tell_failures};
+use super::out::tell;
+use super::shown::{Asking, Shown, none_answered, tell_failures};
 use super::{Exit, Failure, run_async};
 use crate::client::{Found, Place};
 use crate::model::Game;
@@ -51,16 +52,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(why) = wrong.first().filter(|_| wrong.len() == places.len()) {
         return Err(Failure::new(Exit::Usage, why));
     }
-    wrong.iter().for_each(|why| eprintln!("{why}"));
+    wrong.iter().for_each(tell);
     run_async(async {
         let mut servers = resolve(places).await;
         arguments.asking.ask(&mut servers).await?;
         let (answered, asked) = tell_failures(&servers);
-        arguments.shown.print(servers);
+        arguments.shown.print(servers)?;
         if answered == 0 {
-            let none =
-                if asked == 1 { "it did not answer".into() } else { format!("none of {asked} servers answered") };
-            return Err(Failure::new(Exit::Failed, if asked == 0 { "there is nobody to ask".into() } else { none }));
+            let none = if asked == 0 { "there is nobody to ask".into() } else { none_answered(asked) };
+            return Err(Failure::new(Exit::Failed, none));
         }
         Ok(())
     })
@@ -108,7 +108,7 @@ async fn resolve(places: Vec<Place>) -> Vec<Found> {
     while let Some(resolved) = resolving.join_next().await {
         match resolved {
             Ok(Ok(server)) => servers.push(server),
-            Ok(Err((place, error))) => eprintln!("{place}: {error}"),
+            Ok(Err((place, error))) => tell(format!("{place}: {error}")),
             Err(_) => {} // it was stopped with us
         }
     }

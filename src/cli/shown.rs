@@ -1,11 +1,11 @@
 //! What `list`, `query` and `watch` have in common: how fast to ask, which servers to show, in which order and form.
 
 use std::cmp::Reverse;
-use std::io::Write;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::out::{print, tell};
 use super::{Exit, Failure};
 use crate::client::list::Listing;
 use crate::client::query::{Pace, ask_all};
@@ -118,10 +118,9 @@ impl Chosen {
 
 impl Shown {
     /// Leaves out, sorts, and writes to stdout.
-    pub fn print(&self, mut found: Vec<Found>) {
+    pub fn print(&self, mut found: Vec<Found>) -> Result<(), Failure> {
         self.chosen.choose(&mut found);
-        // Whoever reads may stop reading; that is no error of ours.
-        let _ = std::io::stdout().write_all(export::write(self.format, &found).as_bytes());
+        print(&export::write(self.format, &found)).map(drop)
     }
 
     /// Whether what is asked for can only be told by the servers themselves.
@@ -161,27 +160,31 @@ impl Sort {
 
 /// Names every server that was asked in vain. How many answered of those that were asked?
 pub fn tell_failures(found: &[Found]) -> (usize, usize) {
-    let mut asked = 0;
-    let mut answered = 0;
-    let mut stderr = std::io::stderr().lock();
     for server in found {
-        match &server.state {
-            State::Named => continue,
-            State::Answered => answered += 1,
-            State::Failed(why) => drop(writeln!(stderr, "{}: {why}", server.url())),
+        if let Some(why) = server.failure() {
+            tell(format!("{}: {why}", server.url()));
         }
-        asked += 1;
     }
-    (answered, asked)
+    count(found)
+}
+
+/// How many answered, of those that were asked.
+pub fn count(found: &[Found]) -> (usize, usize) {
+    let answered = found.iter().filter(|server| server.state == State::Answered).count();
+    (answered, answered + found.iter().filter(|server| server.failure().is_some()).count())
+}
+
+pub fn none_answered(asked: usize) -> String {
+    if asked == 1 { "it did not answer".into() } else { format!("none of {asked} servers answered") }
 }
 
 /// Tells what is wrong with a list's single entries.
 pub fn tell_faults(of: &Place, listing: &Listing) {
     let told = listing.faults.iter().take(FAULTS_TOLD);
-    told.clone().for_each(|fault| eprintln!("{of}: left out: {fault}"));
+    told.clone().for_each(|fault| tell(format!("{of}: left out: {fault}")));
     let rest = listing.left_out - told.len();
     if rest > 0 {
-        eprintln!("{of}: left out: {rest} more");
+        tell(format!("{of}: left out: {rest} more"));
     }
 }
 

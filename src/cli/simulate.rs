@@ -1,13 +1,13 @@
 //! `rallypoint simulate`: pretend game servers, until Ctrl-C. Their addresses go to stdout, one a line, in the form that
 //! `rallypoint query --from` reads.
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tracing::info;
 use tracing::level_filters::LevelFilter;
 
+use super::out::print;
 use super::serve::{raise_descriptor_limit, start_log};
 use super::{Exit, Failure, run_async, stop_signal};
 use crate::client::Place;
@@ -72,8 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             .await
             .map_err(|error| Failure::new(Exit::Network, format!("cannot listen on {}: {error}", arguments.listen)))?;
         let addresses: String = servers.iter().map(|server| format!("{}://{}\n", card.name, server.address)).collect();
-        let mut stdout = std::io::stdout();
-        let _ = stdout.write_all(addresses.as_bytes()).and_then(|()| stdout.flush()); // who reads may stop reading
+        let _ = print(&addresses)?; // the servers run on without a reader
         info!("{} {} servers are up", servers.len(), card.title);
         let network = Network { loss_percent: arguments.loss, delay: arguments.delay };
         tokio::select! {

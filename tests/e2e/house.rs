@@ -94,6 +94,18 @@ fn the_players_tool_knows_nothing_of_the_masters_rooms() {
 }
 
 #[test]
+fn nothing_prints_with_macros_that_panic() {
+    let macros = ["print!", "println!", "eprint!", "eprintln!"];
+    for (path, source) in sources("src") {
+        for (number, line) in code_lines(&source) {
+            let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '!');
+            let used = words.into_iter().find(|word| macros.contains(word));
+            assert!(used.is_none(), "{}:{}: {line}: use cli::out", path.display(), number + 1);
+        }
+    }
+}
+
+#[test]
 fn every_file_says_what_it_is() {
     for (path, source) in sources("src") {
         let is_small = source.lines().count() < 10 || path.ends_with("tests.rs");

@@ -23,6 +23,7 @@ mod machines;
 mod masters;
 mod nats;
 mod netpanzer;
+mod output;
 mod pipelining;
 mod plots;
 mod proofs;

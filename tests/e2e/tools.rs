@@ -14,50 +14,63 @@ use serde_json::Value;
 use crate::support::*;
 
 /// A running command of ours, ended with the test.
-struct Running {
+pub struct Running {
     child: Child,
-    stdout: BufReader<std::process::ChildStdout>,
+    stdout: Option<BufReader<std::process::ChildStdout>>,
     log: std::sync::Arc<Mutex<String>>,
+    reader: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Running {
-    fn start(arguments: &[&str]) -> Running {
-        let mut child = command()
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let log = std::sync::Arc::<Mutex<String>>::default();
-        let (lines, shared) = (BufReader::new(child.stderr.take().unwrap()).lines(), log.clone());
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                *shared.lock().unwrap() += &(line + "\n");
-            }
-        });
-        Running { child, stdout, log }
+    pub fn start(arguments: &[&str]) -> Running {
+        let mut command = command();
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::of(command.spawn().unwrap())
     }
 
-    fn log(&self) -> String {
+    /// Its output, where that is a pipe to us.
+    pub fn of(mut child: Child) -> Running {
+        let stdout = child.stdout.take().map(BufReader::new);
+        let log = std::sync::Arc::<Mutex<String>>::default();
+        let reader = child.stderr.take().map(|stderr| {
+            let shared = log.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                    *shared.lock().unwrap() += &(line + "\n");
+                }
+            })
+        });
+        Running { child, stdout, log, reader }
+    }
+
+    pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    fn lines(&mut self, count: usize) -> Vec<String> {
+    pub fn lines(&mut self, count: usize) -> Vec<String> {
         let mut lines = Vec::new();
         while lines.len() < count {
             let mut line = String::new();
-            assert!(self.stdout.read_line(&mut line).unwrap() > 0, "ended early:\n{}", self.log());
+            let stdout = self.stdout.as_mut().unwrap();
+            assert!(stdout.read_line(&mut line).unwrap() > 0, "ended early:\n{}", self.log());
             lines.push(line.trim().to_string());
         }
         lines
     }
 
     /// Ends it as Ctrl-C does; how it ended.
-    fn interrupt(mut self) -> Option<i32> {
+    pub fn interrupt(mut self) -> Option<i32> {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).unwrap();
-        until("the program to end", || self.child.try_wait().unwrap()).code()
+        self.end()
+    }
+
+    /// Waits for its end, and for its last words.
+    pub fn end(&mut self) -> Option<i32> {
+        let status = until("the program to end", || self.child.try_wait().unwrap());
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        status.code()
     }
 }
 
@@ -69,7 +82,7 @@ impl Drop for Running {
 }
 
 /// Pretend servers, and their addresses as they were printed.
-fn simulate(game: &str, count: usize, more: &[&str]) -> (Running, Vec<String>) {
+pub fn simulate(game: &str, count: usize, more: &[&str]) -> (Running, Vec<String>) {
     let number = count.to_string();
     let mut running = Running::start(&[&["simulate", game, "--count", &number], more].concat());
     let addresses = running.lines(count);
@@ -80,12 +93,12 @@ fn run(arguments: &[&str]) -> Output {
     command().args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
 /// Runs it to the end, with this exit code: what it wrote to stdout and to stderr.
-fn ends(code: i32, arguments: &[&str]) -> (String, String) {
+pub fn ends(code: i32, arguments: &[&str]) -> (String, String) {
     let output = run(arguments);
     let (stdout, stderr) = (text(&output.stdout).to_string(), text(&output.stderr).to_string());
     assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{stdout}\n{stderr}");
@@ -107,7 +120,7 @@ fn place(server: &Value) -> String {
 }
 
 /// The `server` elements of an XML file, each as its attributes.
-fn xml(text: &str) -> Vec<std::collections::HashMap<String, String>> {
+pub fn xml(text: &str) -> Vec<std::collections::HashMap<String, String>> {
     let document = roxmltree::Document::parse(text).unwrap();
     let root = document.root_element();
     assert_eq!(root.tag_name().name(), "serverlist");

@@ -1,0 +1,245 @@
+//! Where the commands' output goes: pipes that close, disks that are full, files, links, FIFOs and devices.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+
+use serde_json::Value;
+
+use crate::support::*;
+use crate::tools::{Running, ends, simulate, text, xml};
+
+/// Runs it to the end with stdout on a pipe that nobody reads.
+fn into_closed_pipe(arguments: &[&str]) -> (Option<i32>, String) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = command();
+    command.args(arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
+    let mut running = Running::of(command.spawn().unwrap());
+    (running.end(), running.log())
+}
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// A master, two pretend servers on its list, and its address.
+fn master(set: &[&str]) -> (Server, Running, String) {
+    let server = Server::start(set);
+    let master = format!("netpanzer://{}", server.address("netpanzer.listen"));
+    let (servers, _) = simulate("netpanzer", 2, &["--announce", &master]);
+    until("both on the list", || (server.json("/api/v1/servers?game=netpanzer")["total"] == 2).then_some(()));
+    (server, servers, master)
+}
+
+#[test]
+fn every_command_that_prints_knows_a_closed_pipe_from_a_full_disk() {
+    let folder = Folder::new("closed-pipe");
+    let data = format!("data_dir={}", folder.path().display());
+    let (server, _servers, master) = master(&[&data]);
+    let web = format!("http://{}", server.address("web.listen"));
+    let (_game, game) = simulate("hyperbol", 1, &[]);
+    let mut cases: Vec<(i32, Vec<&str>)> = vec![
+        (0, vec!["--help"]),
+        (0, vec!["--version"]),
+        (0, vec!["help", "list"]),
+        (0, vec!["query", "--help"]),
+        (0, vec!["config"]),
+        (0, vec!["config", "--template"]),
+        (0, vec!["config", "--stylesheet"]),
+        (0, vec!["list", &master]),
+        (0, vec!["list", &master, "--query"]),
+        (0, vec!["query", &game[0]]),
+        (0, vec!["watch", &master]),
+        (1, vec!["doctor", &web, "iceball", "127.0.0.1:1"]),
+        (1, vec!["doctor", &web, "iceball", "127.0.0.1:1", "--json"]),
+        (0, vec!["export", &master, "--xml", "-"]),
+        (0, vec!["export", &master, "--json", "-"]),
+    ];
+    for format in ["json", "xml", "csv"] {
+        cases.push((0, vec!["list", &master, "--format", format]));
+    }
+    for (_, arguments) in &cases {
+        let output = command().args(arguments).stdin(Stdio::null()).stdout(full()).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?} > /dev/full: {stderr}");
+        assert!(stderr.contains("No space left") && !stderr.contains("panicked"), "{arguments:?}: {stderr}");
+    }
+    // This would go on for ever, if anybody listened.
+    cases.push((0, vec!["export", &master, "--xml", "-", "--every", "1s"]));
+    for (code, arguments) in &cases {
+        let (ended, stderr) = into_closed_pipe(arguments);
+        assert_eq!(ended, Some(*code), "{arguments:?} | true: {stderr}");
+        assert!(!stderr.contains("panicked") && !stderr.contains("ipe"), "{arguments:?}: {stderr}");
+        assert!(arguments[0] == "export" || stderr.is_empty(), "{arguments:?}: {stderr}");
+    }
+    // Half a database is none.
+    let (code, stderr) = into_closed_pipe(&["backup", "-", "--set", &data]);
+    assert!(code == Some(1) && stderr.contains("the reader went away"), "{stderr}");
+    let output = command().args(["backup", "-", "--set", &data]).stdout(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("No space left"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    for stderr in [Stdio::from(full()), Stdio::from(closed)] {
+        let mut simulate = command();
+        simulate.args(["simulate", "hyperbol"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        let mut servers = Running::of(simulate.spawn().unwrap());
+        let address = servers.lines(1).remove(0);
+        ends(0, &["query", &address]);
+        assert_eq!(servers.interrupt(), Some(0));
+    }
+    // What failed is named on stderr, if possible.
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let silent = format!("hyperbol://{silent}");
+    let output =
+        command().args(["query", "iceball://127.0.0.1", &silent]).stdin(Stdio::null()).stderr(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn pretend_servers_run_on_without_a_reader_and_end_on_a_full_disk() {
+    let mut simulate = command();
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    simulate.args(["simulate", "hyperbol"]).stdin(Stdio::null()).stdout(closed).stderr(Stdio::piped());
+    let servers = Running::of(simulate.spawn().unwrap());
+    until("it to run", || servers.log().contains("servers are up").then_some(()));
+    assert_eq!(servers.interrupt(), Some(0));
+    let mut simulate = command();
+    simulate.args(["simulate", "hyperbol"]).stdin(Stdio::null()).stdout(full()).stderr(Stdio::piped());
+    let mut servers = Running::of(simulate.spawn().unwrap());
+    assert_eq!(servers.end(), Some(1));
+    assert!(servers.log().contains("cannot write to stdout: No space left"), "{}", servers.log());
+}
+
+fn mkfifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// Reads a FIFO to its end, on a thread: opening one waits for the other side.
+fn read_fifo(path: &Path) -> mpsc::Receiver<Vec<u8>> {
+    let path = path.to_path_buf();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || sender.send(fs::read(path).unwrap()));
+    receiver
+}
+
+fn names(folder: &Path) -> Vec<PathBuf> {
+    let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn an_export_follows_links_keeps_modes_and_replaces_only_files() {
+    let (_server, _servers, master) = master(&[]);
+    let folder = Folder::new("export-paths");
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("www")).unwrap();
+    let (file, link, fifo) = (at("www/servers.xml"), at("link.xml"), at("fifo"));
+    fs::write(&file, "old").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o664)).unwrap();
+    // Giving files away takes root.
+    let is_root = fs::metadata(&file).unwrap().uid() == 0;
+    if is_root {
+        std::os::unix::fs::chown(&file, Some(12_345), Some(23_456)).unwrap();
+    }
+    symlink("www/servers.xml", &link).unwrap();
+    mkfifo(&fifo);
+    let reader = read_fifo(&fifo);
+    let path = |path: &Path| path.to_str().unwrap().to_string();
+    ends(0, &["export", &master, "--xml", &path(&link), "--json", &path(&fifo)]);
+    let json: Value = serde_json::from_slice(&reader.recv_timeout(LIMIT).unwrap()).unwrap();
+    assert_eq!(json["total"], 2);
+    assert!(fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo(), "the FIFO was replaced");
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "the link was replaced");
+    assert_eq!(xml(&fs::read_to_string(&file).unwrap()).len(), 2);
+    let metadata = fs::metadata(&file).unwrap();
+    assert_eq!(metadata.mode() & 0o7777, 0o664);
+    if is_root {
+        assert_eq!((metadata.uid(), metadata.gid()), (12_345, 23_456));
+    }
+    assert_eq!(names(folder.path()), ["fifo", "link.xml", "www"].map(PathBuf::from));
+    assert_eq!(names(&at("www")), ["servers.xml"].map(PathBuf::from));
+
+    // A device of our own, like /dev/null, where the system lets us make one.
+    let device = at("null");
+    let made = Command::new("mknod").arg(&device).args(["c", "1", "3"]).stderr(Stdio::null()).status();
+    if made.is_ok_and(|status| status.success()) && fs::write(&device, "x").is_ok() {
+        ends(0, &["export", &master, "--xml", &path(&device)]);
+        assert!(fs::symlink_metadata(&device).unwrap().file_type().is_char_device(), "the device was replaced");
+    }
+
+    let (stdout, _) = ends(0, &["export", &master, "--xml", "-", "--json", &path(&at("a.json"))]);
+    assert_eq!(xml(&stdout).len(), 2);
+    assert!(!Path::new("-").exists());
+    let usage = |arguments: &[&str], says: &str| {
+        let (_, stderr) = ends(2, &[&["export", &master], arguments].concat());
+        assert!(stderr.contains(says), "{stderr}");
+    };
+    usage(&["--xml", "-", "--json", "-"], "only one of --xml and --json");
+    usage(&["--xml", "-", "--ftp", "ftp://me@127.0.0.1/"], "no name to upload it under");
+}
+
+#[test]
+fn an_export_that_waits_for_a_fifos_reader_can_be_interrupted() {
+    let (_server, _servers, master) = master(&[]);
+    let folder = Folder::new("export-fifo");
+    let fifo = folder.path().join("fifo");
+    mkfifo(&fifo);
+    let export = Running::start(&["export", &master, "--xml", fifo.to_str().unwrap(), "--every", "1s"]);
+    // One reader after another; the second sees the second round.
+    for _ in 0..2 {
+        let text = String::from_utf8(read_fifo(&fifo).recv_timeout(LIMIT).unwrap()).unwrap();
+        assert_eq!(xml(&text).len(), 2);
+    }
+    assert_eq!(export.interrupt(), Some(0));
+}
+
+#[test]
+fn a_backup_goes_where_the_path_leads() {
+    let folder = Folder::new("backup-paths");
+    let data = folder.path().join("data");
+    let set = format!("data_dir={}", data.display());
+    let (server, _servers, _) = master(&[&set]);
+    let _ = until("the file", || fs::metadata(data.join("rallypoint.db")).ok());
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("safe")).unwrap();
+    let (copy, link, fifo) = (at("safe/copy.db"), at("link.db"), at("fifo"));
+    symlink("safe/copy.db", &link).unwrap();
+    let backup = |to: &Path, more: &[&str]| {
+        let mut command = command();
+        command.arg("backup").arg(to).args(["--set", &set]).args(more).env("TMPDIR", at("safe"));
+        command.output().unwrap()
+    };
+    let is_database = |bytes: &[u8]| bytes.starts_with(b"SQLite format 3\0") && bytes.len() % 4096 == 0;
+    // Through a link to nothing; then over what is there, whose mode stays.
+    assert!(backup(&link, &[]).status.success());
+    assert!(is_database(&fs::read(&copy).unwrap()));
+    let again = backup(&link, &[]);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("--force"));
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(backup(&link, &["--force"]).status.success());
+    assert_eq!(fs::metadata(&copy).unwrap().mode() & 0o7777, 0o600);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+
+    mkfifo(&fifo);
+    let reader = read_fifo(&fifo);
+    let output = backup(&fifo, &[]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(is_database(&reader.recv_timeout(LIMIT).unwrap()));
+    assert!(fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo());
+    let output = backup(Path::new("-"), &[]);
+    assert!(output.status.success() && is_database(&output.stdout), "{}", text(&output.stderr));
+    assert_eq!(backup(&at("safe"), &[]).status.code(), Some(2));
+    assert_eq!(names(&at("safe")), [PathBuf::from("copy.db")]);
+    drop(server);
+}
