@@ -219,7 +219,7 @@ fn a_backup_goes_where_the_path_leads() {
         command.arg("backup").arg(to).args(["--set", &set]).args(more).env("TMPDIR", at("safe"));
         command.output().unwrap()
     };
-    let is_database = |bytes: &[u8]| bytes.starts_with(b"SQLite format 3\0") && bytes.len() % 4096 == 0;
+    let is_database = |bytes: &[u8]| bytes.starts_with(b"SQLite format 3\0") && bytes.len().is_multiple_of(4096);
     // Through a link to nothing; then over what is there, whose mode stays.
     assert!(backup(&link, &[]).status.success());
     assert!(is_database(&fs::read(&copy).unwrap()));
