@@ -70,7 +70,7 @@ pub enum What {
 }
 
 /// Names of all that can happen, in the order of [`What::number`].
-pub const LABELS: [&str; 28] = [
+pub const LABELS: [&str; 29] = [
     "cookie_sent",
     "cookie_returned",
     "bad_version",
@@ -97,6 +97,7 @@ pub const LABELS: [&str; 28] = [
     "refused_other_game_configured",
     "refused_late",
     "refused_not_listed",
+    "refused_stronger_proof",
     "disputed",
     "other",
 ];
@@ -130,7 +131,8 @@ impl What {
             What::Refused(Refusal::OtherGameConfigured) => 23,
             What::Refused(Refusal::Late) => 24,
             What::Refused(Refusal::NotListed) => 25,
-            What::Disputed => 26,
+            What::Refused(Refusal::StrongerProof) => 26,
+            What::Disputed => 27,
         }
     }
 

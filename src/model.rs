@@ -146,7 +146,28 @@ pub enum Proof {
     Config,
 }
 
+/// How much a proof shows, weakest first. A weaker proof never replaces, edits, prolongs or ends a stronger one that
+/// lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strength {
+    /// Someone at the IP address opened a connection. Nothing shows that a game is there.
+    Address,
+    /// The game sent back what was sent to it, or the operator vouches for it.
+    Game,
+}
+
 impl Proof {
+    pub fn strength(self) -> Strength {
+        match self {
+            Proof::Connection => Strength::Address,
+            Proof::Cookie | Proof::Query | Proof::Config => Strength::Game,
+        }
+    }
+
+    pub fn is_weaker_than(self, other: Proof) -> bool {
+        self.strength() < other.strength()
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Proof::Cookie => "cookie",
@@ -488,17 +509,37 @@ pub struct Listed<'a> {
     pub node: u8,
     pub first_seen_ms: u64,
     pub last_seen_ms: u64,
+    /// For a proof of an address alone: when a stronger one was removed there, if one was. Without this, a node that
+    /// still has the stronger one could not tell that its time is over.
+    pub stronger_gone_ms: Option<u64>,
 }
 
 /// A server was taken off the list: it wins over proofs that are not newer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone {
     pub address: Address,
+    /// Ends proofs of the address alone up to this time.
     pub at_ms: u64,
+    /// Ends proofs of the game up to this time, `at_ms` at the latest; 0 where nothing that strong was removed.
+    pub game_at_ms: u64,
     /// It said so itself; otherwise it no longer answered, and is kept until its life ends.
     pub quit: bool,
     /// Whether this came from another node.
     pub foreign: bool,
+}
+
+impl Gone {
+    /// Up to when proofs of this kind are over; 0 where they are not.
+    pub fn at_ms_for(&self, proof: Proof) -> u64 {
+        match proof.strength() {
+            Strength::Address => self.at_ms,
+            Strength::Game => self.game_at_ms,
+        }
+    }
+
+    pub fn ends(&self, proof: Proof, proven_at_ms: u64) -> bool {
+        proven_at_ms <= self.at_ms_for(proof)
+    }
 }
 
 /// What may be done to the registry. All doors lead here.
@@ -524,7 +565,7 @@ pub enum Change<'a> {
         address: Address,
         game: Game,
     },
-    /// It says that it is gone. Only what came by heartbeat goes, and masters only for masters.
+    /// It says that it is gone, over a connection. Only what came by heartbeat goes, and masters only for masters.
     Quit {
         address: Address,
         master: bool,

@@ -31,9 +31,10 @@ impl Door {
     pub async fn announce(&self, heartbeat: Heartbeat) -> Verdict {
         let address = heartbeat.address;
         self.note(address, What::Heartbeat);
-        let verdict = match query_of(&heartbeat.game).filter(|_| heartbeat.verify) {
+        let query = query_of(&heartbeat.game);
+        let verdict = match query.filter(|_| heartbeat.verify) {
+            _ if query.is_some() && self.renew(&heartbeat) => Verdict::Listed,
             None => self.apply(heartbeat, Proof::Connection, None, Facts::default()).await,
-            Some(_) if self.renew(&heartbeat) => Verdict::Listed,
             Some(query) => match self.prober.prove(address, query).await {
                 Ok(answer) => {
                     let facts = answer.facts.unwrap_or_default();
@@ -121,5 +122,6 @@ fn in_words(refusal: Refusal) -> &'static str {
         Refusal::OtherGameConfigured => "this master's operator names another game at your address",
         Refusal::Late => "the announcement came too late",
         Refusal::NotListed => "not listed",
+        Refusal::StrongerProof => "another server at your address and port has proven itself by more than a connection",
     }
 }

@@ -113,7 +113,7 @@ mod tests {
 
     fn told(address: Address) -> Change<'static> {
         let announce = said(address, Proof::Cookie);
-        let listed = Listed { announce, node: 9, first_seen_ms: T, last_seen_ms: T };
+        let listed = Listed { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None };
         Change::Merge(Box::new(Told::Listed(listed)))
     }
 

@@ -4,12 +4,16 @@
 //! it, and how long it lives). Of each, the newer one stays, whichever node it came from and in whatever order: the
 //! proof by (time stamp, node), the sign of life by its time stamp, the end of the life the later one. Another game
 //! replaces both if its proof is newer. A removal wins over every proof that is not newer than itself.
+//!
+//! All of this is among proofs of the same strength. A stronger one that lives wins over a weaker one, however new, and
+//! nothing of the weaker one stays; the removal of a weaker one ends no stronger one.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::{Outcome, Refusal, Registry, is_from_the_future};
-use crate::model::{Address, Gone, Listed, MASTER, Now, Server, Told, round_trip};
+use crate::model::{Address, Gone, Listed, MASTER, Now, Proof, Server, Strength, Told, round_trip};
 
 /// Removals remembered, so that an older proof that arrives later lists nothing; the oldest is forgotten first.
 const REMOVALS_MAX: usize = 1 << 16;
@@ -17,7 +21,13 @@ const REMOVALS_MAX: usize = 1 << 16;
 /// What this node can tell the others of an address.
 #[derive(Clone, Debug)]
 pub enum Known {
-    Listed { server: Arc<Server>, life_left_ms: u64, asked: bool },
+    Listed {
+        server: Arc<Server>,
+        life_left_ms: u64,
+        asked: bool,
+        /// See [`Listed::stronger_gone_ms`].
+        stronger_gone_ms: Option<u64>,
+    },
     Gone(Gone),
 }
 
@@ -34,12 +44,17 @@ impl Known {
     pub fn is_ahead_of(&self, told: &Told<'_>) -> bool {
         match (self, told) {
             (Known::Listed { server, .. }, Told::Listed(told)) => {
-                (server.proven_at_ms, server.node) > (told.announce.proven_at_ms, told.node)
-                    || server.last_seen_ms > told.last_seen_ms
+                match server.verified_by.strength().cmp(&told.announce.proof.strength()) {
+                    Ordering::Equal => {
+                        (server.proven_at_ms, server.node) > (told.announce.proven_at_ms, told.node)
+                            || server.last_seen_ms > told.last_seen_ms
+                    }
+                    stronger => stronger == Ordering::Greater,
+                }
             }
-            (Known::Listed { server, .. }, Told::Gone(gone)) => server.proven_at_ms > gone.at_ms,
-            (Known::Gone(gone), Told::Listed(told)) => gone.at_ms >= told.announce.proven_at_ms,
-            (Known::Gone(ours), Told::Gone(told)) => ours.at_ms > told.at_ms,
+            (Known::Listed { server, .. }, Told::Gone(gone)) => !gone.ends(server.verified_by, server.proven_at_ms),
+            (Known::Gone(gone), Told::Listed(told)) => gone.ends(told.announce.proof, told.announce.proven_at_ms),
+            (Known::Gone(ours), Told::Gone(told)) => ours.at_ms > told.at_ms || ours.game_at_ms > told.game_at_ms,
         }
     }
 }
@@ -53,8 +68,12 @@ pub(super) struct Removals {
 }
 
 impl Removals {
-    pub(super) fn add(&mut self, gone: Gone) {
-        self.by_address.insert(gone.address, gone);
+    /// Of two removals of an address each still ends what it ended.
+    pub(super) fn add(&mut self, gone: Gone, now: Now) {
+        let known = self.by_address.entry(gone.address).or_insert(gone);
+        let newer = if gone.at_ms >= known.at_ms || is_from_the_future(known.at_ms, now) { gone } else { *known };
+        let known_ms = if is_from_the_future(known.game_at_ms, now) { 0 } else { known.game_at_ms };
+        *known = Gone { game_at_ms: gone.game_at_ms.max(known_ms), ..newer };
         self.order.push_back((gone.address, gone.at_ms));
         while self.order.len() > REMOVALS_MAX {
             let Some((address, at_ms)) = self.order.pop_front() else { return };
@@ -64,9 +83,12 @@ impl Removals {
         }
     }
 
-    /// It is listed again, with a proof that is newer.
-    pub(super) fn forget(&mut self, address: Address) {
-        if !self.by_address.is_empty() {
+    /// It is listed again, with a proof that is newer. A weaker proof than the one that was removed does not bring that
+    /// one back.
+    pub(super) fn forget(&mut self, address: Address, proof: Proof) {
+        if !self.by_address.is_empty()
+            && (proof.strength() == Strength::Game || self.get(address).is_some_and(|gone| gone.game_at_ms == 0))
+        {
             self.by_address.remove(&address);
         }
     }
@@ -100,7 +122,9 @@ impl Registry {
             life_left_ms = life_left_ms.max(word_ms);
         }
         let is_news = life_left_ms > 0 && server.game.name() != MASTER;
-        is_news.then_some(Known::Listed { server, life_left_ms, asked })
+        let removal = self.removal(address, now).filter(|_| server.verified_by.strength() == Strength::Address);
+        let stronger_gone_ms = removal.map(|gone| gone.game_at_ms).filter(|at_ms| *at_ms > 0);
+        is_news.then_some(Known::Listed { server, life_left_ms, asked, stronger_gone_ms })
     }
 
     /// The removals since then that this node has to tell of.
@@ -122,19 +146,26 @@ impl Registry {
     }
 
     fn merge_gone(&mut self, gone: &Gone, now: Now) -> Outcome {
-        let is_known = self.removal(gone.address, now).is_some_and(|known| known.at_ms >= gone.at_ms);
+        let covers = |known: &Gone| known.at_ms >= gone.at_ms && known.game_at_ms >= gone.game_at_ms;
+        let is_known = self.removal(gone.address, now).is_some_and(covers);
         if is_known || is_from_the_future(gone.at_ms, now) {
             return Outcome::Stale;
         }
         let gone = Gone { foreign: true, ..*gone };
         let Some((at, slot)) = self.slot_of(gone.address) else {
-            self.removals.add(gone);
+            self.removals.add(gone, now);
             return Outcome::Refreshed;
         };
-        if slot.listed && slot.proven_at_ms > gone.at_ms && !is_from_the_future(slot.proven_at_ms, now) {
-            let published_ms = slot.server.as_ref().map_or(0, |server| server.proven_at_ms);
-            if published_ms <= gone.at_ms {
+        if let Some(server) = slot.server.as_ref().filter(|_| slot.listed)
+            && !gone.ends(server.verified_by, slot.proven_at_ms)
+            && (gone.at_ms_for(server.verified_by) == 0 || !is_from_the_future(slot.proven_at_ms, now))
+        {
+            let is_weak = server.verified_by.strength() == Strength::Address;
+            if gone.ends(server.verified_by, server.proven_at_ms) {
                 self.say_it_is_proven(at);
+            }
+            if is_weak && gone.game_at_ms > 0 {
+                self.removals.add(gone, now);
             }
             return Outcome::Stale;
         }
@@ -144,7 +175,7 @@ impl Registry {
         } else if was_listed {
             self.mark(at);
         }
-        self.removals.add(gone);
+        self.removals.add(gone, now);
         if was_listed { Outcome::Changed } else { Outcome::Refreshed }
     }
 
@@ -154,11 +185,14 @@ impl Registry {
         if announce.life_ms == 0 {
             return Outcome::Refused(Refusal::Late);
         }
+        if let Some(at_ms) = listed.stronger_gone_ms {
+            self.merge_gone(&Gone { address, at_ms, game_at_ms: at_ms, quit: false, foreign: true }, now);
+        }
         let word = self.words.get(&address);
         if word.is_some_and(|word| word.game != announce.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
-        if self.removal(address, now).is_some_and(|gone| gone.at_ms >= announce.proven_at_ms) {
+        if self.removal(address, now).is_some_and(|gone| gone.ends(announce.proof, announce.proven_at_ms)) {
             return Outcome::Stale;
         }
         let end_ms = now.mono_ms + announce.life_ms;
@@ -181,7 +215,7 @@ impl Registry {
         server.last_seen_ms = listed.last_seen_ms;
         server.life_ms = whole_life_ms(listed, now);
         server.keys = announce.keys.clone();
-        self.removals.forget(address);
+        self.removals.forget(address, announce.proof);
         let at = self.insert(server, end_ms, announce.asked, true);
         self.queue_ask(at, now.mono_ms + self.spread_ms(at));
         Outcome::Added
@@ -201,11 +235,16 @@ impl Registry {
 
     fn merge_into(&mut self, at: u32, listed: &Listed<'_>, end_ms: u64, now: Now) -> Outcome {
         let announce = &listed.announce;
+        if self.is_held_against(at, announce.proof, now) {
+            return Outcome::Stale;
+        }
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
-        let same_game = server.game == announce.game;
+        let same_strength = server.verified_by.strength() == announce.proof.strength();
+        // Nothing of what was known stays where another game came, or a proof of another strength.
+        let same_game = server.game == announce.game && same_strength;
         // What is not listed was removed, and before this proof, or it has not been proven here at all.
-        let theirs_counts = !slot.listed || is_from_the_future(slot.proven_at_ms, now);
+        let theirs_counts = !slot.listed || !same_strength || is_from_the_future(slot.proven_at_ms, now);
         let newer_proof = theirs_counts || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, server.node);
         let newer_sign = newer_proof && !same_game || same_game && listed.last_seen_ms > server.last_seen_ms;
         if same_game {
@@ -249,8 +288,8 @@ impl Registry {
         if self.ends.tick_for(end_ms) < slot.end_tick {
             self.queue_end(at, end_ms);
         }
-        if !was_listed {
-            self.removals.forget(announce.address);
+        if !was_listed || !same_strength {
+            self.removals.forget(announce.address, announce.proof);
         }
         if newly_asked {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
@@ -258,6 +297,12 @@ impl Registry {
         self.mark(at);
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
     }
+}
+
+/// The removal of a server by this node.
+pub(super) fn gone(server: &Server, at_ms: u64, quit: bool) -> Gone {
+    let game_at_ms = if server.verified_by.strength() == Strength::Game { at_ms } else { 0 };
+    Gone { address: server.address, at_ms, game_at_ms, quit, foreign: false }
 }
 
 /// How long it is listed after its last heartbeat. Clocks differ by milliseconds, lives by seconds.
@@ -301,11 +346,23 @@ mod tests {
     fn told(port: u16, game: &'static str, proven_ms: u64) -> Change<'static> {
         let announce = announce(port, game, proven_ms);
         let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
-        Change::Merge(Box::new(Told::Listed(Listed { announce, node: 9, first_seen_ms, last_seen_ms })))
+        Change::Merge(Box::new(Told::Listed(Listed {
+            announce,
+            node: 9,
+            first_seen_ms,
+            last_seen_ms,
+            stronger_gone_ms: None,
+        })))
     }
 
     fn gone(port: u16, ms: u64, quit: bool) -> Change<'static> {
-        Change::Merge(Box::new(Told::Gone(Gone { address: address(port), at_ms: T + ms, quit, foreign: true })))
+        Change::Merge(Box::new(Told::Gone(Gone {
+            address: address(port),
+            at_ms: T + ms,
+            game_at_ms: T + ms,
+            quit,
+            foreign: true,
+        })))
     }
 
     fn registry() -> Registry {
@@ -405,12 +462,16 @@ mod tests {
         let mut removals = Removals::default();
         let there = Address::new([192, 0, 2, 2].into(), 1).unwrap();
         for at_ms in 0..=REMOVALS_MAX as u64 {
-            removals.add(Gone {
-                address: if at_ms == 0 { there } else { address(1) },
-                at_ms,
-                quit: true,
-                foreign: false,
-            });
+            removals.add(
+                Gone {
+                    address: if at_ms == 0 { there } else { address(1) },
+                    at_ms,
+                    game_at_ms: at_ms,
+                    quit: true,
+                    foreign: false,
+                },
+                at(0),
+            );
         }
         assert_eq!((removals.by_address.len(), removals.order.len()), (1, REMOVALS_MAX));
     }
@@ -442,7 +503,13 @@ mod tests {
         let seen = |first_seen_ms, proven_ms| {
             let announce = announce(1, "netpanzer", proven_ms);
             let last_seen_ms = announce.proven_at_ms;
-            Change::Merge(Box::new(Told::Listed(Listed { announce, node: 9, first_seen_ms, last_seen_ms })))
+            Change::Merge(Box::new(Told::Listed(Listed {
+                announce,
+                node: 9,
+                first_seen_ms,
+                last_seen_ms,
+                stronger_gone_ms: None,
+            })))
         };
         for [before, after] in [[T - 5_000, T - 9_000], [T - 9_000, T - 5_000]] {
             let mut registry = registry();

@@ -7,6 +7,7 @@ mod limits;
 pub mod merge;
 mod owners;
 mod restore;
+mod signs;
 pub mod view;
 mod wheel;
 
@@ -17,9 +18,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
-use crate::model::{
-    Address, Announce, Change, Facts, Game, Gone, HeartbeatKeys, MASTER, Now, OperatorWord, Proof, Server, round_trip,
-};
+use crate::model::{Address, Announce, Change, Facts, Game, Now, OperatorWord, Proof, Server, round_trip};
 use merge::Removals;
 use owners::Owners;
 pub use restore::Life;
@@ -72,6 +71,8 @@ pub enum Refusal {
     Late,
     /// It is not on the list, so there is nothing to renew.
     NotListed,
+    /// A server with a stronger proof is listed at this address.
+    StrongerProof,
 }
 
 /// An entry's changed state since the last drain: the slot, and what is listed there now.
@@ -322,7 +323,7 @@ impl Registry {
         server.life_ms = whole_life(announce.life_ms);
         server.keys = announce.keys.clone();
         server.node = self.node;
-        self.removals.forget(announce.address);
+        self.removals.forget(announce.address, announce.proof);
         let at = self.insert(server, end_ms, announce.asked, true);
         if announce.asked {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
@@ -330,13 +331,26 @@ impl Registry {
         Outcome::Added
     }
 
+    /// Whether a server lives at this slot that was proven by something stronger. It lives while it is listed: one that
+    /// no longer answers has lost its place.
+    fn is_held_against(&self, at: u32, proof: Proof, now: Now) -> bool {
+        let Some(slot) = self.slots.get(at as usize) else { return false };
+        slot.server.as_ref().is_some_and(|server| proof.is_weaker_than(server.verified_by))
+            && slot.listed
+            && (slot.end_ms > now.mono_ms || self.is_named(slot.address))
+    }
+
     fn renew(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
+        if self.is_held_against(at, announce.proof, now) {
+            return Outcome::Refused(Refusal::StrongerProof);
+        }
         let node = self.node;
         let asked = announce.asked || self.is_named(announce.address);
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
-        let is_newer = slot.listed && !is_from_the_future(slot.proven_at_ms, now);
-        if is_newer && announce.proven_at_ms <= slot.proven_at_ms {
+        let same_strength = server.verified_by.strength() == announce.proof.strength();
+        let is_comparable = slot.listed && same_strength && !is_from_the_future(slot.proven_at_ms, now);
+        if is_comparable && announce.proven_at_ms <= slot.proven_at_ms {
             return Outcome::Stale;
         }
         slot.end_ms = end_ms;
@@ -352,8 +366,8 @@ impl Registry {
             && server.verified_by == announce.proof
             && server.keys == announce.keys
             && server.says(&announce.facts);
-        if !slot.listed {
-            self.removals.forget(announce.address);
+        if !slot.listed || !same_strength {
+            self.removals.forget(announce.address, announce.proof);
         }
         slot.listed = true;
         let published_age_ms = announce.proven_at_ms.abs_diff(server.proven_at_ms);
@@ -382,100 +396,6 @@ impl Registry {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
         }
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
-    }
-
-    fn heartbeat(
-        &mut self,
-        address: Address,
-        game: &Game,
-        life_ms: u64,
-        keys: &Arc<HeartbeatKeys>,
-        now: Now,
-    ) -> Outcome {
-        let not_listed = Outcome::Refused(Refusal::NotListed);
-        let Some((at, slot)) = self.slot_of(address) else { return not_listed };
-        // Where nothing but a connection has proven it, it was listed by another configuration.
-        let is_proven = |server: &Server| server.game == *game && server.verified_by != Proof::Connection;
-        let Some(server) = slot.server.as_mut().filter(|server| slot.listed && is_proven(server)) else {
-            return not_listed;
-        };
-        let end_ms = now.mono_ms + life_ms;
-        slot.end_ms = end_ms;
-        let end_tick = slot.end_tick;
-        let unchanged = server.keys.as_ref() == Some(keys);
-        let published_age_ms = now.unix_ms.abs_diff(server.last_seen_ms);
-        let is_same_life = is_same_life(server, life_ms);
-        if !unchanged || !is_same_life || published_age_ms >= life_ms / REPUBLISH_PART {
-            let (keys, life_ms) = (Some(keys.clone()), whole_life(life_ms));
-            let last_seen_ms = now.unix_ms;
-            *server = Arc::new(Server { keys, last_seen_ms, life_ms, foreign: false, ..Server::clone(server) });
-            self.mark(at);
-        }
-        if self.ends.tick_for(end_ms) < end_tick {
-            self.queue_end(at, end_ms);
-        }
-        if unchanged { Outcome::Refreshed } else { Outcome::Changed }
-    }
-
-    fn answer(&mut self, address: Address, game: &Game, rtt_us: u32, facts: Option<&Facts<'_>>, now: Now) -> Outcome {
-        let (republish_ms, node) = (self.settings.ask_every_ms, self.node);
-        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
-        let Some(server) = slot.server.as_mut().filter(|server| server.game == *game) else { return Outcome::Stale };
-        let was_listed = std::mem::replace(&mut slot.listed, true);
-        slot.misses = 0;
-        slot.proven_at_ms = now.unix_ms;
-        let says_new = facts.filter(|facts| !server.says(facts));
-        let unchanged = was_listed && says_new.is_none() && server.verified_by == Proof::Query;
-        let published_age_ms = now.unix_ms.abs_diff(server.proven_at_ms);
-        if !unchanged || published_age_ms >= republish_ms {
-            let said = says_new.map_or_else(|| Server::clone(server), |facts| server.with_facts(facts));
-            let proven_at_ms = now.unix_ms;
-            let (verified_by, rtt_us) = (Proof::Query, Some(round_trip(rtt_us)));
-            *server = Arc::new(Server { verified_by, foreign: false, node, proven_at_ms, rtt_us, ..said });
-            self.mark(at);
-        }
-        if !was_listed {
-            self.removals.forget(address);
-        }
-        if unchanged { Outcome::Refreshed } else { Outcome::Changed }
-    }
-
-    fn miss(&mut self, address: Address, game: &Game, now: Now) -> Outcome {
-        let misses_max = self.settings.misses_max;
-        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
-        if !slot.server.as_ref().is_some_and(|server| server.game == *game) {
-            return Outcome::Stale;
-        }
-        slot.misses = slot.misses.saturating_add(1);
-        if slot.listed && slot.misses >= misses_max {
-            slot.listed = false;
-            self.mark(at);
-            self.removals.add(Gone { address, at_ms: now.unix_ms, quit: false, foreign: false });
-            return Outcome::Changed;
-        }
-        Outcome::Refreshed
-    }
-
-    fn quit(&mut self, address: Address, master: bool, now: Now) -> Outcome {
-        let is_named = self.is_named(address);
-        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
-        let Some(server) = &mut slot.server else { return Outcome::Stale };
-        if server.keys.is_none() || (server.game.name() == MASTER) != master {
-            return Outcome::Stale;
-        }
-        let was_listed = std::mem::replace(&mut slot.listed, false);
-        if is_named {
-            // The operator wants it listed while it answers: now is the time to see.
-            *server = Arc::new(Server { keys: None, ..Server::clone(server) });
-            self.mark(at);
-            self.queue_ask(at, now.mono_ms);
-        } else {
-            self.remove(at);
-        }
-        if !master {
-            self.removals.add(Gone { address, at_ms: now.unix_ms, quit: true, foreign: false });
-        }
-        if was_listed { Outcome::Changed } else { Outcome::Refreshed }
     }
 
     /// Whether the operator names a server there, to be asked, and listed while it answers.

@@ -52,15 +52,21 @@ impl Registry {
         let word = word.map(|word| word.word).unwrap_or_default();
         let server = Server { word, ..Server::clone(server) };
         let (end_ms, asked) = (now.mono_ms + left_ms, server.verified_by == Proof::Query);
+        let is_weaker = |known: &Arc<Server>| known.verified_by.is_weaker_than(server.verified_by);
         match self.slot_of(server.address) {
-            Some((_, slot)) if slot.listed => return Outcome::Stale,
-            // The operator's word has made a place for it, where it is asked already.
+            Some((_, slot)) if slot.listed && !slot.server.as_ref().is_some_and(is_weaker) => return Outcome::Stale,
+            // The operator's word has made a place for it, where it is asked already; or a weaker proof was faster.
             Some((at, slot)) => {
                 slot.proven_at_ms = server.proven_at_ms;
                 slot.server = Some(Arc::new(server));
                 (slot.end_ms, slot.listed) = (end_ms, true);
+                let newly_asked = asked && !slot.asked;
+                slot.asked |= asked;
                 self.queue_end(at, end_ms);
                 self.mark(at);
+                if newly_asked {
+                    self.queue_ask(at, now.mono_ms + ask_in_ms);
+                }
             }
             None => {
                 if !is_named && let Err(refusal) = self.make_room_for(server.address.ip()) {

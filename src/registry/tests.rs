@@ -1,5 +1,7 @@
 //! The registry against a simple model of it, and its rules one by one.
 
+mod strength;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use proptest::prelude::*;
 
 use super::view::{Delta, Publisher};
 use super::*;
-use crate::model::{Facts, Game, Proof, Word};
+use crate::model::{Facts, Game, HeartbeatKeys, Proof, Word};
 use crate::prefix::{Networks, Prefix};
 
 const T: u64 = 1_760_000_000_000;
@@ -379,7 +381,10 @@ fn a_quit_of_what_the_operator_names_is_looked_into() {
     assert!(registry.listed(server).is_some(), "it was there all the time");
     assert_eq!(registry.apply(&Change::Quit { address: server, master: false }, at(16_400)), Outcome::Stale, "once");
 
-    // Also when nothing but a connection had proven it.
+    // Also when nothing but a connection had proven it, because it no longer answered.
+    for _ in 0..3 {
+        registry.apply(&miss(server), at(16_500));
+    }
     let Change::Announce(connected) = asked(server, 17_000) else { unreachable!() };
     registry.apply(&Change::Announce(Announce { proof: Proof::Connection, asked: false, ..connected }), at(17_000));
     registry.apply(&Change::Quit { address: server, master: false }, at(17_100));

@@ -112,6 +112,9 @@ struct WireVersion {
 struct WireGone {
     at: u64,
     quit: bool,
+    /// Up to when proofs of the game are over, where that is not `at`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    game_at: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -124,6 +127,8 @@ struct WireListed<'a> {
     first: u64,
     left: u64,
     asked: bool,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    stronger_gone: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     rtt_us: Option<u32>,
     #[serde(skip_serializing_if = "str::is_empty", default)]
@@ -176,8 +181,15 @@ struct WirePlayer<'a> {
 pub fn encode(by: &str, put_ms: u64, known: &Known, offset: Offset) -> Vec<u8> {
     let mut wire = Wire { v: VERSION, by: by.into(), put: offset.to_store(put_ms), listed: None, gone: None };
     match known {
-        Known::Gone(gone) => wire.gone = Some(WireGone { at: offset.to_store(gone.at_ms), quit: gone.quit }),
-        Known::Listed { server, life_left_ms, asked } => {
+        Known::Gone(gone) => {
+            let game_at = match gone.game_at_ms {
+                at_ms if at_ms == gone.at_ms => None,
+                0 => Some(0),
+                at_ms => Some(offset.to_store(at_ms)),
+            };
+            wire.gone = Some(WireGone { at: offset.to_store(gone.at_ms), quit: gone.quit, game_at });
+        }
+        Known::Listed { server, life_left_ms, asked, stronger_gone_ms } => {
             wire.listed = Some(WireListed {
                 game: server.game.name().into(),
                 proof: server.verified_by.name().into(),
@@ -187,6 +199,7 @@ pub fn encode(by: &str, put_ms: u64, known: &Known, offset: Offset) -> Vec<u8> {
                 first: offset.to_store(server.first_seen_ms),
                 left: *life_left_ms,
                 asked: *asked,
+                stronger_gone: stronger_gone_ms.map(|at_ms| offset.to_store(at_ms)),
                 rtt_us: server.rtt_us.map(NonZeroU32::get),
                 name: server.texts.name().into(),
                 mode: server.texts.mode().into(),
@@ -268,7 +281,10 @@ pub fn decode(address: Address, value: &[u8], games: &mut Games) -> Result<Recor
     };
     let told = match (wire.listed, wire.gone) {
         (Some(listed), None) => Told::Listed(read_listed(address, listed, games).ok_or(RecordError::Malformed)?),
-        (None, Some(WireGone { at, quit })) => Told::Gone(Gone { address, at_ms: at, quit, foreign: true }),
+        (None, Some(WireGone { at, quit, game_at })) => {
+            let game_at_ms = game_at.unwrap_or(at).min(at);
+            Told::Gone(Gone { address, at_ms: at, game_at_ms, quit, foreign: true })
+        }
         _ => return Err(RecordError::Malformed),
     };
     Ok(Record { by: cleaned(&wire.by, 64).into_string(), put_ms: wire.put, told })
@@ -286,6 +302,7 @@ fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Opt
         node: wire.node,
         first_seen_ms: wire.first,
         last_seen_ms: wire.seen,
+        stronger_gone_ms: wire.stronger_gone,
         announce: Announce {
             address,
             game: games.game(&game),
@@ -359,10 +376,14 @@ impl Record {
         let here = |ms: u64| offset.to_here(ms.saturating_sub(ahead_ms.unwrap_or(0)));
         let mut told = self.told;
         match &mut told {
-            Told::Gone(gone) => gone.at_ms = here(gone.at_ms),
+            Told::Gone(gone) => {
+                gone.at_ms = here(gone.at_ms);
+                gone.game_at_ms = if gone.game_at_ms == 0 { 0 } else { here(gone.game_at_ms) };
+            }
             Told::Listed(listed) => {
                 listed.first_seen_ms = here(listed.first_seen_ms);
                 listed.last_seen_ms = here(listed.last_seen_ms);
+                listed.stronger_gone_ms = listed.stronger_gone_ms.map(here);
                 let announce = &mut listed.announce;
                 announce.proven_at_ms = here(announce.proven_at_ms);
                 let since_put_ms = now.unix_ms.saturating_sub(here(self.put_ms));
@@ -405,7 +426,7 @@ mod tests {
     }
 
     fn known(server: Server) -> Known {
-        Known::Listed { server: Arc::new(server), life_left_ms: 60_000, asked: true }
+        Known::Listed { server: Arc::new(server), life_left_ms: 60_000, asked: true, stronger_gone_ms: None }
     }
 
     fn read(value: &[u8]) -> Result<Record, RecordError> {
@@ -448,7 +469,7 @@ mod tests {
         let record = read(&value).unwrap();
         assert_eq!(record.by, "a");
         let (told, ahead_ms) = record.settle(T, NONE, NOW);
-        let Listed { announce, node, first_seen_ms, last_seen_ms } = listed(told);
+        let Listed { announce, node, first_seen_ms, last_seen_ms, .. } = listed(told);
         assert_eq!(ahead_ms, None);
         assert_eq!((node, first_seen_ms, last_seen_ms), (77, T - 9_000, T - 1_000));
         assert_eq!((announce.life_ms, announce.asked, announce.rtt_us), (60_000, true, Some(25_000)));
@@ -460,7 +481,7 @@ mod tests {
     #[test]
     fn a_removal_comes_back_as_it_was() {
         let address = "203.0.113.5:7".parse().unwrap();
-        let gone = Gone { address, at_ms: T - 5, quit: true, foreign: false };
+        let gone = Gone { address, at_ms: T - 5, game_at_ms: T - 5, quit: true, foreign: false };
         let value = encode("a", T, &Known::Gone(gone), NONE);
         let (told, _) = read(&value).unwrap().settle(T, NONE, NOW);
         assert!(matches!(told, Told::Gone(Gone { at_ms, quit: true, foreign: true, .. }) if at_ms == T - 5));

@@ -1,10 +1,11 @@
 //! Several registries and one store, in made-up time, with everything that goes wrong: puts that are lost, doubled and
 //! late, readers that are behind, clocks that are off, nodes that restart with nothing. The invariants:
 //!
-//! 1. The same records in any order, however often, give the same list.
+//! 1. The same records in any order, however often, give the same list. (A weaker proof is not kept while a stronger one
+//!    lives, so it counts when it is put again, as the node that has it does.)
 //! 2. Nothing is listed beyond its life, by more than two clocks may differ and a tick.
 //! 3. Nothing proven is lost: what was proven at a node that lives, and has neither ended nor quit since, is listed there
-//!    at every moment.
+//!    at every moment. Weaker proofs at the same address change nothing about that.
 //! 4. When nothing happens any more and everything has arrived, all nodes list the same, each with its newest proof, and
 //!    so does a node that starts from the store alone. (In the last quarter of a life they may differ: a sign of life
 //!    that says nothing new is told only after a quarter.)
@@ -18,7 +19,7 @@ use super::clock::{self, Offset, SKEW_MAX_MS};
 use super::outbox::{Held, Outbox, worth_putting};
 use super::record::{self, Games, node_id, node_tag};
 use super::share::Share;
-use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, SharedTime, Told};
+use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, Server, SharedTime, Told};
 use crate::registry::view::{Publisher, View};
 use crate::registry::{Outcome, Registry, Settings};
 
@@ -181,7 +182,7 @@ fn announce(port: u64, players: u64, now: Now) -> Change<'static> {
     Change::Announce(Announce {
         address: address(port),
         game: game(port),
-        proof: Proof::Cookie,
+        proof: if keys.is_some() { Proof::Query } else { Proof::Cookie },
         proven_at_ms: now.unix_ms,
         life_ms: LIFE_MS,
         asked: false,
@@ -191,12 +192,21 @@ fn announce(port: u64, players: u64, now: Now) -> Change<'static> {
     })
 }
 
+/// Another game at the same address, for which only its connection speaks.
+fn connect(port: u64, players: u64, now: Now) -> Change<'static> {
+    let Change::Announce(announce) = announce(port, players, now) else { unreachable!() };
+    let keys = Some(HeartbeatKeys::of("other", address(port)).into());
+    Change::Announce(Announce { game: Game::Known("other"), proof: Proof::Connection, keys, ..announce })
+}
+
 /// The truth about one address: when it was last proven, prolonged or removed, in the store's time, and where.
 #[derive(Clone, Copy, Default)]
 struct Truth {
     proven_ms: u64,
     alive_ms: u64,
     removed_ms: u64,
+    /// When another game was there, proven by its connection alone.
+    connected_ms: u64,
     /// Where it was proven, and where it was heard of.
     at_node: usize,
     alive_at: usize,
@@ -223,7 +233,7 @@ impl World {
     /// Something happens at a door.
     fn happen(&mut self) {
         let (at, port, players) = (self.dice.below(3) as usize, self.dice.below(PORTS), self.dice.below(3));
-        let what = self.dice.below(12);
+        let what = self.dice.below(14);
         let now = self.nodes[at].now(self.ms);
         let registry = &mut self.nodes[at].registry;
         let truth = self.truth.entry(port).or_default();
@@ -233,6 +243,7 @@ impl World {
             8 => Change::Quit { address, master: false },
             9 => Change::Miss { address, game },
             10 => Change::Answer { address, game, rtt_us: 5, facts: None },
+            12.. => connect(port, players, now),
             _ => Change::Heartbeat {
                 address,
                 game,
@@ -240,6 +251,7 @@ impl World {
                 keys: HeartbeatKeys::of("netpanzer", address).into(),
             },
         };
+        let was_weak = registry.listed(address).is_some_and(|server| server.verified_by == Proof::Connection);
         let outcome = registry.apply(&change, now);
         if !matches!(outcome, Outcome::Added | Outcome::Changed | Outcome::Refreshed) {
             return;
@@ -247,7 +259,9 @@ impl World {
         let ms = T + self.ms;
         match what {
             0..8 => *truth = Truth { proven_ms: ms, alive_ms: ms, at_node: at, alive_at: at, ..*truth },
+            8 | 9 if was_weak => {}
             8 | 9 => truth.removed_ms = ms,
+            12.. => truth.connected_ms = ms,
             10 => (truth.proven_ms, truth.at_node) = (ms, at),
             _ => (truth.alive_ms, truth.alive_at) = (ms, at),
         }
@@ -287,6 +301,7 @@ impl World {
         // What it alone knew is lost with it.
         for truth in self.truth.values_mut().filter(|truth| truth.at_node == at || truth.alive_at == at) {
             truth.proven_ms = 0;
+            truth.alive_at = NAMES.len();
         }
         self.nodes[at] = Node::new(name, ahead_ms, &self.store, self.ms);
     }
@@ -295,7 +310,9 @@ impl World {
         for node in &self.nodes {
             for server in &node.view.servers {
                 let port = u64::from(server.address.port()) - 1;
-                let alive_ms = self.truth.get(&port).map_or(0, |truth| truth.alive_ms);
+                let truth = self.truth.get(&port).copied().unwrap_or_default();
+                let is_weak = server.verified_by == Proof::Connection;
+                let alive_ms = if is_weak { truth.connected_ms } else { truth.alive_ms };
                 // Two clocks may each be off by the skew, unnoticed.
                 let latest_ms = alive_ms + LIFE_MS + 2 * SKEW_MAX_MS + 2 * TICK_MS;
                 assert!(T + self.ms <= latest_ms, "{} lists {} after its end", node.name, server.address);
@@ -309,7 +326,8 @@ impl World {
             // A removal elsewhere, by a clock that is ahead, may take a proof of the same moments with it.
             if still && truth.at_node == truth.alive_at && truth.proven_ms > truth.removed_ms + 2 * SKEW_MAX_MS {
                 let node = &self.nodes[truth.at_node];
-                let listed = node.view.servers.iter().any(|server| server.address == address(*port));
+                let is_it = |server: &Server| server.address == address(*port) && server.game == game(*port);
+                let listed = node.view.servers.iter().any(|server| is_it(server));
                 assert!(listed, "{} lost {} at {}", node.name, address(*port), self.ms);
             }
         }
@@ -318,7 +336,9 @@ impl World {
     /// Whether a server's life is not in its last quarter.
     fn is_certain(&self, address: Address) -> bool {
         let truth = self.truth.get(&(u64::from(address.port()) - 1)).copied().unwrap_or_default();
-        truth.alive_ms + LIFE_MS * 3 / 4 > T + self.ms + 2 * SKEW_MAX_MS
+        let age_ms = |seen_ms: u64| T + self.ms + 2 * SKEW_MAX_MS - seen_ms;
+        let is_certain = |seen_ms: u64| !(LIFE_MS * 3 / 4..LIFE_MS * 2).contains(&age_ms(seen_ms));
+        is_certain(truth.alive_ms) && is_certain(truth.connected_ms)
     }
 
     fn list(&self, node: &Node) -> Vec<(Address, String, Option<u16>, u64)> {
@@ -371,7 +391,7 @@ fn nothing_is_lost_nothing_stays_too_long_and_all_agree_in_the_end() {
 }
 
 /// Records of several nodes, as their registries would tell them.
-fn some_records(dice: &mut Dice) -> Vec<Told<'static>> {
+fn some_records(dice: &mut Dice, of_both_strengths: bool) -> Vec<Told<'static>> {
     let mut games = Games::default();
     let mut records = Vec::new();
     assert_eq!(NAMES.map(node_tag).into_iter().collect::<BTreeSet<_>>().len(), 3);
@@ -383,11 +403,19 @@ fn some_records(dice: &mut Dice) -> Vec<Told<'static>> {
         let mut registry = Registry::new(SETTINGS, now);
         registry.set_node(node_tag(name));
         let port = dice.below(2) * 2 + 1; // the games that may quit
-        registry.apply(&announce(port, dice.below(5), now), now);
+        let weak = of_both_strengths && dice.once_in(3);
+        let change = if weak { connect } else { announce };
+        registry.apply(&change(port, dice.below(5), now), now);
         if dice.once_in(4) {
             let quit = Change::Quit { address: address(port), master: false };
-            let miss = Change::Miss { address: address(port), game: game(port) };
+            let miss =
+                Change::Miss { address: address(port), game: if weak { Game::Known("other") } else { game(port) } };
             registry.apply(if dice.once_in(2) { &quit } else { &miss }, now);
+            if of_both_strengths && dice.once_in(2) {
+                // Its place is taken by what could not have it before.
+                let now = Now { mono_ms: ms + 1_000, unix_ms: T + ms + 1_000 };
+                registry.apply(&connect(port, dice.below(5), now), now);
+            }
         }
         let known = registry.known(address(port), now).unwrap();
         let value = record::encode(name, now.unix_ms, &known, Offset::default());
@@ -401,23 +429,28 @@ fn some_records(dice: &mut Dice) -> Vec<Told<'static>> {
 #[test]
 fn the_same_records_in_any_order_give_the_same_list() {
     let now = Now { mono_ms: 30_000, unix_ms: T + 30_000 };
-    for seed in 0..300 {
+    for seed in 0..400 {
         let mut dice = Dice(seed, 0);
-        let records = some_records(&mut dice);
+        let of_both_strengths = seed % 2 == 1;
+        let records = some_records(&mut dice, of_both_strengths);
         let mut expected = None;
         for order in 0..8 {
             let mut registry = Registry::new(SETTINGS, now);
-            let mut left = records.clone();
-            left.extend(records.iter().take(order).cloned()); // some come twice
-            while !left.is_empty() {
-                let at = dice.below(left.len() as u64) as usize;
-                registry.apply(&Change::Merge(Box::new(left.swap_remove(at))), now);
+            let rounds = if of_both_strengths { 2 } else { 1 };
+            for _ in 0..rounds {
+                let mut left = records.clone();
+                left.extend(records.iter().take(order).cloned()); // some come twice
+                while !left.is_empty() {
+                    let at = dice.below(left.len() as u64) as usize;
+                    registry.apply(&Change::Merge(Box::new(left.swap_remove(at))), now);
+                }
             }
             let list: Vec<_> = (0..PORTS)
                 .filter_map(|port| registry.record(address(port), now).filter(|record| record.listed))
                 .map(|record| {
                     let server = record.server;
-                    (server.address, server.players_current, server.proven_at_ms, server.node, record.life_left_ms)
+                    let proof = (server.verified_by, server.proven_at_ms, server.node);
+                    (server.address, server.players_current, proof, record.life_left_ms)
                 })
                 .collect();
             let first = expected.get_or_insert_with(|| list.clone());

@@ -169,6 +169,11 @@ fn unknown(site: &Site, game: &str, address: Address, notes: &[Note]) -> (String
              network in guard.exempt, or the server in the configuration."
                 .into(),
         ),
+        What::Refused(Refusal::StrongerProof) => Some(
+            "Two servers announce the same address and port. If both are yours, stop the other one or give one of them \
+             another port; the place is free when the other no longer answers."
+                .into(),
+        ),
         What::Refused(_) | What::Banned => Some("Ask the operator of this master.".into()),
         What::Dropped(Drop::Cookie(_)) => Some(
             "A cookie came back from another address or port than it was sent to, or too late. NAT does that.".into(),
@@ -233,6 +238,11 @@ fn words(site: &Site, note: &Note) -> String {
             Refusal::OtherGameConfigured => "It was refused: the operator names another game at its address.".into(),
             Refusal::Late => "Its proof came too late.".into(),
             Refusal::NotListed => "It is not listed.".into(),
+            Refusal::StrongerProof => {
+                "It was refused: another server is listed at its address and port, with a stronger proof than a \
+                 connection."
+                    .into()
+            }
         },
         What::Dropped(reason) => match reason {
             Drop::TooShort | Drop::UnknownMagic => "Something came that is no message of the game.".into(),

@@ -35,6 +35,25 @@ fn iceball_servers_are_announced_through_iceballs_own_protocol_only() {
 }
 
 #[test]
+fn a_connection_cannot_take_the_place_of_what_a_cookie_proved() {
+    let server = Server::start(&["iceball.life=3s"]);
+    Game::new(server.address("iceball.listen")).announce(&announcement(b"real", 20737, 3));
+    let row = until("the real one", || server.listed().pop());
+    let refused = say(&server, r"\heartbeat\gamename\other\port\20737\final\");
+    let reason = "another server at your address and port has proven itself by more than a connection";
+    assert_eq!(refused, format!(r"\error\{reason}\final\"));
+    assert_eq!(server.listed(), [row]);
+    let doctor = server.json("/api/v1/check?game=other&address=127.0.0.1:20737");
+    assert!(doctor["summary"].as_str().unwrap().contains("with a stronger proof than a connection"), "{doctor}");
+    assert!(doctor["advice"].as_str().unwrap().contains("Two servers announce the same address and port"), "{doctor}");
+    // When its life is over, the place is free.
+    until("the other game", || {
+        (say(&server, r"\heartbeat\gamename\other\port\20737\final\") == r"\final\").then_some(())
+    });
+    assert!(server.listed().is_empty());
+}
+
+#[test]
 fn every_game_has_its_own_life_through_every_channel() {
     let server = Server::start(&[]);
     let port = crate::bloodmasters::game();

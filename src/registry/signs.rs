@@ -1,0 +1,112 @@
+//! What is heard of a server that is known: heartbeats, answers to our questions, misses, and that it quits.
+
+use std::sync::Arc;
+
+use super::merge::gone;
+use super::{Outcome, REPUBLISH_PART, Refusal, Registry, is_same_life, whole_life};
+use crate::model::{Address, Facts, Game, HeartbeatKeys, MASTER, Now, Proof, Server, round_trip};
+
+impl Registry {
+    pub(super) fn heartbeat(
+        &mut self,
+        address: Address,
+        game: &Game,
+        life_ms: u64,
+        keys: &Arc<HeartbeatKeys>,
+        now: Now,
+    ) -> Outcome {
+        let not_listed = Outcome::Refused(Refusal::NotListed);
+        let Some((at, slot)) = self.slot_of(address) else { return not_listed };
+        // Its answers to our questions are the proof; without them a heartbeat is only another connection. And a server
+        // that proved itself with a cookie does not live by heartbeats.
+        let is_proven = |server: &Server| server.game == *game && server.verified_by == Proof::Query;
+        let Some(server) = slot.server.as_mut().filter(|server| slot.listed && is_proven(server)) else {
+            return not_listed;
+        };
+        let end_ms = now.mono_ms + life_ms;
+        slot.end_ms = end_ms;
+        let end_tick = slot.end_tick;
+        let unchanged = server.keys.as_ref() == Some(keys);
+        let published_age_ms = now.unix_ms.abs_diff(server.last_seen_ms);
+        let is_same_life = is_same_life(server, life_ms);
+        if !unchanged || !is_same_life || published_age_ms >= life_ms / REPUBLISH_PART {
+            let (keys, life_ms) = (Some(keys.clone()), whole_life(life_ms));
+            let last_seen_ms = now.unix_ms;
+            *server = Arc::new(Server { keys, last_seen_ms, life_ms, foreign: false, ..Server::clone(server) });
+            self.mark(at);
+        }
+        if self.ends.tick_for(end_ms) < end_tick {
+            self.queue_end(at, end_ms);
+        }
+        if unchanged { Outcome::Refreshed } else { Outcome::Changed }
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        address: Address,
+        game: &Game,
+        rtt_us: u32,
+        facts: Option<&Facts<'_>>,
+        now: Now,
+    ) -> Outcome {
+        let (republish_ms, node) = (self.settings.ask_every_ms, self.node);
+        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
+        let Some(server) = slot.server.as_mut().filter(|server| server.game == *game) else { return Outcome::Stale };
+        let was_listed = std::mem::replace(&mut slot.listed, true);
+        slot.misses = 0;
+        slot.proven_at_ms = now.unix_ms;
+        let says_new = facts.filter(|facts| !server.says(facts));
+        let unchanged = was_listed && says_new.is_none() && server.verified_by == Proof::Query;
+        let published_age_ms = now.unix_ms.abs_diff(server.proven_at_ms);
+        if !unchanged || published_age_ms >= republish_ms {
+            let said = says_new.map_or_else(|| Server::clone(server), |facts| server.with_facts(facts));
+            let proven_at_ms = now.unix_ms;
+            let (verified_by, rtt_us) = (Proof::Query, Some(round_trip(rtt_us)));
+            *server = Arc::new(Server { verified_by, foreign: false, node, proven_at_ms, rtt_us, ..said });
+            self.mark(at);
+        }
+        if !was_listed {
+            self.removals.forget(address, Proof::Query);
+        }
+        if unchanged { Outcome::Refreshed } else { Outcome::Changed }
+    }
+
+    pub(super) fn miss(&mut self, address: Address, game: &Game, now: Now) -> Outcome {
+        let misses_max = self.settings.misses_max;
+        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
+        let Some(server) = slot.server.as_ref().filter(|server| server.game == *game) else { return Outcome::Stale };
+        slot.misses = slot.misses.saturating_add(1);
+        if slot.listed && slot.misses >= misses_max {
+            slot.listed = false;
+            let gone = gone(server, now.unix_ms, false);
+            self.mark(at);
+            self.removals.add(gone, now);
+            return Outcome::Changed;
+        }
+        Outcome::Refreshed
+    }
+
+    pub(super) fn quit(&mut self, address: Address, master: bool, now: Now) -> Outcome {
+        let is_named = self.is_named(address);
+        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
+        let Some(server) = &mut slot.server else { return Outcome::Stale };
+        let came_by_heartbeat = server.keys.is_some() && server.verified_by != Proof::Cookie;
+        if !came_by_heartbeat || (server.game.name() == MASTER) != master {
+            return Outcome::Stale;
+        }
+        let gone = gone(server, now.unix_ms, true);
+        let was_listed = std::mem::replace(&mut slot.listed, false);
+        if is_named {
+            // The operator wants it listed while it answers: now is the time to see.
+            *server = Arc::new(Server { keys: None, ..Server::clone(server) });
+            self.mark(at);
+            self.queue_ask(at, now.mono_ms);
+        } else {
+            self.remove(at);
+        }
+        if !master {
+            self.removals.add(gone, now);
+        }
+        if was_listed { Outcome::Changed } else { Outcome::Refreshed }
+    }
+}

@@ -1,0 +1,207 @@
+//! A weaker proof never replaces, edits, prolongs or ends a stronger one that lives.
+
+use super::*;
+use crate::model::{Gone, Listed, Told};
+
+fn connected(address: Address, game: &'static str, ms: u64) -> Announce<'static> {
+    Announce {
+        address,
+        game: Game::Known(game),
+        proof: Proof::Connection,
+        proven_at_ms: T + ms,
+        life_ms: 720_000,
+        asked: false,
+        rtt_us: None,
+        keys: Some(keys("1")),
+        facts: Facts::default(),
+    }
+}
+
+fn told(announce: Announce<'static>, stronger_gone_ms: Option<u64>) -> Change<'static> {
+    let (first_seen_ms, last_seen_ms) = (announce.proven_at_ms, announce.proven_at_ms);
+    let listed = Listed { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms };
+    Change::Merge(Box::new(Told::Listed(listed)))
+}
+
+fn told_gone(address: Address, ms: u64, game_ms: Option<u64>, quit: bool) -> Change<'static> {
+    let game_at_ms = game_ms.map_or(0, |ms| T + ms);
+    Change::Merge(Box::new(Told::Gone(Gone { address, at_ms: T + ms, game_at_ms, quit, foreign: true })))
+}
+
+fn restored(proof: Proof, game: &'static str, ms: u64) -> Change<'static> {
+    let mut server = Server::new(address(1, 1), Game::Known(game), proof, T + ms, &Facts::default());
+    server.life_ms = 720_000;
+    Change::Restore { server: Arc::new(server), ends_at_ms: T + ms + 720_000, ask_in_ms: 0 }
+}
+
+const REFUSED: Outcome = Outcome::Refused(Refusal::StrongerProof);
+
+#[test]
+fn a_connection_neither_blanks_nor_prolongs_nor_ends_what_a_cookie_proved() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 20737);
+    registry.apply(&announce(server, 0, 7), at(0));
+    let before = only(&mut registry);
+    for game in ["iceball", "other"] {
+        assert_eq!(registry.apply(&Change::Announce(connected(server, game, 1_000)), at(1_000)), REFUSED);
+    }
+    assert_eq!(registry.apply(&heartbeat(server, "1"), at(1_000)), Outcome::Refused(Refusal::NotListed));
+    assert_eq!(registry.apply(&Change::Quit { address: server, master: false }, at(1_000)), Outcome::Stale);
+    assert_eq!(registry.apply(&told(connected(server, "other", 2_000), None), at(2_000)), Outcome::Stale);
+    assert_eq!(registry.apply(&told_gone(server, 2_000, None, true), at(2_000)), Outcome::Stale);
+    assert!(!registry.is_dirty());
+    assert!(Arc::ptr_eq(registry.listed(server).unwrap(), &before));
+    // Its life ends when it always did. From then on, even before it is expired, its place is free.
+    assert_eq!(registry.apply(&Change::Announce(connected(server, "other", 119_999)), at(119_999)), REFUSED);
+    assert_eq!(registry.apply(&Change::Announce(connected(server, "other", 120_000)), at(120_000)), Outcome::Changed);
+}
+
+#[test]
+fn a_server_that_no_longer_answers_holds_its_place_no_longer() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    registry.apply(&asked(server, 0), at(0));
+    assert_eq!(registry.apply(&Change::Announce(connected(server, "other", 10)), at(10)), REFUSED);
+    for _ in 0..3 {
+        registry.apply(&miss(server), at(90_000));
+    }
+    assert_eq!(registry.apply(&Change::Announce(connected(server, "other", 95_000)), at(95_000)), Outcome::Changed);
+    // Other nodes learn with it that the stronger one is over, and an older copy of that one brings nothing back.
+    let known = registry.known(server, at(95_000));
+    let Some(merge::Known::Listed { stronger_gone_ms, .. }) = known else { panic!("{known:?}") };
+    assert_eq!(stronger_gone_ms, Some(T + 90_000));
+    let Change::Announce(old) = asked(server, 80_000) else { unreachable!() };
+    assert_eq!(registry.apply(&told(old, None), at(96_000)), Outcome::Stale);
+    assert_eq!(registry.listed(server).unwrap().game.name(), "other");
+
+    let mut elsewhere = Registry::new(SETTINGS, at(0));
+    elsewhere.apply(&asked(server, 80_000), at(80_000));
+    let newer = told(connected(server, "other", 95_000), stronger_gone_ms);
+    assert_eq!(elsewhere.apply(&newer, at(96_000)), Outcome::Changed);
+    assert_eq!(elsewhere.listed(server).unwrap().verified_by, Proof::Connection);
+    // But not over a proof that is newer than the removal.
+    let mut elsewhere = Registry::new(SETTINGS, at(0));
+    elsewhere.apply(&asked(server, 91_000), at(91_000));
+    assert_eq!(elsewhere.apply(&newer, at(96_000)), Outcome::Stale);
+    assert_eq!(elsewhere.listed(server).unwrap().verified_by, Proof::Query);
+}
+
+#[test]
+fn a_stronger_proof_takes_the_place_of_a_weaker_one_even_if_it_is_older() {
+    let server = address(1, 1);
+    let weak = || {
+        let mut registry = Registry::new(SETTINGS, at(0));
+        registry.apply(&Change::Announce(connected(server, "other", 5_000)), at(5_000));
+        registry
+    };
+    let Change::Announce(strong) = announce(server, 4_000, 7) else { unreachable!() };
+    for change in [Change::Announce(strong.clone()), told(strong, None), restored(Proof::Cookie, "iceball", 4_000)] {
+        let mut registry = weak();
+        assert!(matches!(registry.apply(&change, at(6_000)), Outcome::Changed | Outcome::Added), "{change:?}");
+        let listed = registry.listed(server).unwrap();
+        assert_eq!((listed.verified_by, listed.game.name()), (Proof::Cookie, "iceball"));
+    }
+    // A node that is told of the weaker one answers with the stronger one, so that the store has it again.
+    let mut registry = Registry::new(SETTINGS, at(0));
+    registry.apply(&announce(server, 0, 7), at(0));
+    let known = registry.known(server, at(6_000)).unwrap();
+    let Change::Merge(weaker) = told(connected(server, "other", 5_000), None) else { unreachable!() };
+    assert!(known.is_ahead_of(&weaker));
+    let Change::Merge(gone) = told_gone(server, 5_000, None, true) else { unreachable!() };
+    assert!(known.is_ahead_of(&gone));
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Announce { proof: Proof, game: &'static str, age_ms: u64 },
+    Told { proof: Proof, game: &'static str, age_ms: u64 },
+    Restore { proof: Proof, game: &'static str, age_ms: u64 },
+    Gone { age_ms: u64, strong: bool, quit: bool },
+    Heartbeat { game: &'static str },
+    Answer { game: &'static str },
+    Miss { game: &'static str },
+    Quit,
+    Wait { ms: u64 },
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let proof = prop_oneof![2 => Just(Proof::Connection), 1 => Just(Proof::Query), 1 => Just(Proof::Cookie)];
+    let game = prop_oneof![Just("iceball"), Just("other")];
+    let proven = (proof, game.clone(), 0..3_000u64);
+    prop_oneof![
+        4 => proven.clone().prop_map(|(proof, game, age_ms)| Act::Announce { proof, game, age_ms }),
+        4 => proven.clone().prop_map(|(proof, game, age_ms)| Act::Told { proof, game, age_ms }),
+        1 => proven.prop_map(|(proof, game, age_ms)| Act::Restore { proof, game, age_ms }),
+        2 => (0..3_000u64, any::<bool>(), any::<bool>())
+            .prop_map(|(age_ms, strong, quit)| Act::Gone { age_ms, strong, quit }),
+        2 => game.clone().prop_map(|game| Act::Heartbeat { game }),
+        1 => game.clone().prop_map(|game| Act::Answer { game }),
+        2 => game.prop_map(|game| Act::Miss { game }),
+        2 => Just(Act::Quit),
+        3 => (0..90_000u64).prop_map(|ms| Act::Wait { ms }),
+    ]
+}
+
+impl Act {
+    fn change(&self, ms: u64) -> Option<Change<'static>> {
+        let server = address(1, 1);
+        let announce = |proof, game, age_ms| Announce {
+            proof,
+            asked: proof == Proof::Query,
+            ..connected(server, game, ms - age_ms)
+        };
+        Some(match *self {
+            Act::Announce { proof, game, age_ms } => Change::Announce(announce(proof, game, age_ms)),
+            Act::Told { proof, game, age_ms } => told(announce(proof, game, age_ms), None),
+            Act::Restore { proof, game, age_ms } => restored(proof, game, ms - age_ms),
+            Act::Gone { age_ms, strong, quit } => told_gone(server, ms - age_ms, strong.then_some(ms - age_ms), quit),
+            Act::Heartbeat { game } => {
+                Change::Heartbeat { address: server, game: Game::Known(game), life_ms: 50_000, keys: keys("2") }
+            }
+            Act::Answer { game } => Change::Answer { address: server, game: Game::Known(game), rtt_us: 1, facts: None },
+            Act::Miss { game } => Change::Miss { address: server, game: Game::Known(game) },
+            Act::Quit => Change::Quit { address: server, master: false },
+            Act::Wait { .. } => return None,
+        })
+    }
+
+    /// Whether it shows less than the server's own proof.
+    fn is_weaker_than(&self, listed: Proof) -> bool {
+        match self {
+            Act::Announce { proof, .. } | Act::Told { proof, .. } | Act::Restore { proof, .. } => {
+                proof.is_weaker_than(listed)
+            }
+            Act::Gone { strong, .. } => !strong && Proof::Connection.is_weaker_than(listed),
+            // They come over a connection, which is how servers that are queried announce themselves.
+            Act::Heartbeat { .. } | Act::Quit => listed == Proof::Cookie,
+            Act::Answer { .. } | Act::Miss { .. } | Act::Wait { .. } => false,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_weaker_proof_alters_nothing_of_a_living_stronger_one(acts in proptest::collection::vec(act(), 1..60)) {
+        let mut registry = Registry::new(SETTINGS, at(0));
+        let mut ms = 10_000;
+        for act in acts {
+            let Some(change) = act.change(ms) else {
+                let Act::Wait { ms: wait_ms } = act else { unreachable!() };
+                ms += wait_ms;
+                if wait_ms % 2 == 0 { // or the end of a life has not been noticed yet
+                    while registry.expire(at(ms), 10) {}
+                }
+                continue;
+            };
+            let before = registry.record(address(1, 1), at(ms));
+            registry.apply(&change, at(ms));
+            let Some(before) = before.filter(|record| record.listed && record.life_left_ms > 0) else { continue };
+            if act.is_weaker_than(before.server.verified_by) {
+                let after = registry.record(address(1, 1), at(ms)).unwrap();
+                prop_assert_eq!(&before.server, &after.server, "{:?}", act);
+                let rest = |record: &Record| (record.listed, record.misses, record.proven_at_ms, record.life_left_ms);
+                prop_assert_eq!(rest(&before), rest(&after), "{:?}", act);
+            }
+        }
+    }
+}
