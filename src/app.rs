@@ -80,7 +80,7 @@ impl App {
         let (prober, prober_worker) =
             prober::Worker::new(hub.clone(), ledger.clone(), metrics.clone(), asking(&config).settings, random()?)
                 .context("cannot open a UDP socket to ask game servers")?;
-        let door = Arc::new(Door { hub: hub.clone(), prober, ledger });
+        let door = Arc::new(Door::new(hub.clone(), prober, ledger));
         let guard = Arc::new(guard);
         let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
         let iceball = Arc::new(IceballRules::new(&config, keys));
@@ -129,6 +129,7 @@ impl App {
             app.tasks.spawn(cluster.run(stop.clone()));
         }
         app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
+        app.tasks.spawn(app.door.clone().ask_again(stop.clone()));
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
         app.tasks.spawn(neighbours::run(app.hub.clone(), app.network.subscribe(), stop));
         app.serve(bound)?;

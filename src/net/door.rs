@@ -1,13 +1,17 @@
 //! The one door behind all doors: a server that announces itself by a heartbeat, through whatever protocol, is proven,
 //! applied, and told what became of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
 
+use super::again::Again;
 use super::prober::{Prober, Unproven};
+use super::stopped;
 use crate::asker::Failure;
 use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
@@ -18,19 +22,27 @@ use crate::registry::{Outcome, Refusal};
 
 /// A view comes out within milliseconds, of a very long list within a second.
 const SHOWN: Duration = Duration::from_secs(1);
+/// How often silent games whose turn has come are looked for.
+const AGAIN_EVERY: Duration = Duration::from_millis(500);
 
 pub struct Door {
     pub hub: Arc<Hub>,
-    pub prober: Prober,
     pub ledger: Arc<Ledger>,
+    prober: Prober,
+    again: Mutex<Again>,
 }
 
 impl Door {
+    pub fn new(hub: Arc<Hub>, prober: Prober, ledger: Arc<Ledger>) -> Door {
+        Door { hub, ledger, prober, again: Mutex::default() }
+    }
+
     /// Answers at once for a server that is proven already; otherwise as soon as it has answered its game's query, or
     /// has not.
     pub async fn announce(&self, heartbeat: Heartbeat) -> Verdict {
         let address = heartbeat.address;
         self.note(address, What::Heartbeat);
+        self.again().take(address);
         let query = query_of(&heartbeat.game);
         let verdict = match query.filter(|_| heartbeat.verify) {
             _ if query.is_some() && self.renew(&heartbeat) => Verdict::Listed,
@@ -41,6 +53,9 @@ impl Door {
                     self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), facts).await
                 }
                 Err(unproven) => Verdict::Refused(match unproven {
+                    Unproven::Asked(Failure::Silent) if self.again().add(self.hub.clock.now().mono_ms, heartbeat) => {
+                        format!("no answer from {address} over UDP: it is asked again within a minute")
+                    }
                     Unproven::Asked(Failure::Silent) => format!("no answer from {address} over UDP"),
                     Unproven::Asked(Failure::Bad(fault)) => format!("bad answer from {address} over UDP: {fault}"),
                     Unproven::Busy => "this master is busy: try again".into(),
@@ -54,8 +69,43 @@ impl Door {
         verdict
     }
 
+    /// Asks games again that were silent when they announced themselves, and lists those that answer.
+    pub async fn ask_again(self: Arc<Door>, mut stop: watch::Receiver<bool>) {
+        let mut tick = tokio::time::interval(AGAIN_EVERY);
+        let mut asking = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = stopped(&mut stop) => return,
+                Some(_) = asking.join_next() => {}
+                _ = tick.tick() => {
+                    for heartbeat in self.again().due(self.hub.clock.now().mono_ms) {
+                        asking.spawn(self.clone().prove_again(heartbeat));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn prove_again(self: Arc<Door>, Heartbeat { address, game, .. }: Heartbeat) {
+        let Some(query) = query_of(&game) else { return };
+        match self.prober.prove(address, query).await {
+            Ok(answer) => {
+                // It may have quit, or announced itself anew, in the meantime.
+                let Some(heartbeat) = self.again().take(address) else { return };
+                self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), answer.facts.unwrap_or_default()).await;
+            }
+            Err(Unproven::Asked(Failure::Bad(_))) => drop(self.again().take(address)),
+            Err(_) => self.again().silent(self.hub.clock.now().mono_ms, address),
+        }
+    }
+
+    fn again(&self) -> MutexGuard<'_, Again> {
+        self.again.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A server says that it is gone.
     pub async fn quit(&self, address: Address, master: bool) {
+        self.again().take(address);
         self.change(address, &Change::Quit { address, master }).await;
         self.note(address, What::Quit);
     }

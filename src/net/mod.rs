@@ -1,5 +1,6 @@
 //! Sockets: datagrams in batches, TCP connections, and the guard at the door.
 
+pub mod again;
 pub mod batch;
 pub mod door;
 pub mod guard;

@@ -169,7 +169,9 @@ fn a_netpanzer_game_is_listed_told_of_refusals_and_gone_at_the_end() {
     let master = format!("netpanzer://{}", server.address("netpanzer.listen"));
     let port = tank.port.to_string();
     let announcing = Announcing::start(&["netpanzer", "--port", &port, "--master", &master]);
-    announcing.wait_for(&format!("{master}: refused: no answer from 127.0.0.1:{port} over UDP; trying again"));
+    announcing.wait_for(&format!(
+        "{master}: refused: no answer from 127.0.0.1:{port} over UDP: it is asked again within a minute; trying again"
+    ));
     tank.alive.store(true, Ordering::Relaxed);
     announcing.wait_for(&format!("listed at {master}"));
     until("the list", || list(&server, "netpanzer").contains(&tank.entry()).then_some(()));

@@ -13,6 +13,7 @@ mod cluster;
 mod cluster_time;
 mod commands;
 mod fetch;
+mod forgery;
 mod ftp;
 mod house;
 mod http;

@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::*;
@@ -16,7 +16,9 @@ pub struct Tank {
     pub alive: Arc<AtomicBool>,
     pub players: Arc<AtomicUsize>,
     honest: Arc<AtomicBool>,
-    asked: Arc<AtomicUsize>,
+    /// Another status, which is sent with each.
+    pub forged: Arc<Mutex<Option<String>>>,
+    asked_from: Arc<Mutex<Vec<u16>>>,
 }
 
 impl Tank {
@@ -27,15 +29,16 @@ impl Tank {
             alive: Arc::new(AtomicBool::new(true)),
             players: Arc::new(AtomicUsize::new(1)),
             honest: Arc::new(AtomicBool::new(true)),
-            asked: Arc::default(),
+            forged: Arc::default(),
+            asked_from: Arc::default(),
         };
-        let (alive, players, honest, asked) =
-            (tank.alive.clone(), tank.players.clone(), tank.honest.clone(), tank.asked.clone());
+        let (alive, players, honest) = (tank.alive.clone(), tank.players.clone(), tank.honest.clone());
+        let (forged, asked_from) = (tank.forged.clone(), tank.asked_from.clone());
         std::thread::spawn(move || {
             let mut buffer = [0; 500];
             // Ends with the test's process; it only ever answers.
             while let Ok((size, from)) = socket.recv_from(&mut buffer) {
-                asked.fetch_add(1, Ordering::Relaxed);
+                asked_from.lock().unwrap().push(from.port());
                 if !alive.load(Ordering::Relaxed) {
                     continue;
                 }
@@ -50,6 +53,9 @@ impl Tank {
                 if !honest.load(Ordering::Relaxed) {
                     answers[0] = b"00000000".to_vec();
                 }
+                if answers.len() > 1 {
+                    answers.extend(forged.lock().unwrap().clone().map(String::into_bytes));
+                }
                 for answer in answers {
                     socket.send_to(&answer, from).unwrap();
                 }
@@ -58,7 +64,12 @@ impl Tank {
         tank
     }
 
-    fn heartbeat(&self, server: &Server) -> String {
+    /// The ports that it was asked from, question by question.
+    pub fn asked_from(&self) -> Vec<u16> {
+        self.asked_from.lock().unwrap().clone()
+    }
+
+    pub fn heartbeat(&self, server: &Server) -> String {
         say(server, &format!(r"\heartbeat\gamename\netpanzer\port\{}\protocol\1122\final\", self.port))
     }
 
@@ -150,17 +161,37 @@ fn a_game_that_does_not_answer_is_told_so() {
     let server = Server::start(FAST);
     let tank = Tank::new();
     tank.alive.store(false, Ordering::Relaxed);
-    let expected = format!(r"\error\no answer from 127.0.0.1:{} over UDP\final\", tank.port);
-    assert_eq!(tank.heartbeat(&server), expected);
+    let silent =
+        format!(r"\error\no answer from 127.0.0.1:{} over UDP: it is asked again within a minute\final\", tank.port);
+    assert_eq!(tank.heartbeat(&server), silent);
     tank.alive.store(true, Ordering::Relaxed);
     tank.honest.store(false, Ordering::Relaxed);
     let answer = tank.heartbeat(&server);
     assert!(answer.starts_with(&format!(r"\error\bad answer from 127.0.0.1:{} over UDP: ", tank.port)), "{answer}");
     assert_eq!(list(&server, "netpanzer"), r"\final\");
-    // Nothing was proven, so nobody is asked again.
-    let asked = tank.asked.load(Ordering::Relaxed);
-    std::thread::sleep(Duration::from_millis(2_500)); // more than two rounds
-    assert_eq!(tank.asked.load(Ordering::Relaxed), asked);
+    // A game that answers wrongly is not asked again: another has its rounds meanwhile.
+    let asked = tank.asked_from().len();
+    let other = Tank::new();
+    assert_eq!(other.heartbeat(&server), r"\final\");
+    until("some rounds", || (other.asked_from().len() >= 5).then_some(()));
+    assert_eq!(tank.asked_from().len(), asked);
+}
+
+#[test]
+fn a_game_that_was_silent_is_asked_again_and_listed_without_another_heartbeat() {
+    let server = Server::start(FAST);
+    let (tank, gone) = (Tank::new(), Tank::new());
+    for silent in [&tank, &gone] {
+        silent.alive.store(false, Ordering::Relaxed);
+        assert!(silent.heartbeat(&server).contains("it is asked again within a minute"));
+    }
+    assert_eq!(say(&server, &format!(r"\quit\port\{}\final\", gone.port)), r"\final\");
+    let (asked, asked_before_quit) = (tank.asked_from().len(), gone.asked_from().len());
+    until("another question, in vain", || (tank.asked_from().len() > asked).then_some(()));
+    assert_eq!(list(&server, "netpanzer"), r"\final\");
+    tank.alive.store(true, Ordering::Relaxed);
+    until("the list", || (list(&server, "netpanzer") == format!(r"{}\final\", tank.entry())).then_some(()));
+    assert_eq!(gone.asked_from().len(), asked_before_quit, "one that has quit is not asked again");
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! A forger who can send datagrams in any game's name, but cannot see what the master sends. On loopback that takes a raw
+//! socket, so the test has a network of its own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+
+use serde_json::Value;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::machines::{Own, inside};
+use crate::netpanzer::Tank;
+use crate::support::*;
+
+const FORGED: &str =
+    r"gamename\netpanzer\hostname\Forged\mapname\Nowhere\numplayers\7\maxplayers\8\gamestyle\Objective\final\";
+
+struct Forger(Socket);
+
+impl Forger {
+    fn new() -> Forger {
+        // IPPROTO_RAW: the header is written by whoever sends.
+        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255)));
+        Forger(socket.expect("a raw socket, in a network of the test's own"))
+    }
+
+    /// Sends a datagram from a port of loopback that is somebody else's.
+    fn send(&self, from_port: u16, to_port: u16, bytes: &[u8]) {
+        let host = Ipv4Addr::LOCALHOST.octets();
+        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0]; // length and checksum: the system's business
+        packet.extend(host);
+        packet.extend(host);
+        packet.extend(from_port.to_be_bytes());
+        packet.extend(to_port.to_be_bytes());
+        packet.extend((8 + bytes.len() as u16).to_be_bytes());
+        packet.extend([0, 0]); // no checksum
+        packet.extend(bytes);
+        self.0.send_to(&packet, &SocketAddr::from((host, 0)).into()).unwrap();
+    }
+}
+
+fn listed(server: &Server, tank: &Tank) -> Value {
+    server.json(&format!("/api/v1/servers/netpanzer/127.0.0.1:{}", tank.port))
+}
+
+#[test]
+fn forged_statuses_rename_nobody() {
+    if !inside(Own::Network, "forgery::forged_statuses_rename_nobody") {
+        return;
+    }
+    let server = Server::start(&["probe.every=1s"]);
+    let tank = Tank::new();
+    assert_eq!(tank.heartbeat(&server), r"\final\");
+    until("the first round", || (tank.asked_from().len() >= 3).then_some(()));
+    let forger = Forger::new();
+    // What it sends would be heard, if it came to the right port at the right time.
+    let witness = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    forger.send(tank.port, witness.local_addr().unwrap().port(), FORGED.as_bytes());
+    let (size, from) = witness.recv_from(&mut [0; 500]).unwrap();
+    assert_eq!((size, from.port()), (FORGED.len(), tank.port));
+
+    // For eight rounds, every millisecond or so, to every port that the game was ever asked from.
+    let (mut sent, rounds) = (0, tank.asked_from().len() + 8);
+    until("eight rounds", || {
+        for port in tank.asked_from() {
+            for _ in 0..10 {
+                forger.send(tank.port, port, FORGED.as_bytes());
+                sent += 1;
+            }
+        }
+        assert_eq!(listed(&server, &tank)["name"], "Tank <1>", "after {sent} forged datagrams");
+        (tank.asked_from().len() >= rounds).then_some(())
+    });
+    assert!(sent >= 110, "{sent}");
+    let ports = tank.asked_from();
+    let most = ports.iter().map(|port| ports.iter().filter(|other| *other == port).count()).max();
+    assert!(most.unwrap() <= 4, "it is asked from other ports all the time: {ports:?}");
+    // And when they cease, what it really says is heard.
+    tank.players.store(5, Ordering::Relaxed);
+    until("the truth", || (listed(&server, &tank)["players_current"] == 5).then_some(()));
+}
+
+/// Somebody who is on the way sees every question, and adds another status to each answer.
+#[test]
+fn of_two_statuses_neither_is_believed_and_the_doctor_says_so() {
+    let server = Server::start(&["probe.every=1s"]);
+    let tank = Tank::new();
+    assert_eq!(tank.heartbeat(&server), r"\final\");
+    assert_eq!(listed(&server, &tank)["name"], "Tank <1>");
+    *tank.forged.lock().unwrap() = Some(FORGED.into());
+    tank.players.store(5, Ordering::Relaxed);
+    let doctor = format!("/api/v1/check?game=netpanzer&address=127.0.0.1:{}", tank.port);
+    let seen = until("the doctor to know", || {
+        let seen = server.json(&doctor)["seen"].as_array().unwrap().clone();
+        seen.into_iter().find(|seen| seen["what"] == "disputed" && seen["times"].as_u64() >= Some(3))
+    });
+    assert!(seen["text"].as_str().unwrap().contains("forged answers in its name"), "{seen}");
+    assert!(server.get("/metrics").text().contains("rallypoint_events_total{kind=\"disputed\"} "));
+    let row = listed(&server, &tank);
+    assert_eq!((&row["name"], &row["players_current"]), (&"Tank <1>".into(), &1.into()), "as it was");
+    *tank.forged.lock().unwrap() = None;
+    until("the truth", || (listed(&server, &tank)["players_current"] == 5).then_some(()));
+}
