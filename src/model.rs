@@ -486,6 +486,8 @@ pub struct Announce<'a> {
 }
 
 /// What another node told of an address, in this node's own time.
+// A change that holds one boxes the whole.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Told<'a> {
     Listed(Listed<'a>),
