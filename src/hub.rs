@@ -135,7 +135,18 @@ impl Hub {
         &self,
         changes: impl IntoIterator<Item = &'a Change<'a>> + Clone,
         now: Now,
+        outcome: impl FnMut(&Change<'_>, Outcome),
+    ) {
+        self.apply_and_look(changes, now, outcome, |_| ());
+    }
+
+    /// The same, with a look at what is known then, under the same lock.
+    pub fn apply_and_look<'a>(
+        &self,
+        changes: impl IntoIterator<Item = &'a Change<'a>> + Clone,
+        now: Now,
         mut outcome: impl FnMut(&Change<'_>, Outcome),
+        look: impl FnOnce(&Registry),
     ) {
         let mut registry = self.registry();
         let was_dirty = registry.is_dirty();
@@ -144,6 +155,7 @@ impl Hub {
             let became = registry.apply(change, now);
             outcome(change, became);
         }
+        look(&registry);
         if !was_dirty && registry.is_dirty() {
             self.changed.notify_one();
         }

@@ -48,12 +48,16 @@ impl Door {
 pub enum What {
     CookieSent,
     CookieReturned,
+    /// Answered, unless `withheld`: a living server of that address was proven, and the sender could be somebody else.
     BadVersion {
         heartbeat_version: u16,
         version: u32,
+        withheld: bool,
     },
+    /// The same.
     BadFormat {
         length: u16,
+        withheld: bool,
     },
     Dropped(Drop),
     Banned,
@@ -70,7 +74,7 @@ pub enum What {
 }
 
 /// Names of all that can happen, in the order of [`What::number`].
-pub const LABELS: [&str; 29] = [
+pub const LABELS: [&str; 31] = [
     "cookie_sent",
     "cookie_returned",
     "bad_version",
@@ -99,6 +103,8 @@ pub const LABELS: [&str; 29] = [
     "refused_not_listed",
     "refused_stronger_proof",
     "disputed",
+    "bad_version_unanswered",
+    "bad_format_unanswered",
     "other",
 ];
 
@@ -107,8 +113,8 @@ impl What {
         match self {
             What::CookieSent => 0,
             What::CookieReturned => 1,
-            What::BadVersion { .. } => 2,
-            What::BadFormat { .. } => 3,
+            What::BadVersion { withheld: false, .. } => 2,
+            What::BadFormat { withheld: false, .. } => 3,
             What::Banned => 4,
             What::Heartbeat => 5,
             What::Answered { .. } => 6,
@@ -133,12 +139,33 @@ impl What {
             What::Refused(Refusal::NotListed) => 25,
             What::Refused(Refusal::StrongerProof) => 26,
             What::Disputed => 27,
+            What::BadVersion { withheld: true, .. } => 28,
+            What::BadFormat { withheld: true, .. } => 29,
         }
     }
 
-    /// As it should be.
+    /// As it should be, or nothing to worry about: it pushes out nothing that is.
     fn is_good(&self) -> bool {
         matches!(self, What::CookieSent | What::CookieReturned | What::Heartbeat | What::Answered { .. })
+            || self.is_withheld()
+    }
+
+    /// Whether a complaint was earned and not sent.
+    pub fn is_withheld(&self) -> bool {
+        matches!(self, What::BadVersion { withheld: true, .. } | What::BadFormat { withheld: true, .. })
+    }
+
+    /// Whether it came from the address that it is noted for: by a cookie that came back, a connection, or an answer to
+    /// our query. Otherwise it could be anybody's. None where nobody sent anything.
+    pub fn is_senders_own(&self) -> Option<bool> {
+        match self {
+            What::CookieReturned | What::Refused(_) | What::Heartbeat | What::Quit | What::Answered { .. } => {
+                Some(true)
+            }
+            What::CookieSent | What::BadVersion { .. } | What::BadFormat { .. } => Some(false),
+            What::Dropped(_) | What::Banned | What::BadAnswer(_) | What::Disputed => Some(false),
+            What::Silent => None,
+        }
     }
 
     pub fn label(&self) -> &'static str {
@@ -273,12 +300,12 @@ mod tests {
         let ledger = Ledger::new();
         let ip = address(1).ip();
         ledger.note(ip, note(1, 1, What::CookieSent));
-        ledger.note(ip, note(2, 0, What::BadFormat { length: 5 }));
+        ledger.note(ip, note(2, 0, What::BadFormat { length: 5, withheld: false }));
         ledger.note(ip, note(3, 1, What::CookieSent));
         ledger.note(ip, note(4, 2, What::CookieReturned));
         let notes = ledger.notes(address(1));
         assert_eq!(notes.len(), 2);
-        assert_eq!((notes[0].what.clone(), notes[0].at_ms), (What::BadFormat { length: 5 }, 2));
+        assert_eq!((notes[0].what.clone(), notes[0].at_ms), (What::BadFormat { length: 5, withheld: false }, 2));
         assert_eq!((notes[1].what.clone(), notes[1].times, notes[1].at_ms), (What::CookieSent, 2, 3));
         assert!(ledger.notes("203.0.113.6:1".parse().unwrap()).is_empty());
         let counts: Vec<_> = ledger.counts().filter(|(_, count)| *count > 0).collect();
@@ -307,16 +334,19 @@ mod tests {
     #[test]
     fn good_news_of_others_pushes_out_no_complaint() {
         let ledger = Ledger::new();
-        let refused = What::BadVersion { heartbeat_version: 1, version: 0 };
+        let refused = What::BadVersion { heartbeat_version: 1, version: 0, withheld: false };
         ledger.note(address(1).ip(), note(1_000, 1, refused.clone()));
-        let good_news = |ip: IpAddr, at_ms: u64| {
-            for port in 2..=32 {
-                ledger.note(ip, note(at_ms, port, What::CookieSent));
-                ledger.note(ip, note(at_ms, port, What::CookieReturned));
+        for port in 2..=32 {
+            for good in [What::CookieSent, What::CookieReturned, What::BadFormat { length: 5, withheld: true }] {
+                ledger.note(address(1).ip(), note(2_000, port, good));
+            }
+        }
+        // So many that each page is surely among theirs.
+        let of_others = |at_ms: u64| {
+            for number in 0..200_000u32 {
+                ledger.note(IpAddr::V4(number.into()), note(at_ms, 1, What::CookieSent));
             }
         };
-        let of_others = |at_ms: u64| (0..50_000u32).for_each(|number| good_news(IpAddr::V4(number.into()), at_ms));
-        good_news(address(1).ip(), 2_000);
         of_others(1_000 + COMPLAINT_MS - 1);
         assert_eq!(ledger.notes(address(1)).iter().map(|note| &note.what).collect::<Vec<_>>(), [&refused]);
         of_others(1_000 + COMPLAINT_MS);
@@ -327,7 +357,7 @@ mod tests {
     fn a_clock_set_back_pins_no_page() {
         let ledger = Ledger::new();
         let hour_ms = 3_600_000;
-        let refused = What::BadVersion { heartbeat_version: 1, version: 0 };
+        let refused = What::BadVersion { heartbeat_version: 1, version: 0, withheld: false };
         ledger.note(address(1).ip(), note(10 * hour_ms, 1, refused));
         for number in 0..50_000u32 {
             ledger.note(IpAddr::V4(number.into()), note(8 * hour_ms, 1, What::CookieSent));

@@ -69,7 +69,7 @@ machine. A master that is away or refuses is tried again, and the others are not
 At the end (Ctrl-C, SIGTERM), netpanzer:// masters are told that the server is gone; not with --once.
 
 Exit codes: 0 ended by a signal, or, with --once, accepted by every master; 1 with --once, not accepted by \
-every master; otherwise given up by all, or called malformed (BADF) by one; 2 usage.";
+every master; otherwise given up by all, or called malformed (BADF, more than once) by one; 2 usage.";
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = plan(arguments).map_err(|error| Failure::new(Exit::Usage, error))?;

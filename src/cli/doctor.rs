@@ -42,6 +42,8 @@ struct Seen {
     at: String,
     text: String,
     times: u32,
+    /// Whether it was surely sent from that address. Masters of before do not tell.
+    sender_proven: Option<bool>,
     observed_port: Option<u16>,
 }
 
@@ -84,7 +86,8 @@ fn in_words(diagnosis: &Diagnosis) -> String {
     }
     for seen in &diagnosis.seen {
         let times = if seen.times > 1 { format!(" ({} times)", seen.times) } else { String::new() };
-        let port = seen.observed_port.map(|port| format!(" From port {port}.")).unwrap_or_default();
+        let unproven = if seen.sender_proven == Some(false) { ", not proven" } else { "" };
+        let port = seen.observed_port.map(|port| format!(" From port {port}{unproven}.")).unwrap_or_default();
         text.push_str(&format!("  {}  {}{port}{times}\n", seen.at, seen.text));
     }
     text

@@ -72,6 +72,14 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
         }
     }
 
+    /// Drops a reply, by its number in the order in which they were made; those of higher numbers go first.
+    pub fn withhold(&mut self, number: usize) {
+        if number < self.replies.len() {
+            self.replies.swap_remove(number);
+            self.reply_to.swap_remove(number);
+        }
+    }
+
     /// Sends the replies. One that cannot be sent (no route, a full buffer) is lost, as any datagram may be.
     pub fn send_replies(&mut self) {
         let mut sent = 0;

@@ -1,5 +1,8 @@
 //! The datagram side of a protocol: one thread a socket, one socket a core. Receive a batch, let the card's rules
 //! look at each datagram, apply all changes under one lock, send all replies with one call. Nothing is allocated.
+//!
+//! A complaint goes only to an address that has no living cookie-proven server. Whether it has is looked up under the same
+//! lock, and only where there is something to complain about.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -68,6 +71,8 @@ impl Worker {
         };
         let mut changes: ArrayVec<Change<'_>, BATCH> = ArrayVec::new();
         let mut senders: ArrayVec<SocketAddr, BATCH> = ArrayVec::new();
+        let mut complaints: ArrayVec<Complaint, BATCH> = ArrayVec::new();
+        let mut replies = 0;
         socket.each(|datagram, reply| {
             let from = SocketAddr::new(datagram.from.ip().to_canonical(), datagram.from.port());
             if bans.contains(from.ip()) {
@@ -79,15 +84,21 @@ impl Worker {
                     senders.push(from);
                 }
                 Effect::Answered(answer) => {
-                    let (port, what) = answered(answer);
-                    note(from, port, what);
+                    if answer.is_complaint() {
+                        complaints.push(Complaint { reply: replies, from, answer });
+                    } else {
+                        let (port, what) = answered(answer, false);
+                        note(from, port, what);
+                    }
+                    replies += 1;
                 }
                 Effect::Dropped(reason) => note(from, 0, What::Dropped(reason)),
             }
         });
-        if !changes.is_empty() {
+        let mut withheld: ArrayVec<usize, BATCH> = ArrayVec::new();
+        if !changes.is_empty() || !complaints.is_empty() {
             let mut senders = senders.into_iter();
-            self.hub.apply(&changes, now, |change, outcome| {
+            let outcome = |change: &Change<'_>, outcome| {
                 if let (Change::Announce(announce), Some(from)) = (change, senders.next()) {
                     let what = match outcome {
                         Outcome::Refused(refusal) => What::Refused(refusal),
@@ -95,19 +106,38 @@ impl Worker {
                     };
                     note(from, announce.address.port(), what);
                 }
+            };
+            self.hub.apply_and_look(&changes, now, outcome, |registry| {
+                for Complaint { reply, from, answer } in complaints {
+                    let is_proven = registry.has_cookie_proof(from.ip());
+                    if is_proven {
+                        withheld.push(reply);
+                    }
+                    let (port, what) = answered(answer, is_proven);
+                    note(from, port, what);
+                }
             });
         }
         drop(changes);
+        withheld.into_iter().rev().for_each(|reply| socket.withhold(reply));
         socket.send_replies();
     }
 }
 
-fn answered(answer: Answer) -> (u16, What) {
+/// A reply that may have to be withheld.
+struct Complaint {
+    /// Its number among the replies.
+    reply: usize,
+    from: SocketAddr,
+    answer: Answer,
+}
+
+fn answered(answer: Answer, withheld: bool) -> (u16, What) {
     match answer {
         Answer::Cookie { port } => (port, What::CookieSent),
         Answer::BadVersion { port, heartbeat_version, version } => {
-            (port, What::BadVersion { heartbeat_version, version })
+            (port, What::BadVersion { heartbeat_version, version, withheld })
         }
-        Answer::BadFormat { length } => (0, What::BadFormat { length }),
+        Answer::BadFormat { length } => (0, What::BadFormat { length, withheld }),
     }
 }

@@ -106,7 +106,8 @@ pub trait DatagramRules: Send + Sync {
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum Effect<'a> {
-    /// The sender is answered; nothing is remembered of it.
+    /// The sender is answered, unless it [is a complaint](Answer::is_complaint) that must not be sent; nothing is
+    /// remembered of it.
     Answered(Answer),
     /// A server has proven itself.
     Change(Change<'a>),
@@ -129,6 +130,17 @@ pub enum Answer {
     BadFormat {
         length: u16,
     },
+}
+
+impl Answer {
+    /// Whether the reply is a complaint. A game that gets one goes quiet, and the sender's address may be forged: it is
+    /// sent only where no living server of that address has brought back a cookie.
+    pub fn is_complaint(&self) -> bool {
+        match self {
+            Answer::BadVersion { .. } | Answer::BadFormat { .. } => true,
+            Answer::Cookie { .. } => false,
+        }
+    }
 }
 
 /// Why a datagram got silence.

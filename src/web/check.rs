@@ -49,6 +49,10 @@ pub struct Seen {
     pub text: String,
     /// How often.
     pub times: u32,
+    /// Whether it was surely sent from this address (a cookie came back, a connection, an answer to our query) or could
+    /// be anybody's. Absent where nothing was sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender_proven: Option<bool>,
     /// The port that it was sent from, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_port: Option<u16>,
@@ -139,7 +143,9 @@ fn reachable(address: Address) -> String {
 
 /// Not known: the last thing that was seen tells why.
 fn unknown(site: &Site, game: &str, address: Address, notes: &[Note]) -> (String, Option<String>) {
-    let Some(last) = notes.iter().rev().find(|note| !matches!(note.what, What::CookieSent)).or(notes.last()) else {
+    // What was not answered because the server was proven then is no reason now.
+    let is_reason = |note: &&Note| !matches!(note.what, What::CookieSent) && !note.what.is_withheld();
+    let Some(last) = notes.iter().rev().find(is_reason).or(notes.last()) else {
         let door = card(game).map_or("by a heartbeat or through the API", |card| card.announced);
         return (
             format!("Nothing was seen of {address} lately."),
@@ -154,11 +160,16 @@ fn unknown(site: &Site, game: &str, address: Address, notes: &[Note]) -> (String
         ),
         What::BadVersion { .. } => {
             let expected = site.pages.load().iceball.version;
-            Some(format!("This master lists version {expected}. Update the server, or ask the operator."))
+            Some(format!(
+                "This master lists version {expected}. If it was your server, update it, or ask the operator; it announces \
+                 itself again after half an hour."
+            ))
         }
-        What::BadFormat { .. } => {
-            Some("The announcement has a wrong length: the program that sends it is broken.".into())
-        }
+        What::BadFormat { .. } => Some(
+            "If it was your server, the program that announces it is broken: an announcement has 86 bytes. It announces \
+             itself again after half an hour."
+                .into(),
+        ),
         What::Silent | What::BadAnswer(_) => Some(reachable(address)),
         What::Disputed => None,
         What::Refused(Refusal::FullForIp) => {
@@ -195,26 +206,39 @@ fn seen(site: &Site, note: &Note) -> Seen {
         what: note.what.label(),
         text: words(site, note),
         times: note.times,
+        sender_proven: note.what.is_senders_own(),
         observed_port: port(note.source_port),
         announced_port: port(note.port),
+    }
+}
+
+/// What a complaint that was earned, and perhaps withheld, says of its sender.
+fn complaint(withheld: bool) -> &'static str {
+    if withheld {
+        "Nothing was answered: a server of this address is proven, so the datagram may be forged to silence it."
+    } else {
+        "It was told so. Its sender was not proven: it could be anybody."
     }
 }
 
 /// What happened, in plain words.
 fn words(site: &Site, note: &Note) -> String {
     match &note.what {
-        What::CookieSent => "It announced itself, and was sent a cookie.".into(),
+        What::CookieSent => "An announcement came, and a cookie was sent to see who it is from.".into(),
         What::CookieReturned => "It brought the cookie back: its address is proven.".into(),
-        What::BadVersion { heartbeat_version, version } => {
+        What::BadVersion { heartbeat_version, version, withheld } => {
             let iceball = &site.pages.load().iceball;
             format!(
-                "It announced itself with version {} (heartbeat {heartbeat_version}); expected is {} (heartbeat {}).",
+                "An announcement came with version {} (heartbeat {heartbeat_version}); expected is {} (heartbeat {}). {}",
                 Version(*version),
                 iceball.version,
-                iceball.heartbeat_version
+                iceball.heartbeat_version,
+                complaint(*withheld)
             )
         }
-        What::BadFormat { length } => format!("Its announcement has {length} bytes instead of 86."),
+        What::BadFormat { length, withheld } => {
+            format!("An announcement came with {length} bytes instead of 86. {}", complaint(*withheld))
+        }
         What::Banned => "It was not listened to: its address is banned.".into(),
         What::Heartbeat => "It sent a heartbeat.".into(),
         What::Answered { rtt_us } => format!("It answered our query in {:.1} ms.", f64::from(*rtt_us) / 1000.0),
@@ -246,12 +270,12 @@ fn words(site: &Site, note: &Note) -> String {
         },
         What::Dropped(reason) => match reason {
             Drop::TooShort | Drop::UnknownMagic => "Something came that is no message of the game.".into(),
-            Drop::SourcePort0 | Drop::AnnouncedPort0 => "It announced port 0, which is none.".into(),
+            Drop::SourcePort0 | Drop::AnnouncedPort0 => "Port 0 was announced, which is none.".into(),
             Drop::SourceAddress => "It came from an address that is no host's.".into(),
-            Drop::CookieContent => "It brought back a cookie that holds no announcement.".into(),
-            Drop::Cookie(cookie::Refusal::Old) => "It brought its cookie back too late.".into(),
+            Drop::CookieContent => "A cookie came back that holds no announcement.".into(),
+            Drop::Cookie(cookie::Refusal::Old) => "A cookie came back too late.".into(),
             Drop::Cookie(cookie::Refusal::Short | cookie::Refusal::UnknownKey | cookie::Refusal::Forged) => {
-                "It brought back a cookie that was not sent to this address and port.".into()
+                "A cookie came back that was not sent to this address and port.".into()
             }
         },
     }

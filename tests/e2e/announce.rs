@@ -270,12 +270,39 @@ fn malformed_in_a_masters_eyes_ends_everything() {
     let netpanzer = format!("netpanzer://{other}");
     let announcing = Announcing::start(&["iceball", "--port", "7", "--master", &master.url(), "--master", &netpanzer]);
     announcing.wait_for(&format!("listed at {netpanzer}"));
-    let (_, from) = master.announcement();
-    master.send(b"BADF", from);
+    for _ in 0..2 {
+        let (_, from) = master.announcement();
+        master.send(b"BADF", from);
+    }
     let (code, said) = announcing.end();
     assert_eq!(code, 1);
     assert!(said.contains("malformed (BADF)") && said.ends_with("malformed: stopped\n"), "{said}");
     assert_eq!(requests.lock().unwrap().last().unwrap(), r"\quit\port\7\final\", "the others are told");
+}
+
+#[test]
+fn forged_complaints_do_not_end_what_was_accepted() {
+    let master = Master::new();
+    let announcing = Announcing::start(&["iceball", "--port", "7", "--master", &master.url(), "--name", "x"]);
+    let (_, from) = master.announcement();
+    master.send(b"MSOKcookie", from);
+    until("the echo", || Some(master.receive().0).filter(|bytes| bytes == b"HSHKcookie"));
+    // As if from the master: each of these would once have ended the program, or the announcing to this master.
+    for _ in 0..2 {
+        let (announced, from) = master.announcement();
+        assert_eq!(announced[4..10], [2, 0, 0x25, 0x80, 0x80, 0], "with the same version still");
+        for forged in [&b"BADF"[..], b"BADV\x03\0\x25\x80\x80\0", b"BADV\x02\0\x23\x80\x80\0", b"BADF"] {
+            master.send(forged, from);
+        }
+    }
+    // The next of the burst, behind all of them.
+    let (_, from) = master.announcement();
+    master.send(b"MSOKagain", from);
+    until("the echo", || Some(master.receive().0).filter(|bytes| bytes == b"HSHKagain"));
+    announcing.stop(Signal::SIGTERM);
+    let (code, said) = announcing.end();
+    assert_eq!(code, 0, "{said}");
+    assert!(!said.contains("given up") && !said.contains("malformed") && !said.contains("expects"), "{said}");
 }
 
 #[test]

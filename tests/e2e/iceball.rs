@@ -120,6 +120,57 @@ fn answers_are_the_deployed_masters_and_never_much_longer_than_the_question() {
     assert!(accepted.len() <= 103, "{} bytes", accepted.len());
 }
 
+/// A version of the future, in ten bytes and in fifty: BADV and BADF, where nobody is proven.
+const FORGED_VERSION: &[u8] = b"1CEB\x09\0\x25\x80\x80\0";
+
+fn forged_format() -> Vec<u8> {
+    announcement(b"forged", 20737, 0)[..50].to_vec()
+}
+
+#[test]
+fn no_complaint_goes_to_an_address_with_a_living_proof() {
+    let server = Server::start(&["iceball.life=5s"]);
+    let master = server.address("iceball.listen");
+    let real = Game::new(master);
+    // What the real game would hear: whoever forges its address can name any of its ports.
+    let forger = Game::new(master);
+    let check = || server.json("/api/v1/check?game=iceball&address=127.0.0.1:20737");
+    let seen = |what: &str| {
+        let notes = check()["seen"].as_array().unwrap().clone();
+        notes.into_iter().find(|note| note["what"] == what)
+    };
+    assert_eq!(forger.ask(FORGED_VERSION)[..4], *b"BADV");
+    assert_eq!(forger.ask(&forged_format()), b"BADF");
+    for what in ["bad_version", "bad_format"] {
+        let note = seen(what).unwrap();
+        assert!(note["text"].as_str().unwrap().ends_with("it could be anybody."), "{note}");
+        assert_eq!(note["sender_proven"], false);
+    }
+    assert!(check()["advice"].as_str().unwrap().starts_with("If it was your server,"), "{}", check());
+
+    real.announce(&announcement(b"real", 20737, 0));
+    until("the proof", || (server.listed().len() == 1).then_some(()));
+    // One after the other, and many in one batch.
+    for _ in 0..40 {
+        forger.send(FORGED_VERSION);
+        forger.send(&forged_format());
+    }
+    forger.nothing_came_back();
+    for what in ["bad_version_unanswered", "bad_format_unanswered"] {
+        let note = seen(what).unwrap();
+        let text = note["text"].as_str().unwrap();
+        assert!(text.contains("Nothing was answered: a server of this address is proven"), "{note}");
+        assert_eq!(note["times"], 40);
+    }
+    assert_eq!(seen("cookie_returned").unwrap()["sender_proven"], true);
+    assert_eq!(check()["listed"], true);
+    // Another address has no proof, and this one has none any more when its life is over.
+    assert_eq!(Game::on(master, "127.0.0.2".parse().unwrap()).ask(FORGED_VERSION)[..4], *b"BADV");
+    until("the life to end", || server.listed().is_empty().then_some(()));
+    assert_eq!(forger.ask(FORGED_VERSION)[..4], *b"BADV");
+    assert_eq!(forger.ask(&forged_format()), b"BADF");
+}
+
 #[test]
 fn one_address_gets_its_share_and_no_more() {
     let server = Server::start(&["guard.max_servers_per_ip=3"]);

@@ -15,6 +15,9 @@ use crate::protocols::iceball::wire::HEARTBEAT_VERSION;
 
 /// A cookie may be as long as a datagram.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+/// It had accepted before.
+const DOUBTED: &str =
+    "it no longer accepts the announcement (BADV or BADF); that may be forged, and is believed when it lasts";
 /// After an error of the socket, so that a lasting one does not keep a core busy.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
@@ -88,16 +91,22 @@ impl Attendant<'_> {
                 }
                 None
             }
-            Step::Judge { answered: true } => {
+            Step::Judge { answered: true, .. } => {
                 talk.pace.accepted(self.now_ms());
                 talk.tries = 0;
                 self.plan.once.then_some(End::Accepted)
             }
-            Step::Judge { answered: false } => {
+            // The next burst comes from another port, which a forger would have to find again.
+            Step::Judge { answered: false, doubted } => {
                 talk.tries += 1;
                 let error = talk.line.take().and_then(|line| line.error);
-                self.failed(Standing::Away(error.map_or("no answer".into(), |error| error.to_string())))
+                self.failed(match (doubted, error) {
+                    (true, _) => Standing::Refused(DOUBTED.into()),
+                    (false, Some(error)) => Standing::Away(error.to_string()),
+                    (false, None) => Standing::Away("no answer".into()),
+                })
             }
+            Step::Believe(complaint) => self.complained(complaint),
         }
     }
 
@@ -141,6 +150,15 @@ impl Attendant<'_> {
                     self.tell(Standing::Listed);
                 }
             }
+            complaint => return self.complained(complaint),
+        }
+        None
+    }
+
+    /// A complaint that is believed.
+    fn complained(&mut self, complaint: Heard<'_>) -> Option<End> {
+        match complaint {
+            Heard::Nothing | Heard::Accepted { .. } => {}
             Heard::FallsBack { version } => self.tell(Standing::FellBack(version)),
             Heard::GivesUp { heartbeat_version, version } => {
                 let ours = self.plan.iceball_version;

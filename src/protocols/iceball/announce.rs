@@ -6,10 +6,14 @@
 //! | `MSOK` + cookie | `HSHK` + the same cookie, every time |
 //! | `BADV` with a heartbeat version that we speak | once: announced again with the versions given |
 //! | any other `BADV` | this master is given up |
-//! | `BADF` | our announcement is broken; the program ends with an error |
+//! | `BADF`, to two announcements of a burst | our announcement is broken; the program ends with an error |
+//! | `BADV` or `BADF` after an `MSOK` | doubted: as above after three bursts that brought complaints and no `MSOK` |
 //!
 //! A master never answers a handshake: a cookie that came and went back is all the acceptance there is. Whoever drives
-//! this passes in datagrams from the master's own address only.
+//! this passes in datagrams from the master's own address only. Even that can be forged, and a complaint costs much while
+//! forging one costs nothing, so one that contradicts an earlier `MSOK` has to last; any `MSOK` in between clears it. A
+//! single `BADF` ends nothing, because it would end the announcing to all other masters, too, and a master that means it
+//! says it to every announcement.
 
 use super::wire::{
     ANNOUNCEMENT_SIZE, Announcement, FromMaster, HANDSHAKE, HEARTBEAT_VERSION, MAP_SIZE, MODE_SIZE, NAME_SIZE, Version,
@@ -23,6 +27,9 @@ pub const PACKET_EVERY_MS: u64 = 1_000;
 pub const BURST_EVERY_MS: u64 = 40_000;
 /// How long after a burst's last announcement an answer may come before the master counts as silent.
 pub const PATIENCE_MS: u64 = 2_000;
+
+/// After an `MSOK`, complaints are believed when so many bursts have brought nothing else.
+const DOUBTED_BURSTS: u8 = 3;
 
 /// What the current game sends: 0.2.1-37.
 pub const VERSION: Version = Version(0x0080_8025);
@@ -41,6 +48,20 @@ pub struct Announcer {
     answered_last: bool,
     /// Refusals that may still come for announcements made before falling back: they say nothing new.
     late_refusals: u8,
+    /// This master has accepted an announcement: complaints are doubted.
+    accepted: bool,
+    /// The last complaint of this burst that was doubted.
+    doubted: Option<Complaint>,
+    /// Bursts with a doubted complaint and without a cookie, since the last cookie.
+    doubted_bursts: u8,
+    /// How many announcements of this burst were out when the first was called malformed.
+    malformed_at: Option<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Complaint {
+    Version { heartbeat_version: u16, version: Version },
+    Format,
 }
 
 /// What is to be done now.
@@ -50,8 +71,10 @@ pub enum Step {
     Prepare,
     /// Send an announcement.
     Announce,
-    /// The burst is over. Without an answer to any of it, the master is away.
-    Judge { answered: bool },
+    /// The burst is over. Without a cookie for any of it the master is away, or what it says is `doubted`.
+    Judge { answered: bool, doubted: bool },
+    /// The burst is over, and the doubts are: the master has said this for several bursts.
+    Believe(Heard<'static>),
 }
 
 /// What a datagram from the master means.
@@ -65,7 +88,7 @@ pub enum Heard<'a> {
     GivesUp { heartbeat_version: u16, version: Version },
     /// The master calls the announcement malformed.
     Broken,
-    /// Nothing that a master says, or nothing new.
+    /// Nothing that a master says, nothing new, or nothing to be believed yet.
     Nothing,
 }
 
@@ -82,6 +105,10 @@ impl Announcer {
             answered: false,
             answered_last: false,
             late_refusals: 0,
+            accepted: false,
+            doubted: None,
+            doubted_bursts: 0,
+            malformed_at: None,
         }
     }
 
@@ -103,16 +130,27 @@ impl Announcer {
             return Some(Step::Prepare);
         }
         if self.sent >= BURST {
-            let answered = self.answered;
-            self.begin(self.burst_ms + BURST_EVERY_MS);
-            self.ready = false;
-            self.late_refusals = 0;
-            return Some(Step::Judge { answered });
+            return Some(self.judge(now_ms));
         }
         self.sent += 1;
         self.last_ms = now_ms;
         self.answered_last = false;
         Some(Step::Announce)
+    }
+
+    fn judge(&mut self, now_ms: u64) -> Step {
+        let (answered, doubted) = (self.answered, self.doubted.filter(|_| !self.answered));
+        self.begin(self.burst_ms + BURST_EVERY_MS);
+        self.ready = false;
+        self.late_refusals = 0;
+        self.doubted_bursts = self.doubted_bursts.saturating_add(u8::from(doubted.is_some()));
+        match doubted {
+            Some(complaint) if self.doubted_bursts >= DOUBTED_BURSTS => {
+                self.doubted_bursts = 0;
+                Step::Believe(self.believe(now_ms, complaint))
+            }
+            _ => Step::Judge { answered, doubted: doubted.is_some() },
+        }
     }
 
     /// The burst that is due can begin.
@@ -128,6 +166,7 @@ impl Announcer {
 
     fn begin(&mut self, at_ms: u64) {
         (self.burst_ms, self.sent, self.answered) = (at_ms, 0, false);
+        (self.doubted, self.malformed_at) = (None, None);
     }
 
     /// The announcement, as this master wants it. Texts that are too long are cut between characters.
@@ -148,22 +187,42 @@ impl Announcer {
     pub fn hear<'a>(&mut self, now_ms: u64, bytes: &'a [u8]) -> Heard<'a> {
         match FromMaster::parse(bytes) {
             Ok(FromMaster::Accepted { cookie }) => {
-                (self.answered, self.answered_last) = (true, true);
+                (self.answered, self.answered_last, self.accepted) = (true, true, true);
+                self.doubted_bursts = 0;
                 Heard::Accepted { cookie }
             }
             Ok(FromMaster::BadVersion { heartbeat_version, version }) => {
-                self.refused(now_ms, heartbeat_version, version)
+                self.complaint(now_ms, Complaint::Version { heartbeat_version, version })
             }
-            Ok(FromMaster::BadFormat) => Heard::Broken,
+            Ok(FromMaster::BadFormat) => self.complaint(now_ms, Complaint::Format),
             Err(_) => Heard::Nothing,
         }
     }
 
-    fn refused(&mut self, now_ms: u64, heartbeat_version: u16, version: Version) -> Heard<'static> {
-        if self.late_refusals > 0 {
-            self.late_refusals -= 1;
+    fn complaint(&mut self, now_ms: u64, complaint: Complaint) -> Heard<'static> {
+        if self.accepted {
+            self.doubted = Some(complaint);
             return Heard::Nothing;
         }
+        match complaint {
+            Complaint::Version { .. } if self.late_refusals > 0 => {
+                self.late_refusals -= 1;
+                Heard::Nothing
+            }
+            // Once more, to an announcement that was not out yet when it came first.
+            Complaint::Format if *self.malformed_at.get_or_insert(self.sent) == self.sent => Heard::Nothing,
+            complaint => self.believe(now_ms, complaint),
+        }
+    }
+
+    fn believe(&mut self, now_ms: u64, complaint: Complaint) -> Heard<'static> {
+        match complaint {
+            Complaint::Version { heartbeat_version, version } => self.refused(now_ms, heartbeat_version, version),
+            Complaint::Format => Heard::Broken,
+        }
+    }
+
+    fn refused(&mut self, now_ms: u64, heartbeat_version: u16, version: Version) -> Heard<'static> {
         let is_new = !self.fell_back && version != self.version;
         if heartbeat_version != HEARTBEAT_VERSION || !is_new {
             return Heard::GivesUp { heartbeat_version, version };
@@ -255,7 +314,7 @@ mod tests {
         let seconds: Vec<u64> = sent_at(&steps).into_iter().map(|ms| (ms - 500) / 1_000).collect();
         assert_eq!(seconds, [0, 1, 2, 3, 4, 40, 41, 42, 43, 44, 80, 81, 82, 83, 84]);
         assert_eq!(steps[0], (500, Step::Prepare));
-        assert_eq!(steps[6], (6_500, Step::Judge { answered: false }));
+        assert_eq!(steps[6], (6_500, Step::Judge { answered: false, doubted: false }));
         assert_eq!(steps[7], (40_500, Step::Prepare));
     }
 
@@ -281,8 +340,12 @@ mod tests {
             handshake(cookie, &mut out);
             assert_eq!(out, [b"HSHK", cookie].concat());
         }
-        assert_eq!(steps(&mut announcer, 10_000).last().unwrap().1, Step::Judge { answered: true });
-        assert_eq!(steps(&mut announcer, 50_000).last().unwrap().1, Step::Judge { answered: false }, "in this burst");
+        assert_eq!(steps(&mut announcer, 10_000).last().unwrap().1, Step::Judge { answered: true, doubted: false });
+        assert_eq!(
+            steps(&mut announcer, 50_000).last().unwrap().1,
+            Step::Judge { answered: false, doubted: false },
+            "in this burst"
+        );
     }
 
     #[test]
@@ -290,7 +353,7 @@ mod tests {
         let mut announcer = announcer(0);
         assert_eq!(sent_at(&steps(&mut announcer, 4_000)).len(), 5);
         announcer.hear(4_050, b"MSOKcookie");
-        assert_eq!(announcer.step(4_050), Some(Step::Judge { answered: true }));
+        assert_eq!(announcer.step(4_050), Some(Step::Judge { answered: true, doubted: false }));
         assert_eq!(announcer.due_ms(), 40_000);
     }
 
@@ -330,9 +393,95 @@ mod tests {
         };
         assert!(refused(3, OTHER) && refused(1, VERSION));
         assert!(refused(2, VERSION), "the version it wants is the version it got");
+    }
+
+    #[test]
+    fn malformed_is_believed_when_a_second_announcement_is_called_so() {
         let mut announcer = announcer(0);
         announcer.step(0);
-        assert_eq!(announcer.hear(1, b"BADF"), Heard::Broken);
+        for now_ms in [1, 2, 3] {
+            assert_eq!(announcer.hear(now_ms, b"BADF"), Heard::Nothing, "however often it is said to one");
+        }
+        announcer.step(1_000);
+        assert_eq!(announcer.hear(1_001, b"BADF"), Heard::Broken);
+        // In another burst it counts anew.
+        let mut announcer = self::announcer(0);
+        assert_eq!(sent_at(&steps(&mut announcer, 4_000)).len(), 5);
+        announcer.hear(4_001, b"BADF");
+        assert_eq!(sent_at(&steps(&mut announcer, 40_000)).len(), 1);
+        assert_eq!(announcer.hear(40_001, b"BADF"), Heard::Nothing);
+    }
+
+    /// One that a master has accepted, at the beginning of its next burst.
+    fn accepted() -> Announcer {
+        let mut announcer = announcer(0);
+        announcer.step(0);
+        announcer.hear(10, b"MSOKcookie");
+        let first = steps(&mut announcer, 39_999);
+        assert_eq!(first.last().unwrap().1, Step::Judge { answered: true, doubted: false });
+        announcer
+    }
+
+    /// A burst in which every announcement gets these answers; how it is judged.
+    fn burst(announcer: &mut Announcer, answers: &[&[u8]]) -> Step {
+        loop {
+            let now_ms = announcer.due_ms();
+            match announcer.step(now_ms).unwrap() {
+                Step::Prepare => announcer.ready(now_ms),
+                Step::Announce => answers.iter().for_each(|answer| {
+                    let heard = announcer.hear(now_ms + 1, answer);
+                    assert!(matches!(heard, Heard::Nothing | Heard::Accepted { .. }), "{heard:?}");
+                }),
+                judged => return judged,
+            }
+        }
+    }
+
+    #[test]
+    fn forged_complaints_do_not_end_what_a_master_has_accepted() {
+        let mut announcer = accepted();
+        let forged = [b"BADF".to_vec(), refusal(2, OTHER), refusal(3, OTHER), refusal(2, VERSION)];
+        let forged: Vec<&[u8]> = forged.iter().map(Vec::as_slice).collect();
+        // For ever, while the master itself is heard.
+        for answers in [[&forged[..], &[b"MSOKc"]].concat(), [&[&b"MSOKc"[..]], &forged[..]].concat()] {
+            for _ in 0..20 {
+                let judged = burst(&mut announcer, &answers);
+                assert_eq!(judged, Step::Judge { answered: true, doubted: false });
+            }
+        }
+        // And for two bursts while it is not, again and again.
+        for _ in 0..20 {
+            for _ in 0..2 {
+                assert_eq!(burst(&mut announcer, &forged), Step::Judge { answered: false, doubted: true });
+            }
+            assert_eq!(burst(&mut announcer, &[b"MSOKc"]), Step::Judge { answered: true, doubted: false });
+        }
+        assert_eq!(announcer.version, VERSION);
+    }
+
+    #[test]
+    fn complaints_that_last_are_believed() {
+        let lasts = |answer: &[u8]| {
+            let mut announcer = accepted();
+            assert_eq!(burst(&mut announcer, &[answer]), Step::Judge { answered: false, doubted: true });
+            // Silence neither counts nor clears.
+            assert_eq!(burst(&mut announcer, &[]), Step::Judge { answered: false, doubted: false });
+            assert_eq!(burst(&mut announcer, &[answer]), Step::Judge { answered: false, doubted: true });
+            let Step::Believe(heard) = burst(&mut announcer, &[answer]) else { panic!("not believed") };
+            (announcer, heard)
+        };
+        assert_eq!(lasts(b"BADF").1, Heard::Broken);
+        let gives_up = Heard::GivesUp { heartbeat_version: 3, version: OTHER };
+        assert_eq!(lasts(&refusal(3, OTHER)).1, gives_up);
+        let (mut announcer, heard) = lasts(&refusal(2, OTHER));
+        assert_eq!(heard, Heard::FallsBack { version: OTHER });
+        let now_ms = announcer.due_ms();
+        assert_eq!(announcer.step(now_ms), Some(Step::Prepare), "at once");
+        let whole = announcer.announcement(&offer("A"));
+        assert!(matches!(ToMaster::parse(&whole), Ok(ToMaster::Announce { version: OTHER, .. })));
+        // And is accepted, or doubted again.
+        assert_eq!(burst(&mut announcer, &[&refusal(2, OTHER)]), Step::Judge { answered: false, doubted: true });
+        assert_eq!(burst(&mut announcer, &[b"MSOKc"]), Step::Judge { answered: true, doubted: false });
     }
 
     #[test]

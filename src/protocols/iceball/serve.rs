@@ -9,7 +9,9 @@
 //! | `HSHK` + anything | nothing; with a good cookie, the server is listed |
 //!
 //! A game that gets `BADV` or `BADF` once is quiet for 30 minutes towards all its masters, so none is ever sent that
-//! was not earned.
+//! was not earned. Anybody can forge a datagram that earns one, so none is sent to an IP address (IPv6 /64) where a
+//! living server has brought its cookie back. The rules here know no list: they say that an answer is a complaint, and
+//! whoever drives them withholds it there.
 
 use std::net::SocketAddr;
 
