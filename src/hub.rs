@@ -101,6 +101,17 @@ impl Default for Kept {
     }
 }
 
+impl Kept {
+    /// Rendered from one time to another: the longer that took, the longer it is good enough.
+    fn new(serial: u64, from: Instant, to: Instant) -> Kept {
+        Kept { serial, at: to, rest: ((to - from) * (PACE_SHARE - 1)).min(STALE_MAX) }
+    }
+
+    fn is_good(&self, serial: u64, now: Instant) -> bool {
+        self.serial == serial || now.saturating_duration_since(self.at) < self.rest
+    }
+}
+
 type Lists = Vec<(Arc<dyn Renderer>, Arc<ListCell>)>;
 
 pub struct Hub {
@@ -244,15 +255,14 @@ impl Hub {
             },
         };
         if let Some(last) = cell.last.load_full()
-            && (kept.serial == view.serial || kept.at.elapsed() < kept.rest)
+            && kept.is_good(view.serial, Instant::now())
             && !renderer.is_stale()
         {
             return last;
         }
         let started = Instant::now();
         let rendered = Arc::new(Rendered::new(renderer.render(&view)));
-        let rest = (started.elapsed() * (PACE_SHARE - 1)).min(STALE_MAX);
-        *kept = Kept { serial: view.serial, at: Instant::now(), rest };
+        *kept = Kept::new(view.serial, started, Instant::now());
         cell.last.store(Some(rendered.clone()));
         rendered
     }
@@ -330,6 +340,7 @@ mod tests {
     use super::*;
     use crate::model::{Announce, Facts, Game, Proof};
     use crate::registry::view::Delta;
+    use std::sync::mpsc;
 
     fn announce(now: Now, port: u16) -> Change<'static> {
         Change::Announce(Announce {
@@ -406,37 +417,75 @@ mod tests {
         assert_eq!(at(60_000, -500_000), -500_000, "far apart: the system is right");
     }
 
-    /// A renderer that takes its time.
-    struct Slow(std::sync::atomic::AtomicUsize);
+    #[test]
+    fn an_expensive_list_is_good_for_19_times_as_long_as_it_took() {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let kept = Kept::new(1, at(0), at(50));
+        assert!(kept.is_good(2, at(50 + 949)));
+        assert!(!kept.is_good(2, at(50 + 950)));
+        assert!(kept.is_good(1, at(1_000_000)), "nothing has changed");
+        let expensive = Kept::new(1, at(0), at(60_000));
+        assert!(expensive.is_good(2, at(60_000 + 1_999)) && !expensive.is_good(2, at(60_000 + 2_000)));
+        let cheap = Kept::new(1, at(0), at(0));
+        assert!(!cheap.is_good(2, at(0)));
+    }
+
+    /// Says when it begins to render, and goes on when it may.
+    struct Slow {
+        begins: mpsc::Sender<u64>,
+        may_go_on: Mutex<mpsc::Receiver<()>>,
+    }
+
+    fn slow() -> (Arc<dyn Renderer>, mpsc::Receiver<u64>, mpsc::Sender<()>) {
+        let ((begins, begun), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
+        (Arc::new(Slow { begins, may_go_on: Mutex::new(may_go_on) }), begun, go_on)
+    }
 
     impl Renderer for Slow {
         fn render(&self, view: &View) -> Vec<u8> {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            std::thread::sleep(Duration::from_millis(50));
+            self.begins.send(view.serial).unwrap();
+            self.may_go_on.lock().unwrap().recv().unwrap();
             view.serial.to_string().into_bytes()
         }
     }
 
     #[test]
-    fn a_dear_list_is_not_rendered_for_every_change_and_holds_up_no_view() {
+    fn a_slow_list_holds_up_neither_views_nor_those_who_take_the_last_one() {
         let hub = hub();
-        let slow = Arc::new(Slow(Default::default()));
-        let renderer: Arc<dyn Renderer> = slow.clone();
+        let (renderer, begun, go_on) = slow();
         let now = hub.clock.now();
-        let mut last = String::new();
-        for port in 1..=20 {
+        let next_view = |port| {
             hub.apply_one(&announce(now, port), now);
             hub.publish(now);
             assert_eq!(hub.view().serial, u64::from(port), "views do not wait for lists");
-            last = String::from_utf8(hub.list(&renderer).body.to_vec()).unwrap();
-        }
-        let rendered = slow.0.load(Ordering::Relaxed);
-        assert!(rendered < 20, "rendered {rendered} times");
-        assert_eq!(last, "1", "the first rendering is good for 19 times as long as it took");
-        for port in 21..=21 + LISTS_MAX as u16 {
-            let other: Arc<dyn Renderer> = Arc::new(Slow(Default::default()));
-            hub.list_cell(&other);
-            assert!(hub.lists.lock().unwrap().len() <= LISTS_MAX, "{port}");
+        };
+        let shown = || String::from_utf8(hub.list(&renderer).body.to_vec()).unwrap();
+        next_view(1);
+        go_on.send(()).unwrap();
+        assert_eq!(shown(), "1");
+        assert_eq!(begun.try_recv(), Ok(1));
+        assert_eq!(shown(), "1");
+        assert!(begun.try_recv().is_err(), "once per view");
+        hub.list_cell(&renderer).kept.lock().unwrap().rest = Duration::ZERO; // as if it had been cheap
+        next_view(2);
+        std::thread::scope(|scope| {
+            let slow = scope.spawn(shown);
+            assert_eq!(begun.recv(), Ok(2));
+            next_view(3);
+            assert_eq!(shown(), "1", "somebody is at work: the last one does");
+            go_on.send(()).unwrap();
+            assert_eq!(slow.join().unwrap(), "2");
+        });
+        assert!(begun.try_recv().is_err());
+    }
+
+    #[test]
+    fn the_number_of_kept_lists_is_bounded() {
+        let hub = hub();
+        for _ in 0..=LISTS_MAX {
+            hub.list_cell(&slow().0);
+            assert!(hub.lists.lock().unwrap().len() <= LISTS_MAX);
         }
     }
 

@@ -423,6 +423,14 @@ fn announce_many(hub: &Hub, age_ms: u64) {
     hub.publish(hub.clock.now());
 }
 
+/// Two turns of a writer are never at the same moment.
+fn next_moment(hub: &Hub) {
+    let before_ms = hub.clock.now().unix_ms;
+    while hub.clock.now().unix_ms <= before_ms {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn the_stamps_of_a_long_list_are_written_by_turns_and_none_is_missing() {
     let folder = Folder::new("turns");
@@ -446,7 +454,7 @@ fn the_stamps_of_a_long_list_are_written_by_turns_and_none_is_missing() {
     // The round under way had begun before; the next one has everything.
     let mut goes = 0;
     while rows("<") > 0 {
-        std::thread::sleep(Duration::from_millis(2)); // goes are never at the same moment
+        next_moment(&hub);
         writer.turn(false);
         goes += 1;
     }
@@ -456,7 +464,7 @@ fn the_stamps_of_a_long_list_are_written_by_turns_and_none_is_missing() {
     writer.turn(false);
     let newest_ms = now().unix_ms - 10_000;
     announce_many(&hub, 0);
-    std::thread::sleep(Duration::from_millis(2));
+    next_moment(&hub);
     writer.turn(false);
     assert_eq!(rows("<"), 1);
     assert!(stamps().values().all(|stamps| stamps.proven_at_ms > newest_ms));
@@ -472,7 +480,7 @@ fn killed_twice_a_long_list_is_still_there() {
     // Rows as old as can be: only the stamps know that these are alive.
     announce_many(&hub, 0);
     for _ in 0..10 {
-        std::thread::sleep(Duration::from_millis(2)); // goes are never at the same moment
+        next_moment(&hub);
         first.turn(false);
     }
     drop(first);

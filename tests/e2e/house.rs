@@ -112,3 +112,34 @@ fn every_file_says_what_it_is() {
         assert!(is_small || source.starts_with("//!"), "{} does not begin with //!", path.display());
     }
 }
+
+/// The functions in which a test may look at the clock: they wait for a condition and give up in the end.
+const MAY_WAIT: &[(&str, &str)] = &[("tests/e2e/support.rs", "until_within")];
+
+/// The lines of a file that only tests run, with their numbers.
+fn test_lines<'a>(path: &Path, source: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+    let only_tests = path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
+    let begin = source.lines().position(|line| line.starts_with("mod tests {")).unwrap_or(usize::MAX);
+    code_lines(source).skip_while(move |(number, _)| !only_tests && *number < begin)
+}
+
+#[test]
+fn no_test_waits_for_a_time_or_measures_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let forbidden = ["sleep(", "sleep_until(", "park_timeout(", ".elapsed()"];
+    let mut waiting = Vec::new();
+    for (path, source) in sources("src").into_iter().chain(sources("tests")) {
+        let path = path.strip_prefix(root).unwrap();
+        let mut function = "";
+        for (number, line) in test_lines(path, &source).filter(|_| !path.ends_with("house.rs")) {
+            if let Some((_, rest)) = line.split_once("fn ") {
+                function = rest.split(['(', '<']).next().unwrap();
+            }
+            let is_allowed = MAY_WAIT.iter().any(|(file, name)| path.ends_with(file) && function == *name);
+            if !is_allowed && forbidden.iter().any(|word| line.contains(word)) {
+                waiting.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    assert!(waiting.is_empty(), "wait for a condition (support::until) or pass the time in:\n{}", waiting.join("\n"));
+}

@@ -97,7 +97,7 @@ fn masters_learn_of_each_other_and_say_goodbye() {
     assert_eq!(say(&first, r"\list\gamename\master\password\secret\final\"), format!(r"{}\final\", entry(a)));
     assert!(list(&first, "master").starts_with(&entry(b)));
     second.signal(Signal::SIGTERM);
-    let (status, _, log) = second.end();
+    let (status, log) = second.end();
     assert_eq!(status.code(), Some(0), "{log}");
     until("the first to hear the goodbye", || {
         (list(&first, "master") == format!(r"{}\final\", entry(a))).then_some(())
@@ -138,7 +138,7 @@ fn masters_that_the_list_had_no_room_for_hear_the_goodbye_too() {
     // Not a moment longer than it takes to tell them.
     until("the heartbeats", || all.iter().all(|master| master.has_heard(&heartbeat(own))).then_some(()));
     server.signal(Signal::SIGTERM);
-    let (status, _, log) = server.end();
+    let (status, log) = server.end();
     assert_eq!(status.code(), Some(0), "{log}");
     for master in all {
         assert!(master.has_heard(&quit(own)), "{:?}", master.heard.lock().unwrap());

@@ -4,7 +4,6 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use crate::support::*;
 
@@ -304,10 +303,7 @@ fn resets_idlers_and_slow_writers_stop_nobody() {
     }
     assert_eq!(list(&server, "nobody"), r"\final\");
     let mut slow = connect(address);
-    let closed = until("the slow writer to be closed", || {
-        std::thread::sleep(Duration::from_millis(100));
-        slow.write_all(b"x").err()
-    });
+    let closed = until("the slow writer to be closed", || slow.write_all(b"x").err());
     assert!(matches!(closed.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset), "{closed}");
     for stream in &mut idle {
         assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap_or(0), 0);

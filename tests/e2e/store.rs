@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -55,25 +56,29 @@ fn killed_at_any_moment_nothing_that_was_written_is_lost() {
     let set = [&*data_dir(&folder), "guard.max_servers_per_ip=60000"];
     let mut port = 0u16;
     let mut written = BTreeSet::new();
-    for round in 0..6u64 {
+    for round in 0..6 {
         let server = Server::start(&set);
         assert_eq!(listed(&server), kept(&file(&folder)), "round {round}: listed at once");
-        let done = AtomicBool::new(false);
+        let (done, is_done) = mpsc::channel::<()>();
+        let announced = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let (port, server, announced) = (&mut port, &server, &announced);
+            scope.spawn(move || {
                 let game = Game::new(server.address("iceball.listen"));
-                while !done.load(Ordering::Relaxed) {
-                    port += 1;
-                    std::thread::sleep(Duration::from_millis(1)); // ports are few
-                    game.announce(&announcement(format!("server {port}").as_bytes(), port, 1));
+                // Ports are few: a pause before each.
+                while is_done.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
+                    *port += 1;
+                    game.announce(&announcement(format!("server {port}").as_bytes(), *port, 1));
+                    announced.fetch_add(1, Ordering::Relaxed);
                 }
             });
             let enough = written.len() + 10;
             until("some to be written", || (kept(&file(&folder)).len() >= enough).then_some(()));
-            // Somewhere between two writes, or in one.
-            std::thread::sleep(Duration::from_millis(round * 83));
+            // Somewhere between two writes, or in one: a little later each time.
+            let later = announced.load(Ordering::Relaxed) + round * 60;
+            until("some more announcements", || (announced.load(Ordering::Relaxed) >= later).then_some(()));
             written.extend(kept(&file(&folder)));
-            done.store(true, Ordering::Relaxed);
+            drop(done);
         });
         server.signal(Signal::SIGKILL);
         server.end();
@@ -101,7 +106,7 @@ fn a_restart_lists_at_once_with_lives_and_first_seen_as_they_were() {
     let seen = first_seen(&server);
     let before = server.listed();
     server.signal(Signal::SIGTERM);
-    let (status, _, log) = server.end();
+    let (status, log) = server.end();
     assert!(status.success(), "{log}");
 
     let mut server = Server::start(&set);
