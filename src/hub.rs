@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::broadcast;
 
-use crate::model::{Address, Change, Now, Server};
+use crate::model::{Address, Change, Now, Server, SharedTime};
 use crate::prefix::Networks;
 use crate::registry::merge::Known;
 use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
@@ -207,6 +207,17 @@ impl Hub {
     /// Who this node is among many.
     pub fn set_node(&self, node: u8) {
         self.registry().set_node(node);
+    }
+
+    /// The time that all nodes share.
+    pub fn set_time(&self, time: SharedTime) {
+        self.registry().set_time(time, self.clock.now());
+        self.changed.notify_one();
+    }
+
+    /// What the clock is behind that time: see [`Registry::behind_ms`].
+    pub fn behind_ms(&self, now: Now) -> Option<i64> {
+        self.registry().behind_ms(now)
     }
 
     /// What can be told of some addresses to other nodes, in their order, under one lock.

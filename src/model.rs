@@ -575,7 +575,12 @@ pub enum Change<'a> {
     /// A server that was listed before a restart is listed again, for what is left of its life.
     Restore {
         server: Arc<Server>,
+        /// When its life ends, as far as the file knows, by the clock that it was written with.
         ends_at_ms: u64,
+        /// Listed here for so much longer, because the file may lack the last signs of life. Other nodes never hear of it.
+        grace_ms: u64,
+        /// What that clock was behind the time that the nodes share.
+        behind_ms: i64,
         /// Where it can be asked: how soon.
         ask_in_ms: u64,
     },

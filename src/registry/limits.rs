@@ -207,7 +207,13 @@ mod tests {
             let mut server =
                 crate::model::Server::new(address(text), Game::Known("iceball"), Proof::Cookie, T, &Facts::default());
             server.life_ms = LIFE_MS as u32;
-            Change::Restore { server: Arc::new(server), ends_at_ms: T + LIFE_MS, ask_in_ms: 0 }
+            Change::Restore {
+                server: Arc::new(server),
+                ends_at_ms: T + LIFE_MS,
+                grace_ms: 0,
+                behind_ms: 0,
+                ask_in_ms: 0,
+            }
         };
         assert_eq!(registry.apply(&restore("192.0.2.9:1"), at(0)), Outcome::Refused(Refusal::Full));
         assert_eq!(registry.apply(&restore("203.0.113.5:1"), at(0)), Outcome::Added);

@@ -12,6 +12,7 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::restore::seconds;
 use super::{Outcome, Refusal, Registry, is_from_the_future};
 use crate::model::{Address, Gone, Listed, MASTER, Now, Proof, Server, Strength, Told, round_trip};
 
@@ -104,7 +105,8 @@ impl Registry {
         self.node = node;
     }
 
-    /// What can be told of an address; None when nothing is known, or its life has just ended. Other masters are told of
+    /// What can be told of an address; None when nothing is known, or its life has just ended, or, of a server that was
+    /// restored, nobody knows whether it has: before the time of all nodes is known. Other masters are told of
     /// by nobody: each node is in its own place among them.
     pub fn known(&self, address: Address, now: Now) -> Option<Known> {
         let slot = self.find(address).and_then(|at| self.slots.get(at as usize));
@@ -112,9 +114,10 @@ impl Registry {
         else {
             return self.removal(address, now).copied().map(Known::Gone);
         };
-        let mut life_left_ms = slot.end_ms.saturating_sub(now.mono_ms);
+        let restored_left_ms = self.restored_left_ms(slot, now);
+        let mut life_left_ms = restored_left_ms.unwrap_or(slot.end_ms.saturating_sub(now.mono_ms));
         let mut asked = slot.asked;
-        if self.is_named(address) {
+        if restored_left_ms.is_none() && self.is_named(address) {
             // Here the operator's word keeps it; elsewhere it lives as long as we could miss its answers, and it is
             // for those who name it to ask it.
             let word_ms = self.settings.ask_every_ms * (u64::from(self.settings.misses_max) + 1);
@@ -183,7 +186,9 @@ impl Registry {
         let announce = &listed.announce;
         let address = announce.address;
         if announce.life_ms == 0 {
-            return Outcome::Refused(Refusal::Late);
+            // Where it lives on here, whoever reads the store next has to hear of that.
+            let is_older = self.listed(address).is_some();
+            return if is_older { Outcome::Stale } else { Outcome::Refused(Refusal::Late) };
         }
         if let Some(at_ms) = listed.stronger_gone_ms {
             self.merge_gone(&Gone { address, at_ms, game_at_ms: at_ms, quit: false, foreign: true }, now);
@@ -238,6 +243,7 @@ impl Registry {
         if self.is_held_against(at, announce.proof, now) {
             return Outcome::Stale;
         }
+        let shared_end_ms = self.time.unix_ms(now) + announce.life_ms;
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         let same_strength = server.verified_by.strength() == announce.proof.strength();
@@ -248,6 +254,11 @@ impl Registry {
         let newer_proof = theirs_counts || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, server.node);
         let newer_sign = newer_proof && !same_game || same_game && listed.last_seen_ms > server.last_seen_ms;
         if same_game {
+            if end_ms >= slot.end_ms {
+                slot.restored_end_s = 0;
+            } else if slot.restored_end_s != 0 {
+                slot.restored_end_s = slot.restored_end_s.max(seconds(shared_end_ms));
+            }
             slot.end_ms = slot.end_ms.max(end_ms);
         }
         if !newer_proof && announce.proven_at_ms > server.proven_at_ms {
@@ -280,6 +291,7 @@ impl Registry {
         *server = Arc::new(new);
         if !same_game {
             slot.end_ms = end_ms;
+            slot.restored_end_s = 0;
         }
         let was_listed = std::mem::replace(&mut slot.listed, true);
         let newly_asked = announce.asked && !slot.asked;
@@ -403,6 +415,19 @@ mod tests {
         let server = registry.listed(address(1)).unwrap();
         assert_eq!((server.proven_at_ms, server.last_seen_ms), (T + 40_000, T + 39_000));
         assert!(!server.foreign, "others lack the proof still");
+    }
+
+    #[test]
+    fn a_record_whose_life_has_ended_is_older_than_a_server_that_lives_on() {
+        let mut registry = registry();
+        let Change::Merge(mut ended) = told(1, "netpanzer", 0) else { unreachable!() };
+        if let Told::Listed(listed) = &mut *ended {
+            listed.announce.life_ms = 0;
+        }
+        let ended = Change::Merge(ended);
+        assert_eq!(registry.apply(&ended, at(10)), Outcome::Refused(Refusal::Late));
+        registry.apply(&told(1, "netpanzer", 20), at(20));
+        assert_eq!(registry.apply(&ended, at(30)), Outcome::Stale, "so that the store gets the newer one back");
     }
 
     #[test]

@@ -18,10 +18,11 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
-use crate::model::{Address, Announce, Change, Facts, Game, Now, OperatorWord, Proof, Server, round_trip};
+use crate::model::{Address, Announce, Change, Facts, Game, Now, OperatorWord, Proof, Server, SharedTime, round_trip};
 use merge::Removals;
 use owners::Owners;
 pub use restore::Life;
+use restore::Unsettled;
 use wheel::{Tick, Wheel};
 
 /// A stamp this far ahead of now was made before the clock was set back, and stands in nobody's way.
@@ -104,6 +105,9 @@ pub struct Registry {
     settings: Settings,
     /// Who this is, among many nodes.
     node: u8,
+    /// The time of all nodes, and what is to be done when it is known.
+    time: SharedTime,
+    unsettled: Unsettled,
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_address: HashTable<u32>,
@@ -126,6 +130,9 @@ struct Slot {
     /// The ticks at which this slot is due in either wheel; items of other ticks are left-overs.
     end_tick: Tick,
     ask_tick: Tick,
+    /// Of a server that was restored, and has given no sign of life since: its end without the grace, in the seconds that
+    /// the nodes share. 0 for all others.
+    restored_end_s: u32,
     /// Rounds in a row without an answer.
     misses: u8,
     asked: bool,
@@ -148,6 +155,8 @@ impl Registry {
         Registry {
             settings,
             node: 0,
+            time: SharedTime::default(),
+            unsettled: Unsettled::default(),
             slots: Vec::new(),
             free: Vec::new(),
             by_address: HashTable::new(),
@@ -190,7 +199,7 @@ impl Registry {
             }
             Change::Miss { address, game } => self.miss(*address, game, now),
             Change::Quit { address, master } => self.quit(*address, *master, now),
-            Change::Restore { server, ends_at_ms, ask_in_ms } => self.restore(server, *ends_at_ms, *ask_in_ms, now),
+            Change::Restore { .. } => self.restore(change, now),
             Change::Merge(told) => self.merge(told, now),
             Change::Words(words) => self.set_words(words, now),
         }
@@ -354,6 +363,7 @@ impl Registry {
             return Outcome::Stale;
         }
         slot.end_ms = end_ms;
+        slot.restored_end_s = 0;
         slot.proven_at_ms = announce.proven_at_ms;
         slot.misses = 0;
         let sooner = self.ends.tick_for(end_ms) < slot.end_tick;
@@ -454,6 +464,7 @@ impl Registry {
             server: Some(Arc::new(server)),
             end_tick: 0,
             ask_tick: 0,
+            restored_end_s: 0,
             misses: 0,
             asked,
             listed,

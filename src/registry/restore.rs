@@ -1,9 +1,16 @@
 //! What outlives the program: when lives end, for whoever keeps them, and the way back.
+//!
+//! A restored server is listed here for a grace beyond its end, because the file may lack its last signs of life. The end
+//! itself is remembered beside it until it gives a new one: other nodes are told of that, and of nothing before the time
+//! that all nodes share is known. By then it is also known whether this node's clock was set wrong meanwhile.
 
 use std::sync::Arc;
 
-use super::{Outcome, REPUBLISH_PART, Refusal, Registry};
-use crate::model::{Address, Now, Proof, Server};
+use super::{Outcome, REPUBLISH_PART, Refusal, Registry, Slot};
+use crate::model::{Address, Change, Now, Proof, Server, SharedTime};
+
+/// Stamps that are off by less stay as they are.
+const SHIFT_MIN_MS: u64 = 2_000;
 
 /// When the life of a server at an address ends, as things are, and when it was last proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +20,13 @@ pub struct Life {
     pub proven_at_ms: u64,
 }
 
+/// What was restored before the time of all nodes was known.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Unsettled {
+    /// What the clock of the file was behind that time; None when nothing waits.
+    behind_ms: Option<i64>,
+}
+
 impl Registry {
     /// How many slots there are, in use or not.
     pub fn slots(&self) -> usize {
@@ -20,20 +34,51 @@ impl Registry {
     }
 
     /// Appends when the lives of the listed servers in up to `most` slots end, from slot `from` on; tells where to go
-    /// on, or None at the end.
+    /// on, or None at the end. The grace of a restored server is no part of its life: there is none upon another.
     pub fn lives(&self, from: usize, most: usize, now: Now, out: &mut Vec<Life>) -> Option<usize> {
         let slots = self.slots.iter().skip(from).take(most);
+        let behind_ms = self.unsettled.behind_ms.unwrap_or(self.time.offset_ms(now));
+        let without_grace_ms = |slot: &Slot| match slot.restored_end_s {
+            0 => u64::MAX,
+            end_s => (u64::from(end_s) * 1_000).saturating_add_signed(-behind_ms),
+        };
         out.extend(slots.filter(|slot| slot.listed && slot.server.is_some()).map(|slot| Life {
             address: slot.address,
-            ends_at_ms: (now.unix_ms + slot.end_ms).saturating_sub(now.mono_ms),
+            ends_at_ms: (now.unix_ms + slot.end_ms).saturating_sub(now.mono_ms).min(without_grace_ms(slot)),
             proven_at_ms: slot.proven_at_ms,
         }));
         let next = from + most;
         (next < self.slots.len()).then_some(next)
     }
 
+    /// What this node's clock is behind the time that the nodes share; None in a cluster whose time is not known yet.
+    pub fn behind_ms(&self, now: Now) -> Option<i64> {
+        let is_known = self.node == 0 || self.time.ahead_of_mono_ms.is_some();
+        is_known.then(|| self.time.offset_ms(now))
+    }
+
+    /// The time that all nodes share. The first time that it is known, what was restored is looked at in its light.
+    pub fn set_time(&mut self, time: SharedTime, now: Now) {
+        self.time = time;
+        if let Some(behind_ms) = self.unsettled.behind_ms.take() {
+            let shift_ms = behind_ms - time.offset_ms(now);
+            (0..self.slots.len() as u32).for_each(|at| self.settle(at, shift_ms, now));
+        }
+    }
+
+    /// What is left of the life of a restored server, as others may know it; None for one that has given a sign of life
+    /// since.
+    pub(super) fn restored_left_ms(&self, slot: &Slot, now: Now) -> Option<u64> {
+        let end_ms = Some(u64::from(slot.restored_end_s) * 1_000).filter(|end_ms| *end_ms > 0)?;
+        let is_known = self.time.ahead_of_mono_ms.is_some();
+        Some(if is_known { end_ms.saturating_sub(self.time.unix_ms(now)) } else { 0 })
+    }
+
     /// Its owner has done nothing new, so the limit for each IP address is not asked again.
-    pub(super) fn restore(&mut self, server: &Arc<Server>, ends_at_ms: u64, ask_in_ms: u64, now: Now) -> Outcome {
+    pub(super) fn restore(&mut self, change: &Change<'_>, now: Now) -> Outcome {
+        let &Change::Restore { ref server, ends_at_ms, grace_ms, behind_ms, ask_in_ms } = change else {
+            return Outcome::Stale;
+        };
         let word = self.words.get(&server.address);
         if word.is_some_and(|word| word.game != server.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
@@ -41,10 +86,10 @@ impl Registry {
         // What the operator names stays for as long as it would have without an answer.
         let unanswered_ms = self.settings.ask_every_ms * u64::from(self.settings.misses_max);
         let kept_ms = if word.is_some_and(|word| word.asked) { unanswered_ms } else { 0 };
-        let ends_at_ms = ends_at_ms.max(server.proven_at_ms + kept_ms);
+        let last_ms = (ends_at_ms + grace_ms).max(server.proven_at_ms + kept_ms);
         // A clock that was set back makes no life longer than it was.
-        let most_ms = u64::from(server.life_ms) * (REPUBLISH_PART + 1) / REPUBLISH_PART;
-        let left_ms = ends_at_ms.saturating_sub(now.unix_ms).min(most_ms.max(kept_ms));
+        let most_ms = u64::from(server.life_ms) + grace_of(server);
+        let left_ms = last_ms.saturating_sub(now.unix_ms).min(most_ms.max(kept_ms));
         if left_ms == 0 {
             return Outcome::Refused(Refusal::Late);
         }
@@ -53,7 +98,7 @@ impl Registry {
         let server = Server { word, ..Server::clone(server) };
         let (end_ms, asked) = (now.mono_ms + left_ms, server.verified_by == Proof::Query);
         let is_weaker = |known: &Arc<Server>| known.verified_by.is_weaker_than(server.verified_by);
-        match self.slot_of(server.address) {
+        let at = match self.slot_of(server.address) {
             Some((_, slot)) if slot.listed && !slot.server.as_ref().is_some_and(is_weaker) => return Outcome::Stale,
             // The operator's word has made a place for it, where it is asked already; or a weaker proof was faster.
             Some((at, slot)) => {
@@ -67,6 +112,7 @@ impl Registry {
                 if newly_asked {
                     self.queue_ask(at, now.mono_ms + ask_in_ms);
                 }
+                at
             }
             None => {
                 if !is_named && let Err(refusal) = self.make_room_for(server.address.ip()) {
@@ -74,8 +120,200 @@ impl Registry {
                 }
                 let at = self.insert(server, end_ms, asked, true);
                 self.queue_ask(at, now.mono_ms + ask_in_ms);
+                at
             }
+        };
+        if let Some(slot) = self.slots.get_mut(at as usize) {
+            slot.restored_end_s = seconds(ends_at_ms.saturating_add_signed(behind_ms)).max(1);
         }
+        self.unsettled.behind_ms = Some(behind_ms);
         Outcome::Added
+    }
+
+    /// A restored server, now that the time is known: its stamps are moved by what the clock was set wrong since they were
+    /// made, and it stays for its grace beyond its end at the most.
+    fn settle(&mut self, at: u32, shift_ms: i64, now: Now) {
+        let (shared_ms, offset_ms) = (self.time.unix_ms(now), self.time.offset_ms(now));
+        let Some(slot) = self.slots.get_mut(at as usize).filter(|slot| slot.restored_end_s != 0) else { return };
+        let Some(server) = &mut slot.server else { return };
+        let restored_end_ms = u64::from(slot.restored_end_s) * 1_000;
+        let left_ms = (restored_end_ms + grace_of(server)).saturating_sub(shared_ms);
+        slot.end_ms = slot.end_ms.min(now.mono_ms + left_ms);
+        let (address, end_ms) = (slot.address, slot.end_ms);
+        let is_shifted = shift_ms.unsigned_abs() > SHIFT_MIN_MS;
+        if is_shifted {
+            let shifted = |ms: u64| ms.saturating_add_signed(shift_ms).min(now.unix_ms);
+            let seen_ms = restored_end_ms.saturating_sub(server.life_ms.into()).saturating_add_signed(-offset_ms);
+            slot.proven_at_ms = shifted(slot.proven_at_ms);
+            *server = Arc::new(Server {
+                proven_at_ms: shifted(server.proven_at_ms),
+                first_seen_ms: shifted(server.first_seen_ms),
+                last_seen_ms: seen_ms.min(now.unix_ms),
+                ..Server::clone(server)
+            });
+            self.mark(at);
+        }
+        if end_ms <= now.mono_ms && !self.is_named(address) {
+            self.remove(at);
+        } else {
+            self.queue_end(at, end_ms);
+        }
+    }
+}
+
+/// The longest grace: a sign of life that says nothing new is published, and so written, at the latest after that time.
+fn grace_of(server: &Server) -> u64 {
+    u64::from(server.life_ms) / REPUBLISH_PART
+}
+
+/// Whole seconds of a time that the nodes share.
+pub(super) fn seconds(ms: u64) -> u32 {
+    u32::try_from(ms / 1_000).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Announce, Facts, Game, Gone, Listed, OperatorWord, Told, Word};
+    use crate::registry::Settings;
+    use crate::registry::merge::Known;
+
+    const T: u64 = 1_760_000_000_000;
+    const SETTINGS: Settings =
+        Settings { servers_max: 100, servers_per_ip_max: 100, ask_every_ms: 30_000, misses_max: 3 };
+    const LIFE_MS: u64 = 120_000;
+
+    fn address() -> Address {
+        "192.0.2.1:1".parse().unwrap()
+    }
+
+    /// A node that starts at T, with a clock that is behind by so much.
+    fn at(ms: u64, behind_ms: i64) -> Now {
+        Now { mono_ms: ms, unix_ms: (T + ms).saturating_add_signed(-behind_ms) }
+    }
+
+    /// The time that the nodes share, which is the right one.
+    const SHARED: SharedTime = SharedTime { ahead_of_mono_ms: Some(T as i64) };
+
+    /// A server whose life ended, or ends, so long after T, restored from the file of a clock that was right.
+    fn restored(ends_ms: i64, now: Now) -> Registry {
+        let mut registry = Registry::new(SETTINGS, now);
+        registry.set_node(1);
+        registry.apply(&restore(ends_ms, 0), now);
+        registry
+    }
+
+    fn restore(ends_ms: i64, behind_ms: i64) -> Change<'static> {
+        let ends_at_ms = T.saturating_add_signed(ends_ms - behind_ms);
+        let seen_ms = ends_at_ms - LIFE_MS;
+        let mut server = Server::new(address(), Game::Known("iceball"), Proof::Cookie, seen_ms, &Facts::default());
+        server.life_ms = LIFE_MS as u32;
+        let server = Arc::new(server);
+        Change::Restore { server, ends_at_ms, grace_ms: LIFE_MS / 4, behind_ms, ask_in_ms: 0 }
+    }
+
+    fn told(registry: &Registry, now: Now) -> Option<u64> {
+        registry.known(address(), now).map(|known| match known {
+            Known::Listed { life_left_ms, .. } => life_left_ms,
+            Known::Gone(gone) => panic!("{gone:?}"),
+        })
+    }
+
+    fn is_listed(registry: &mut Registry, now: Now) -> bool {
+        while registry.expire(now, 100) {}
+        registry.listed(address()).is_some()
+    }
+
+    #[test]
+    fn others_hear_of_a_restored_server_when_the_time_is_known_and_never_of_its_grace() {
+        let mut registry = restored(10_000, at(0, 0));
+        assert!(is_listed(&mut registry, at(0, 0)));
+        assert_eq!(told(&registry, at(0, 0)), None, "nobody knows what time it is");
+        registry.set_time(SHARED, at(1_000, 0));
+        assert_eq!(told(&registry, at(1_000, 0)), Some(9_000));
+        assert_eq!(told(&registry, at(10_000, 0)), None);
+        assert!(is_listed(&mut registry, at(39_000, 0)), "the grace is for this node");
+        assert!(!is_listed(&mut registry, at(40_300, 0)));
+
+        let mut ended = restored(-1_000, at(0, 0));
+        ended.set_time(SHARED, at(0, 0));
+        assert!(is_listed(&mut ended, at(0, 0)) && told(&ended, at(0, 0)).is_none());
+        let mut lives = Vec::new();
+        ended.lives(0, 10, at(0, 0), &mut lives);
+        assert_eq!(lives[0].ends_at_ms, T - 1_000, "nor is it written: there is no grace upon a grace");
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_brings_nothing_back_for_longer_than_the_grace() {
+        let behind_ms = 600_000;
+        let now = at(0, behind_ms);
+        let mut long_gone = restored(-200_000, now);
+        assert!(is_listed(&mut long_gone, now), "by this clock it lives on");
+        long_gone.set_time(SHARED, now);
+        assert!(!is_listed(&mut long_gone, now));
+
+        let mut alive = restored(50_000, now);
+        alive.set_time(SHARED, now);
+        assert_eq!(told(&alive, now), Some(50_000));
+        let server = alive.listed(address()).unwrap();
+        assert_eq!((server.last_seen_ms, server.proven_at_ms), (now.unix_ms - 70_000, now.unix_ms - 70_000));
+        assert!(is_listed(&mut alive, at(79_000, behind_ms)) && !is_listed(&mut alive, at(80_300, behind_ms)));
+    }
+
+    #[test]
+    fn a_clock_that_was_always_behind_loses_nothing() {
+        let now = at(0, 600_000);
+        let mut registry = Registry::new(SETTINGS, now);
+        registry.set_node(1);
+        assert_eq!(registry.apply(&restore(50_000, 600_000), now), Outcome::Added);
+        assert_eq!(registry.behind_ms(now), None, "not known yet: the file keeps what it says");
+        registry.set_time(SHARED, now);
+        assert_eq!(registry.behind_ms(now), Some(600_000));
+        assert_eq!(told(&registry, now), Some(50_000));
+        assert_eq!(registry.listed(address()).unwrap().proven_at_ms, now.unix_ms - 70_000);
+    }
+
+    #[test]
+    fn a_sign_of_life_counts_as_always() {
+        let mut registry = restored(-1_000, at(0, 0));
+        registry.set_time(SHARED, at(0, 0));
+        let listed = |left_ms| {
+            let announce = Announce {
+                address: address(),
+                game: Game::Known("iceball"),
+                proof: Proof::Cookie,
+                proven_at_ms: T,
+                life_ms: left_ms,
+                asked: false,
+                rtt_us: None,
+                keys: None,
+                facts: Facts::default(),
+            };
+            Listed { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None }
+        };
+        let merge = |left_ms| Change::Merge(Box::new(Told::Listed(listed(left_ms))));
+        registry.apply(&merge(20_000), at(0, 0));
+        assert_eq!(told(&registry, at(0, 0)), Some(20_000), "what another node knows, and no grace");
+        registry.apply(&merge(90_000), at(0, 0));
+        assert_eq!(told(&registry, at(0, 0)), Some(90_000));
+        registry
+            .apply(&Change::Announce(Announce { proven_at_ms: T + 5_000, ..listed(LIFE_MS).announce }), at(5_000, 0));
+        assert_eq!(told(&registry, at(5_000, 0)), Some(LIFE_MS));
+        let gone = Gone { address: address(), at_ms: T + 6_000, game_at_ms: T + 6_000, quit: true, foreign: true };
+        assert_eq!(registry.apply(&Change::Merge(Box::new(Told::Gone(gone))), at(6_000, 0)), Outcome::Changed);
+    }
+
+    #[test]
+    fn what_the_operator_names_is_told_when_it_has_answered() {
+        let mut registry = Registry::new(SETTINGS, at(0, 0));
+        registry.set_node(1);
+        let game = Game::Known("iceball");
+        let named = OperatorWord { address: address(), game: game.clone(), word: Word::default(), asked: true };
+        registry.apply(&Change::Words(Arc::new([named])), at(0, 0));
+        registry.apply(&restore(-1_000, 0), at(0, 0));
+        registry.set_time(SHARED, at(0, 0));
+        assert!(is_listed(&mut registry, at(0, 0)) && told(&registry, at(0, 0)).is_none());
+        registry.apply(&Change::Answer { address: address(), game, rtt_us: 1, facts: None }, at(100, 0));
+        assert_eq!(told(&registry, at(100, 0)), Some(120_000), "as long as its answers could be missed");
     }
 }

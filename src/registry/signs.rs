@@ -25,6 +25,7 @@ impl Registry {
         };
         let end_ms = now.mono_ms + life_ms;
         slot.end_ms = end_ms;
+        slot.restored_end_s = 0;
         let end_tick = slot.end_tick;
         let unchanged = server.keys.as_ref() == Some(keys);
         let published_age_ms = now.unix_ms.abs_diff(server.last_seen_ms);
@@ -50,9 +51,13 @@ impl Registry {
         now: Now,
     ) -> Outcome {
         let (republish_ms, node) = (self.settings.ask_every_ms, self.node);
+        let is_named = self.is_named(address);
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
         let Some(server) = slot.server.as_mut().filter(|server| server.game == *game) else { return Outcome::Stale };
         let was_listed = std::mem::replace(&mut slot.listed, true);
+        if is_named {
+            slot.restored_end_s = 0; // what the operator names needs no other sign of life
+        }
         slot.misses = 0;
         slot.proven_at_ms = now.unix_ms;
         let says_new = facts.filter(|facts| !server.says(facts));

@@ -437,8 +437,13 @@ fn what_is_restored_lives_for_what_is_left_and_knows_the_limits() {
         server.life_ms = LIFE_MS as u32;
         Arc::new(server)
     };
-    let restore =
-        |port: u16, ends_ms: u64| Change::Restore { server: known(port), ends_at_ms: T + ends_ms, ask_in_ms: 0 };
+    let restore = |port: u16, ends_ms: u64| Change::Restore {
+        server: known(port),
+        ends_at_ms: T + ends_ms,
+        grace_ms: 0,
+        behind_ms: 0,
+        ask_in_ms: 0,
+    };
     assert_eq!(registry.apply(&restore(1, 100_000), at(100_000)), Outcome::Refused(Refusal::Late));
     for port in 1..=6 {
         assert_eq!(registry.apply(&restore(port, 110_000), at(100_000)), Outcome::Added, "beyond two for an address");

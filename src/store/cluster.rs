@@ -256,6 +256,7 @@ impl Cluster {
     pub(super) fn set_time(&self, time: SharedTime) {
         let before = std::mem::replace(&mut *self.time.lock().unwrap_or_else(PoisonError::into_inner), time);
         if before != time {
+            self.hub.set_time(time);
             (self.use_cookies)(self.ring().keys, time);
         }
         let offset = Offset::at(time, self.hub.clock.now());

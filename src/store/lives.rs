@@ -27,6 +27,10 @@ const GO_MS: u64 = 500;
 const VERSION_MIN: usize = 2;
 /// The key of the longest time that a prolonged life may be missing here.
 const LAG: &str = "lives_lag_ms";
+/// The key of what the clock of all stamps is behind the time of a cluster.
+const BEHIND: &str = "clock_behind_ms";
+/// A measurement of that clock that differs by less is not written.
+const BEHIND_STEP_MS: u64 = 500;
 
 /// Where a round of all slots stands.
 pub struct Sweep {
@@ -36,6 +40,8 @@ pub struct Sweep {
     before_ms: u64,
     /// What the file says of the lag; None until all slots have been written.
     lag_ms: Option<u64>,
+    /// What the file says of the clock; None until it was written.
+    behind_ms: Option<i64>,
     /// The rows of what was proven lately, and when each was written.
     recent: VecDeque<(i64, u64)>,
     rows: i64,
@@ -49,6 +55,7 @@ impl Sweep {
             began_ms: now.mono_ms,
             before_ms: now.mono_ms,
             lag_ms: None,
+            behind_ms: None,
             recent: VecDeque::new(),
             rows: 0,
             lives: Vec::new(),
@@ -65,6 +72,7 @@ impl Sweep {
         now: Now,
         whole: bool,
     ) -> rusqlite::Result<()> {
+        self.set_behind(connection, hub.behind_ms(now))?;
         // The slots of the previous run had other servers: its rows are replaced all at once, or not at all.
         let is_first = self.lag_ms.is_none();
         if self.part == 0 || whole || is_first {
@@ -114,6 +122,16 @@ impl Sweep {
         self.set_lag(connection, lag_ms)
     }
 
+    /// A file that says nothing of it was written by a clock that is right.
+    fn set_behind(&mut self, connection: &Connection, behind_ms: Option<i64>) -> rusqlite::Result<()> {
+        let Some(behind_ms) = behind_ms else { return Ok(()) };
+        if self.behind_ms.is_none_or(|known_ms| known_ms.abs_diff(behind_ms) > BEHIND_STEP_MS) {
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?1, ?2)", (BEHIND, behind_ms))?;
+            self.behind_ms = Some(behind_ms);
+        }
+        Ok(())
+    }
+
     /// Written only when it says something new: in whole seconds, and less only when it is a lot less.
     fn set_lag(&mut self, connection: &Connection, lag_ms: u64) -> rusqlite::Result<()> {
         let lag_ms = lag_ms.next_multiple_of(1_000);
@@ -140,11 +158,20 @@ fn write_part(connection: &Connection, part: i64, data: &[u8]) -> rusqlite::Resu
 
 /// The longest time that a prolonged life may be missing; unknown in a file that never had a whole round.
 pub fn lag_ms(connection: &Connection) -> rusqlite::Result<u64> {
-    let mut select = connection.prepare("SELECT value FROM meta WHERE key = ?1")?;
-    let mut rows = select.query([LAG])?;
-    let found: Option<i64> = rows.next()?.map(|row| row.get(0)).transpose()?;
+    let found = meta(connection, LAG)?;
     let found = if sqlite::version(connection)? < VERSION_MIN { None } else { found };
     Ok(found.map_or(u64::MAX / 2, |lag_ms| lag_ms.max(0) as u64))
+}
+
+/// What the clock that the file was written with is behind the time that the nodes share.
+pub fn behind_ms(connection: &Connection) -> rusqlite::Result<i64> {
+    Ok(meta(connection, BEHIND)?.unwrap_or(0))
+}
+
+fn meta(connection: &Connection, key: &str) -> rusqlite::Result<Option<i64>> {
+    let mut select = connection.prepare("SELECT value FROM meta WHERE key = ?1")?;
+    let mut rows = select.query([key])?;
+    rows.next()?.map(|row| row.get(0)).transpose()
 }
 
 /// The stamps of a server that have been written.

@@ -50,10 +50,11 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
     })?;
     let stamps = lives::read(connection)?;
     let lag_ms = lives::lag_ms(connection)?;
+    let behind_ms = lives::behind_ms(connection)?;
     let now_ms = hub.clock.now().unix_ms;
     let newest = |server: Server| {
         let stamps = stamps.get(&server.address).copied();
-        up_to_date(server, stamps, lag_ms, now_ms)
+        up_to_date(server, stamps, now_ms)
     };
     let mut servers: Vec<(Server, u64)> = servers.into_iter().map(newest).collect();
     // The registry hands out last what came first of those who are due at the same moment.
@@ -65,7 +66,8 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
         .map(|(server, ends_at_ms)| {
             turn -= u64::from(server.verified_by == Proof::Query);
             let ask_in_ms = turn * ASK_WITHIN_MS / asked.max(1);
-            Change::Restore { server: Arc::new(server), ends_at_ms, ask_in_ms }
+            let grace_ms = grace_ms(&server, lag_ms);
+            Change::Restore { server: Arc::new(server), ends_at_ms, grace_ms, behind_ms, ask_in_ms }
         })
         .collect();
     hub.apply(&changes, hub.clock.now(), |_, outcome| match outcome {
@@ -77,7 +79,7 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
 }
 
 /// The server with its newest stamps, and when its life ends.
-fn up_to_date(mut server: Server, stamps: Option<Stamps>, lag_ms: u64, now_ms: u64) -> (Server, u64) {
+pub(super) fn up_to_date(mut server: Server, stamps: Option<Stamps>, now_ms: u64) -> (Server, u64) {
     let life_ms = u64::from(server.life_ms);
     let mut ends_at_ms = server.last_seen_ms + life_ms;
     // Older than the row, it is that of an earlier server at this address.
@@ -93,8 +95,12 @@ fn up_to_date(mut server: Server, stamps: Option<Stamps>, lag_ms: u64, now_ms: u
         let seen_ms = ends_at_ms.saturating_sub(life_ms + 1_000).min(now_ms);
         server.last_seen_ms = server.last_seen_ms.max(seen_ms);
     }
-    let grace_ms = if lag_ms <= LAG_MAX_MS { lag_ms } else { life_ms / QUARTER };
-    (server, ends_at_ms + grace_ms)
+    (server, ends_at_ms)
+}
+
+/// How much longer its life may really be.
+pub(super) fn grace_ms(server: &Server, lag_ms: u64) -> u64 {
+    if lag_ms <= LAG_MAX_MS { lag_ms } else { u64::from(server.life_ms) / QUARTER }
 }
 
 #[cfg(test)]
@@ -109,8 +115,8 @@ mod tests {
         server.life_ms = 120_000;
         let restored = |ends_at_ms: Option<u64>, lag_ms| {
             let stamps = ends_at_ms.map(|ends_at_ms| Stamps { ends_at_ms, proven_at_ms: ends_at_ms - 119_000 });
-            let (server, ends_at_ms) = up_to_date(server.clone(), stamps, lag_ms, u64::MAX);
-            (ends_at_ms, server.last_seen_ms, server.proven_at_ms)
+            let (server, ends_at_ms) = up_to_date(server.clone(), stamps, u64::MAX);
+            (ends_at_ms + grace_ms(&server, lag_ms), server.last_seen_ms, server.proven_at_ms)
         };
         let row = (1_000_000, 1_000_000);
         assert_eq!(restored(None, 0), (1_120_000, row.0, row.1), "after a clean stop: to the moment");
@@ -121,9 +127,9 @@ mod tests {
         assert_eq!(restored(Some(9_139_000), 0), (9_139_000, 9_018_000, 9_020_000), "a row of long ago");
         assert_eq!(restored(Some(120_000), 0), (1_120_000, row.0, row.1), "older than the row");
         let grace = Stamps { ends_at_ms: 1_150_000, proven_at_ms: 1_000_000 };
-        assert_eq!(up_to_date(server.clone(), Some(grace), 0, u64::MAX).1, 1_121_000, "no grace upon a grace");
+        assert_eq!(up_to_date(server.clone(), Some(grace), u64::MAX).1, 1_121_000, "no grace upon a grace");
         let asked = Server { verified_by: Proof::Query, ..server.clone() };
-        let (asked, ends_at_ms) = up_to_date(asked, Some(grace), 0, 1_005_000);
+        let (asked, ends_at_ms) = up_to_date(asked, Some(grace), 1_005_000);
         assert_eq!((asked.last_seen_ms, ends_at_ms), (1_005_000, 1_150_000), "nothing is seen in the future");
     }
 }

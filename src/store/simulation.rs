@@ -1,27 +1,33 @@
 //! Several registries and one store, in made-up time, with everything that goes wrong: puts that are lost, doubled and
-//! late, readers that are behind, clocks that are off, nodes that restart with nothing. The invariants:
+//! late, readers that are behind, clocks that are off, nodes that are stopped or killed and restart with their file or with
+//! nothing, with a clock that was set wrong meanwhile, and before they reach the store. The invariants:
 //!
 //! 1. The same records in any order, however often, give the same list. (A weaker proof is not kept while a stronger one
 //!    lives, so it counts when it is put again, as the node that has it does.)
-//! 2. Nothing is listed beyond its life, by more than two clocks may differ and a tick.
+//! 2. Nothing is listed beyond its life, by more than two clocks may differ and a tick. Only a node that has restored a
+//!    server from its own file may list it for a grace longer, a quarter of a life, and as long as it has not reached the
+//!    store, for what its clock makes of the file; no other node ever does.
 //! 3. Nothing proven is lost: what was proven at a node that lives, and has neither ended nor quit since, is listed there
 //!    at every moment. Weaker proofs at the same address change nothing about that.
 //! 4. When nothing happens any more and everything has arrived, all nodes list the same, each with its newest proof, and
 //!    so does a node that starts from the store alone. (In the last quarter of a life they may differ: a sign of life
 //!    that says nothing new is told only after a quarter.)
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
 use super::clock::{self, Offset, SKEW_MAX_MS};
+use super::lives::Stamps;
 use super::outbox::{Held, Outbox, worth_putting};
 use super::record::{self, Games, node_id, node_tag};
+use super::restore;
 use super::share::Share;
 use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, Server, SharedTime, Told};
 use crate::registry::view::{Publisher, View};
-use crate::registry::{Outcome, Registry, Settings};
+use crate::registry::{Life, Outcome, Registry, Settings};
 
 const T: u64 = 1_760_000_000_000;
 const LIFE_MS: u64 = 120_000;
@@ -73,6 +79,14 @@ impl Store {
     }
 }
 
+/// What a node's file holds after a kill or a stop: see [`super::restore`].
+struct File {
+    servers: Vec<Server>,
+    stamps: HashMap<Address, Stamps>,
+    lag_ms: u64,
+    behind_ms: i64,
+}
+
 struct Node {
     name: &'static str,
     registry: Registry,
@@ -81,22 +95,39 @@ struct Node {
     outbox: Outbox,
     games: Games,
     share: Share,
-    /// What this node's clock is ahead of the store's, and what it takes for it.
+    /// What this node's clock is ahead of the store's, and what time it takes it for there.
     ahead_ms: i64,
-    offset: Offset,
-    /// How far it has read.
-    read: usize,
+    time: SharedTime,
+    /// How far it has read; None while it has not reached the store.
+    read: Option<usize>,
     /// Puts on their way.
     sent: VecDeque<(Entry, bool)>,
+    /// When the ends of all lives were last written to its file, and what was.
+    stamps: HashMap<Address, Stamps>,
+    /// Down until then, and alone until then.
+    starts_ms: u64,
+    reaches_ms: u64,
+    /// What it starts with, and what that says of the clock.
+    file: Option<File>,
+    file_behind_ms: i64,
 }
 
+/// Where lives are written by turns, all of them are within this time.
+const LAG_MS: u64 = 10_000;
+
 impl Node {
+    /// A node that starts with nothing and reaches the store at once.
     fn new(name: &'static str, ahead_ms: i64, store: &Store, ms: u64) -> Node {
-        let unix_ms = (T + ms).saturating_add_signed(ahead_ms);
-        let now = Now { mono_ms: ms, unix_ms };
+        let mut node = Node::start(name, ahead_ms, ms);
+        node.reach(store, ms);
+        node
+    }
+
+    fn start(name: &'static str, ahead_ms: i64, ms: u64) -> Node {
+        let now = Now { mono_ms: ms, unix_ms: (T + ms).saturating_add_signed(ahead_ms) };
         let mut registry = Registry::new(SETTINGS, now);
         registry.set_node(node_tag(name));
-        let mut node = Node {
+        Node {
             name,
             registry,
             publisher: Publisher::default(),
@@ -105,32 +136,101 @@ impl Node {
             games: Games::default(),
             share: Share::new(node_id(name)),
             ahead_ms,
-            offset: Offset::at(clock::measured(SharedTime::default(), ms, T + ms, now), now),
-            read: store.entries.len(),
+            time: SharedTime::default(),
+            read: None,
             sent: VecDeque::new(),
-        };
-        for entry in store.last_of_each() {
-            node.take(&entry, ms);
+            stamps: HashMap::new(),
+            starts_ms: ms,
+            reaches_ms: ms,
+            file: None,
+            file_behind_ms: 0,
         }
-        node
+    }
+
+    /// Its clock is measured, the whole store is read, and what it lacks is put.
+    fn reach(&mut self, store: &Store, ms: u64) {
+        let now = self.now(ms);
+        self.time = clock::measured(self.time, ms, T + ms, now);
+        self.registry.set_time(self.time, now);
+        let mut held = Held::default();
+        for entry in store.last_of_each() {
+            if let Some(told) = self.take(&entry, ms) {
+                held.note(&told);
+            }
+        }
+        self.read = Some(store.entries.len());
+        self.work(ms);
+        let servers = self.view.servers.clone();
+        self.outbox.reconcile(servers.iter().map(|server| &**server), [], &held, &self.share);
+        self.outbox.refill(1_000);
+    }
+
+    /// Lists again what its file says, with what its clock says.
+    fn restore(&mut self, ms: u64) {
+        let now = self.now(ms);
+        let Some(File { servers, stamps, lag_ms, behind_ms }) = self.file.take() else { return };
+        self.file_behind_ms = behind_ms;
+        for server in servers {
+            let stamps = stamps.get(&server.address).copied();
+            let (server, ends_at_ms) = restore::up_to_date(server, stamps, now.unix_ms);
+            let grace_ms = restore::grace_ms(&server, lag_ms);
+            let server = Arc::new(Server { foreign: false, node: 0, ..server });
+            let change = Change::Restore { server, ends_at_ms, grace_ms, behind_ms, ask_in_ms: 0 };
+            self.registry.apply(&change, now);
+        }
+        self.work(ms);
+    }
+
+    /// What is in its file now. After a stop in order everything is; after a kill, what was published is, and the ends of
+    /// lives are as they were some seconds ago.
+    fn file(&mut self, in_order: bool, ms: u64) -> File {
+        if in_order {
+            self.write_stamps(ms);
+        }
+        File {
+            servers: self.view.servers.iter().map(|server| Server::clone(server)).collect(),
+            stamps: std::mem::take(&mut self.stamps),
+            lag_ms: if in_order { 0 } else { LAG_MS },
+            behind_ms: self.registry.behind_ms(self.now(ms)).unwrap_or(self.file_behind_ms),
+        }
+    }
+
+    fn write_stamps(&mut self, ms: u64) {
+        let mut lives = Vec::new();
+        self.registry.lives(0, usize::MAX / 2, self.now(ms), &mut lives);
+        // To the second, as they are written.
+        let stamps = |life: Life| Stamps {
+            ends_at_ms: life.ends_at_ms.next_multiple_of(1_000),
+            proven_at_ms: life.proven_at_ms / 1_000 * 1_000,
+        };
+        self.stamps = lives.into_iter().map(|life| (life.address, stamps(life))).collect();
+    }
+
+    fn is_up(&self, ms: u64) -> bool {
+        ms >= self.starts_ms && self.file.is_none()
+    }
+
+    fn offset(&self, ms: u64) -> Offset {
+        Offset::at(self.time, self.now(ms))
     }
 
     fn now(&self, ms: u64) -> Now {
         Now { mono_ms: ms, unix_ms: (T + ms).saturating_add_signed(self.ahead_ms) }
     }
 
-    fn take(&mut self, entry: &Entry, ms: u64) {
+    fn take(&mut self, entry: &Entry, ms: u64) -> Option<Told<'static>> {
         let now = self.now(ms);
         let record = record::decode(entry.address, &entry.value, &mut self.games).unwrap();
-        if record.by == self.name && self.view.serial > 0 {
-            return;
+        if record.by == self.name && self.read.is_some() {
+            return None;
         }
-        let (told, _) = record.settle(entry.created_ms, self.offset, now);
+        let (told, _) = record.settle(entry.created_ms, self.offset(ms), now);
         if self.registry.apply(&Change::Merge(Box::new(told.clone())), now) == Outcome::Stale
             && self.registry.known(entry.address, now).is_some_and(|known| known.is_ahead_of(&told))
         {
             self.outbox.push(entry.address, true);
         }
+        Some(told)
     }
 
     /// Expires, publishes, and sends what has to be put.
@@ -143,24 +243,27 @@ impl Node {
             self.view = view;
             self.outbox.note(&batch);
         }
+        if self.read.is_none() {
+            self.outbox = Outbox::default(); // what the store lacks is found when it is reached
+        }
         for (address, whoever_knows) in self.outbox.take(100) {
             let known = self.registry.known(address, now).filter(|known| worth_putting(known, whoever_knows));
             if let Some(known) = known {
-                let value = record::encode(self.name, now.unix_ms, &known, self.offset);
+                let value = record::encode(self.name, now.unix_ms, &known, self.offset(ms));
                 self.sent.push_back((Entry { address, value, created_ms: 0 }, whoever_knows));
             }
         }
     }
 
     /// Address, game, players and proof (in the store's time) of all that is listed.
-    fn list(&self, certain: impl Fn(Address) -> bool) -> Vec<(Address, String, Option<u16>, u64)> {
+    fn list(&self, ms: u64, certain: impl Fn(Address) -> bool) -> Vec<(Address, String, Option<u16>, u64)> {
         let mut list: Vec<_> = self
             .view
             .servers
             .iter()
             .filter(|server| certain(server.address))
             .map(|server| {
-                let proven_at_ms = self.offset.to_store(server.proven_at_ms);
+                let proven_at_ms = self.offset(ms).to_store(server.proven_at_ms);
                 (server.address, server.game.name().to_string(), server.players_current, proven_at_ms)
             })
             .collect();
@@ -234,6 +337,9 @@ impl World {
     fn happen(&mut self) {
         let (at, port, players) = (self.dice.below(3) as usize, self.dice.below(PORTS), self.dice.below(3));
         let what = self.dice.below(14);
+        if !self.nodes[at].is_up(self.ms) {
+            return;
+        }
         let now = self.nodes[at].now(self.ms);
         let registry = &mut self.nodes[at].registry;
         let truth = self.truth.entry(port).or_default();
@@ -270,6 +376,7 @@ impl World {
     /// The way to the store and back: some is lost (and put again), doubled, or late; nobody reads all at once.
     fn carry(&mut self) {
         for node in &mut self.nodes {
+            let Some(mut read) = node.read else { continue };
             for _ in 0..self.dice.below(6) {
                 let Some((mut entry, whoever_knows)) = node.sent.pop_front() else { break };
                 entry.created_ms = T + self.ms;
@@ -288,22 +395,50 @@ impl World {
                 node.sent.swap(0, 1); // overtaken, as over two connections
             }
             for _ in 0..self.dice.below(6) {
-                let Some(entry) = self.store.entries.get(node.read).cloned() else { break };
-                node.read += 1;
+                let Some(entry) = self.store.entries.get(read).cloned() else { break };
+                read += 1;
                 node.take(&entry, self.ms);
             }
+            node.read = Some(read);
         }
     }
 
+    /// One is stopped or killed, stays away for a while, and comes back with its file or without, and perhaps with a clock
+    /// that was set wrong meanwhile. It may take another while until it reaches the store.
     fn restart_one(&mut self) {
         let at = self.dice.below(3) as usize;
-        let (name, ahead_ms) = (self.nodes[at].name, self.nodes[at].ahead_ms);
+        let Node { name, ahead_ms, .. } = self.nodes[at];
+        if !self.nodes[at].is_up(self.ms) {
+            return;
+        }
         // What it alone knew is lost with it.
         for truth in self.truth.values_mut().filter(|truth| truth.at_node == at || truth.alive_at == at) {
             truth.proven_ms = 0;
             truth.alive_at = NAMES.len();
         }
-        self.nodes[at] = Node::new(name, ahead_ms, &self.store, self.ms);
+        let in_order = self.dice.once_in(2);
+        let file = self.nodes[at].file(in_order, self.ms);
+        let set_ms = [0, 0, -600_000, 600_000][self.dice.below(4) as usize];
+        let down_ms = self.dice.below(LIFE_MS * 3 / 2);
+        let alone_ms = if self.dice.once_in(2) { 0 } else { self.dice.below(LIFE_MS) };
+        let mut node = Node::start(name, ahead_ms + set_ms, self.ms);
+        node.starts_ms = self.ms + down_ms;
+        node.reaches_ms = node.starts_ms + alone_ms;
+        let has_lost_it = self.dice.once_in(4);
+        node.file = Some(if has_lost_it { File { servers: Vec::new(), ..file } } else { file });
+        self.nodes[at] = node;
+    }
+
+    /// Those whose time has come start, or reach the store.
+    fn wake(&mut self) {
+        for node in &mut self.nodes {
+            if self.ms >= node.starts_ms && node.file.is_some() {
+                node.restore(self.ms);
+            }
+            if self.ms >= node.reaches_ms && node.read.is_none() {
+                node.reach(&self.store, self.ms);
+            }
+        }
     }
 
     fn check_lives(&self) {
@@ -314,8 +449,21 @@ impl World {
                 let is_weak = server.verified_by == Proof::Connection;
                 let alive_ms = if is_weak { truth.connected_ms } else { truth.alive_ms };
                 // Two clocks may each be off by the skew, unnoticed.
-                let latest_ms = alive_ms + LIFE_MS + 2 * SKEW_MAX_MS + 2 * TICK_MS;
-                assert!(T + self.ms <= latest_ms, "{} lists {} after its end", node.name, server.address);
+                let mut latest_ms = alive_ms + LIFE_MS + 2 * SKEW_MAX_MS + 2 * TICK_MS;
+                let grace_ends_ms = T + node.starts_ms + LIFE_MS * 5 / 4 + 2 * TICK_MS;
+                if node.starts_ms > 0 {
+                    // Ends of lives are written to the second.
+                    let of_grace_ms = if node.read.is_none() { u64::MAX / 2 } else { LIFE_MS / 4 + 1_000 };
+                    latest_ms = latest_ms.max((latest_ms + of_grace_ms).min(grace_ends_ms));
+                }
+                let Node { name, starts_ms, reaches_ms, ahead_ms, .. } = node;
+                let (address, ms, seed) = (server.address, self.ms, self.dice.0);
+                assert!(
+                    T + ms <= latest_ms,
+                    "seed {seed}: {name} ({ahead_ms} ms ahead, started {starts_ms}, reached the store {reaches_ms}) lists \
+                     {address} at {ms}, {} ms after its end",
+                    T + ms - alive_ms - LIFE_MS
+                );
             }
         }
     }
@@ -342,27 +490,37 @@ impl World {
     }
 
     fn list(&self, node: &Node) -> Vec<(Address, String, Option<u16>, u64)> {
-        node.list(|address| self.is_certain(address))
+        node.list(self.ms, |address| self.is_certain(address))
     }
 
     /// Lets everything arrive.
     fn settle(&mut self) {
+        let last_ms = self.nodes.iter().map(|node| node.reaches_ms).max().unwrap_or(0);
+        self.ms = self.ms.max(last_ms);
+        self.wake();
         for _ in 0..2_000 {
             self.carry();
             self.nodes.iter_mut().for_each(|node| node.work(self.ms));
         }
-        let behind = |node: &Node| node.read < self.store.entries.len() || !node.sent.is_empty();
+        let behind = |node: &Node| node.read != Some(self.store.entries.len()) || !node.sent.is_empty();
         assert!(!self.nodes.iter().any(behind), "it never comes to rest");
     }
 
     fn run(&mut self, steps: u64) {
         for _ in 0..steps {
             self.ms += TICK_MS * self.dice.below(40);
+            self.wake();
             for _ in 0..self.dice.below(3) {
                 self.happen();
             }
             self.carry();
-            self.nodes.iter_mut().for_each(|node| node.work(self.ms));
+            for node in self.nodes.iter_mut().filter(|node| node.is_up(self.ms)) {
+                node.work(self.ms);
+                // By turns: at the latest after the lag.
+                if self.dice.once_in(3) {
+                    node.write_stamps(self.ms);
+                }
+            }
             self.check_lives();
             self.check_nothing_is_lost();
             if self.dice.once_in(60) {
@@ -464,6 +622,8 @@ fn what_the_store_lost_is_put_again_by_those_who_know() {
     let mut world = World::new(7, 0);
     world.run(40);
     world.settle();
+    (0..20).for_each(|_| world.happen());
+    world.settle();
     let before = world.list(&world.nodes[0]);
     assert!(!before.is_empty());
     world.store = Store::default();
@@ -471,7 +631,7 @@ fn what_the_store_lost_is_put_again_by_those_who_know() {
     // One node is gone for good: what it had proven is put by another.
     world.nodes.pop();
     for node in &mut world.nodes {
-        node.read = 0;
+        node.read = Some(0);
         node.share.set_live(ids[..2].to_vec());
         let removals: Vec<_> = node.registry.own_removals(0, node.now(world.ms)).collect();
         let servers = node.view.servers.clone();

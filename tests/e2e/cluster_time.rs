@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::cluster::{lists, wait_for_nodes};
+use nix::sys::signal::Signal;
+
+use crate::cluster::{announce, lists, until_at_last, wait_for_nodes};
 use crate::nats::Nats;
 use crate::support::*;
 
@@ -39,4 +41,39 @@ fn a_handshake_ends_at_a_node_whose_clock_is_off() {
     for node in [&a, &b, &c] {
         until("a word on the clock", || node.log().contains("this node's clock is").then_some(()));
     }
+}
+
+#[test]
+fn a_node_that_comes_back_with_its_clock_behind_brings_back_nothing_that_has_ended() {
+    let nats = Nats::start("cluster-restart", 1);
+    let folder = Folder::new("cluster-restart-data");
+    let data = format!("data_dir={}", folder.path().display());
+    let set = ["iceball.life=10s", "probe.every=1s"];
+    let a = node("a", "+0", &nats.urls(), &[&set[..], &[&data]].concat());
+    let b = node("b", "+0", &nats.urls(), &set);
+    wait_for_nodes(&[&a, &b], 2);
+    announce(&a, 8001);
+    until("it at the other", || lists(&b, &[8001]).then_some(()));
+    until("it in the file", || is_kept(&folder, 8001).then_some(()));
+    a.signal(Signal::SIGKILL);
+    a.end();
+    until_at_last("its end at the other", || lists(&b, &[]).then_some(()));
+
+    let a = node("a", "-10m", &nats.urls(), &[&set[..], &[&data]].concat());
+    assert!(a.log().contains("listed as before: 1 servers"), "by its own clock it lives on:\n{}", a.log());
+    wait_for_nodes(&[&a, &b], 2);
+    announce(&a, 8002);
+    for node in [&a, &b] {
+        until("the living one, and no other", || lists(node, &[8002]).then_some(()));
+    }
+}
+
+/// Whether a server is in the store's file.
+fn is_kept(folder: &Folder, port: u16) -> bool {
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let Ok(file) = rusqlite::Connection::open_with_flags(folder.path().join("rallypoint.db"), flags) else {
+        return false;
+    };
+    let sql = "SELECT count(*) FROM servers WHERE substr(address, -2) = ?1";
+    file.query_row(sql, [&port.to_be_bytes()[..]], |row| row.get::<_, i64>(0)).is_ok_and(|count| count == 1)
 }

@@ -31,7 +31,7 @@ fn told_gone(address: Address, ms: u64, game_ms: Option<u64>, quit: bool) -> Cha
 fn restored(proof: Proof, game: &'static str, ms: u64) -> Change<'static> {
     let mut server = Server::new(address(1, 1), Game::Known(game), proof, T + ms, &Facts::default());
     server.life_ms = 720_000;
-    Change::Restore { server: Arc::new(server), ends_at_ms: T + ms + 720_000, ask_in_ms: 0 }
+    Change::Restore { server: Arc::new(server), ends_at_ms: T + ms + 720_000, grace_ms: 0, behind_ms: 0, ask_in_ms: 0 }
 }
 
 const REFUSED: Outcome = Outcome::Refused(Refusal::StrongerProof);
