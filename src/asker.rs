@@ -223,6 +223,11 @@ impl<T> Asker<T> {
         Some(Finished { address, tag, result })
     }
 
+    /// Ends it with a server of which something else has told that it is not there.
+    pub fn give_up(&mut self, address: Address) -> Option<T> {
+        self.finish(address, None).map(|finished| finished.tag)
+    }
+
     /// The next datagram to send now, from this lane; None when there is none, or the pace does not allow it yet.
     pub fn next_question(&mut self, now_us: u64, lane: Lane) -> Option<(Address, Question)> {
         while let Some(&(rested_us, owner)) = self.resting.first()

@@ -1,24 +1,28 @@
 //! `rallypoint doctor`: asks a Rallypoint what it saw of a server, and says it in plain words.
 
+use std::net::IpAddr;
+
 use serde::Deserialize;
 
 use super::list::exit_of;
-use super::out::print;
+use super::out::{print, tell};
 use super::{Exit, Failure, run_async};
-use crate::client::list::PATIENCE;
 use crate::client::place::Kind;
-use crate::client::{Place, http};
+use crate::client::reach::addresses;
+use crate::client::{Patience, Place, http};
 use crate::model::Address;
+use crate::protocols::{card, netpanzer};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   rallypoint doctor iceball 203.0.113.5:20737
-  rallypoint doctor https://master.example netpanzer 203.0.113.5:3030
+  rallypoint doctor https://master.example netpanzer play.example
 
 Exit codes: 0 the server is listed, 1 it is not, 2 usage, 3 the master cannot be reached.")]
 pub struct Arguments {
-    /// The master (http://127.0.0.1:8080 when left out), the game, and the server's address and port
+    /// The master (http://127.0.0.1:8080 when left out), the game, and the server: its address or name, with its port
+    /// unless it is the game's usual one
     #[arg(num_args = 2..=3, required = true, value_names = ["MASTER", "GAME", "ADDRESS"])]
     asked: Vec<String>,
     /// Print what the master says as JSON
@@ -58,13 +62,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !matches!(place.kind, Kind::Rallypoint) {
         return Err(usage(format!("`{master}`: only a Rallypoint has a doctor; write http://host:port")));
     }
-    let address: Address = address.parse().map_err(usage)?;
+    let (server, port) = server(game, address).map_err(usage)?;
     let game: String = form_urlencoded::byte_serialize(game.as_bytes()).collect();
-    let path = format!("{}/api/v1/check?game={game}&address={address}", place.path.trim_end_matches('/'));
     run_async(async {
+        let address = find(&server, port).await?;
+        let path = format!("{}/api/v1/check?game={game}&address={address}", place.path.trim_end_matches('/'));
         let failed = |error| Failure::new(exit_of(&error), format!("{place}: {error}"));
         let url = place.page(&path).map_err(usage)?;
-        let body = http::Request::get(url, http::ANSWER_BYTES_MAX, PATIENCE).page().await.map_err(failed)?;
+        let body = http::Request::get(url, http::ANSWER_BYTES_MAX, Patience::default().list_try())
+            .page()
+            .await
+            .map_err(failed)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&body)
             .map_err(|error| Failure::new(Exit::Failed, format!("{place}: its answer is no diagnosis: {error}")))?;
         let text = match arguments.json {
@@ -74,6 +82,35 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let _ = print(&text)?; // with or without a reader, the exit code says it
         if diagnosis.listed { Ok(()) } else { Err(Failure::silent(Exit::Failed)) }
     })
+}
+
+/// The server as it was typed: an address or a name, with its port or with the game's usual one.
+fn server(game: &str, text: &str) -> Result<(Place, u16), String> {
+    let card = card(&game.to_ascii_lowercase());
+    // Any scheme does: what is of interest is behind it.
+    let scheme = card.map_or(netpanzer::NAME, |card| card.name);
+    let typed = if text.contains("://") { text.to_string() } else { format!("{scheme}://{text}") };
+    let place: Place = typed.parse().map_err(|why: String| why.replace(&format!("`{typed}`"), &format!("`{text}`")))?;
+    if !matches!(place.kind, Kind::Game(_)) {
+        return Err(format!("`{text}` is not a game server's address; write HOST:PORT"));
+    }
+    let port = place.port.or(card.map(|card| card.game_port));
+    let port = port.ok_or_else(|| format!("`{text}` lacks the port of the game; write {text}:PORT"))?;
+    Ok((place, port))
+}
+
+/// Its address. A name's is told, because the master knows only that one.
+async fn find(server: &Place, port: u16) -> Result<Address, Failure> {
+    let failed = |error: std::io::Error| Failure::new(Exit::Network, error);
+    let found = addresses(&server.authority(port), None).await.map_err(failed)?;
+    let address = found.first().and_then(|at| Address::new(at.ip(), at.port()));
+    let address = address.ok_or_else(|| failed(std::io::ErrorKind::AddrNotAvailable.into()))?;
+    if server.host.parse::<IpAddr>().is_err() {
+        let others: Vec<_> = found.iter().skip(1).map(|other| other.ip().to_string()).collect();
+        let others = if others.is_empty() { String::new() } else { format!("; it also has {}", others.join(", ")) };
+        tell(format!("{} is {address}{others}", server.host));
+    }
+    Ok(address)
 }
 
 fn in_words(diagnosis: &Diagnosis) -> String {
@@ -91,4 +128,32 @@ fn in_words(diagnosis: &Diagnosis) -> String {
         text.push_str(&format!("  {}  {}{port}{times}\n", seen.at, seen.text));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_as_they_are_typed() {
+        for (game, text, host, port) in [
+            ("iceball", "203.0.113.5:1", "203.0.113.5", 1),
+            ("iceball", "play.example", "play.example", 20737),
+            ("NetPanzer", "[::1]", "::1", 3030),
+            ("netpanzer", "netpanzer://play.example:5", "play.example", 5),
+            ("chess", "play.example:5", "play.example", 5),
+        ] {
+            let (place, found) = server(game, text).unwrap();
+            assert_eq!((&*place.host, found), (host, port), "{text}");
+        }
+        for (game, text, says) in [
+            ("chess", "play.example", "write play.example:PORT"),
+            ("iceball", "2001:db8::a", "`2001:db8::a`: an IPv6 address stands in brackets: [2001:db8::a]"),
+            ("iceball", "play.example:x", "`play.example:x`: `x` is not a port"),
+            ("iceball", "http://play.example", "write HOST:PORT"),
+        ] {
+            let error = server(game, text).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
 }

@@ -11,7 +11,7 @@ use tracing::{error, info};
 use super::list::fetch;
 use super::serve::start_log;
 use super::shown::{Asking, count, none_answered};
-use super::{Exit, Failure, run_async, stop_signal};
+use super::{Exit, Failure, run_async, stop_signal, time};
 use crate::client::Place;
 use crate::export::file::{self, Destination, Written};
 use crate::export::ftp::{self, Password, Target};
@@ -19,6 +19,7 @@ use crate::export::{Format, write};
 
 /// Nobody's servers are asked more often than this.
 const EVERY_MIN: Duration = Duration::from_secs(1);
+const EVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -59,8 +60,7 @@ pub struct Arguments {
 }
 
 fn every(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|_| "write a time like 5m or 90s".to_string())?;
-    if time < EVERY_MIN { Err("at least 1s".into()) } else { Ok(time) }
+    time::between(text, EVERY_MIN, EVERY_MAX)
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -137,7 +137,7 @@ async fn rounds(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<()
 }
 
 async fn round(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Written, Failure> {
-    let mut servers = fetch(&arguments.url).await?;
+    let mut servers = fetch(&arguments.url, &arguments.asking).await?;
     arguments.asking.ask(&mut servers).await?;
     let files: Vec<_> = arguments.files().collect();
     let mut stdout = Written::Whole;

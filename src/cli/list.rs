@@ -3,7 +3,7 @@
 use super::out::tell;
 use super::shown::{Asking, Shown, none_answered, tell_failures, tell_faults};
 use super::{Exit, Failure, run_async};
-use crate::client::list::{ListError, list};
+use crate::client::list::{ListError, list_with};
 use crate::client::{Found, Place};
 use crate::model::Facts;
 
@@ -29,7 +29,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     run_async(async {
-        let mut servers = fetch(&arguments.url).await?;
+        let mut servers = fetch(&arguments.url, &arguments.asking).await?;
         if servers.is_empty() {
             tell(format!("{} lists no servers", arguments.url));
         }
@@ -48,9 +48,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// The list of a master; what is wrong with single entries is told.
-pub async fn fetch(master: &Place) -> Result<Vec<Found>, Failure> {
+pub async fn fetch(master: &Place, asking: &Asking) -> Result<Vec<Found>, Failure> {
     let failed = |error| Failure::new(exit_of(&error), format!("{master}: {error}"));
-    let listing = list(master).await.map_err(failed)?;
+    let listing = list_with(master, asking.pace().patience).await.map_err(failed)?;
     tell_faults(master, &listing);
     Ok(listing.servers)
 }

@@ -5,6 +5,7 @@ mod backup;
 mod config;
 mod doctor;
 mod export;
+mod failures;
 mod list;
 mod out;
 mod query;
@@ -13,6 +14,7 @@ mod serve;
 mod shown;
 mod simulate;
 mod terminal;
+mod time;
 mod watch;
 
 use std::io::{ErrorKind, Write};

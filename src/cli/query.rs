@@ -11,13 +11,15 @@ use tokio::task::JoinSet;
 use super::out::tell;
 use super::shown::{Asking, Shown, none_answered, tell_failures};
 use super::{Exit, Failure, run_async};
-use crate::client::{Found, Place};
+use crate::client::{Found, Place, addresses};
 use crate::model::Game;
 
 /// Names resolved at one time.
 const RESOLVING_MAX: usize = 32;
 /// The longest file of addresses: a million fit.
 const FILE_BYTES_MAX: u64 = 256 << 20;
+/// Lines that name no server, told one by one.
+const WRONG_TOLD: usize = 20;
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("servers").args(["url", "from"]).required(true).multiple(true)))]
@@ -25,14 +27,15 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 Game servers:
   netpanzer://HOST[:3030]    hyperbol://HOST[:20200]    bloodmasters://HOST[:6969]
 
-A server that stays silent is given up within 5 seconds. Every address that failed is named on stderr with its reason.
-Ends with 0 when at least one answered, with 1 when none did.
+A server that stays silent is given up within 5 seconds, unless --timeout and --retries say otherwise. The first that
+failed are named on stderr with their reasons, the others are counted. Where this machine itself loses answers, it asks
+again, and more slowly. A line of --from that names no server is reported, and the others are asked. Ends with 0 when at least one answered, with 1 when none did.
 
 Example: rallypoint query netpanzer://203.0.113.5 bloodmasters://203.0.113.6:6970 --format json")]
 pub struct Arguments {
     /// The game servers
     url: Vec<Place>,
-    /// Read them from a file, one a line; `-` is stdin
+    /// Read them from a file, one per line, or as qstat's -f does; `-` is stdin
     #[arg(long, short, value_name = "FILE")]
     from: Option<PathBuf>,
     #[command(flatten)]
@@ -43,16 +46,25 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut places = arguments.url.clone();
+    let mut wrong = Vec::new();
     if let Some(file) = &arguments.from {
-        places.extend(read_file(file).map_err(|why| Failure::new(Exit::Usage, why))?);
+        let (more, lines) = read_file(file).map_err(|why| Failure::new(Exit::Usage, why))?;
+        places.extend(more);
+        wrong = lines;
     }
     // Among others, one that cannot be asked is one of those that failed.
-    let wrong = places.iter().filter_map(|place| place.game_server().err());
-    let wrong: Vec<String> = wrong.collect();
-    if let Some(why) = wrong.first().filter(|_| wrong.len() == places.len()) {
+    let askable = places.iter().filter(|place| place.game_server().is_ok()).count();
+    wrong.extend(places.iter().filter_map(|place| place.game_server().err()));
+    if let Some(why) = wrong.first().filter(|_| wrong.len() == 1 && askable == 0) {
         return Err(Failure::new(Exit::Usage, why));
     }
-    wrong.iter().for_each(tell);
+    wrong.iter().take(WRONG_TOLD).for_each(tell);
+    if wrong.len() > WRONG_TOLD {
+        tell(format!("and {} more that cannot be asked", wrong.len() - WRONG_TOLD));
+    }
+    if askable == 0 && !wrong.is_empty() {
+        return Err(Failure::new(Exit::Usage, "none of these can be asked"));
+    }
     run_async(async {
         let mut servers = resolve(places).await;
         arguments.asking.ask(&mut servers).await?;
@@ -66,8 +78,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// One address a line; empty lines and what follows a `#` are passed over. A line that is wrong is named.
-fn read_file(file: &Path) -> Result<Vec<Place>, String> {
+/// The servers of a file, and its lines that name none, with why.
+fn read_file(file: &Path) -> Result<(Vec<Place>, Vec<String>), String> {
     let name = if file == Path::new("-") { "stdin".into() } else { file.display().to_string() };
     let mut bytes = Vec::new();
     let read = if file == Path::new("-") {
@@ -76,15 +88,9 @@ fn read_file(file: &Path) -> Result<Vec<Place>, String> {
         std::fs::File::open(file).and_then(|opened| opened.take(FILE_BYTES_MAX).read_to_end(&mut bytes))
     };
     read.map_err(|error| format!("{name}: cannot be read: {error}"))?;
-    let text = String::from_utf8(bytes).map_err(|_| format!("{name}: is not text"))?;
-    let mut places = Vec::new();
-    for (line, number) in text.lines().zip(1..) {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        if !line.is_empty() {
-            places.push(line.parse().map_err(|why| format!("{name}:{number}: {why}"))?);
-        }
-    }
-    Ok(places)
+    // A line in another encoding is wrong by itself, too.
+    let (places, wrong) = addresses::read(&String::from_utf8_lossy(&bytes));
+    Ok((places, wrong.into_iter().map(|(number, why)| format!("{name}:{number}: {why}")).collect()))
 }
 
 /// Where they are, each once. A name that cannot be resolved is told, and the others go on.

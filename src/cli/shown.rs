@@ -1,15 +1,16 @@
 //! What `list`, `query` and `watch` have in common: how fast to ask, which servers to show, in which order and form.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::out::{print, tell};
-use super::{Exit, Failure};
+use super::{Exit, Failure, failures, time};
 use crate::client::list::Listing;
 use crate::client::query::{Pace, ask_all};
-use crate::client::{Found, Place, State};
+use crate::client::{Found, Patience, Place, State};
 use crate::export::{self, Format};
 use crate::protocols::query_of;
 
@@ -24,6 +25,16 @@ pub struct Asking {
     /// Servers waited for at one time at the most, not counting those that were silent once
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     in_flight: u32,
+    /// How long to wait for each try: for a master's list, 30s if not given; for a server, 900ms
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
+    timeout: Option<Duration>,
+    /// How often to try again: a master that fails, 0 if not given; a silent server, 3
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=i64::from(Patience::RETRIES_MAX)))]
+    retries: Option<u8>,
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    time::between(text, Duration::from_millis(100), Duration::from_secs(60))
 }
 
 impl Asking {
@@ -41,7 +52,9 @@ impl Asking {
     }
 
     pub fn pace(&self) -> Pace {
-        Pace { per_second: self.rate, in_flight: self.in_flight as usize }
+        let Asking { rate: per_second, in_flight, timeout, retries } = *self;
+        let patience = Patience { timeout, retries };
+        Pace { per_second, in_flight: in_flight as usize, patience, ..Pace::default() }
     }
 }
 
@@ -158,13 +171,9 @@ impl Sort {
     }
 }
 
-/// Names every server that was asked in vain. How many answered of those that were asked?
+/// Tells which servers failed, and why. How many answered of those that were asked?
 pub fn tell_failures(found: &[Found]) -> (usize, usize) {
-    for server in found {
-        if let Some(why) = server.failure() {
-            tell(format!("{}: {why}", server.url()));
-        }
-    }
+    failures::lines(found).into_iter().for_each(tell);
     count(found)
 }
 

@@ -9,7 +9,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::out::print;
 use super::serve::{raise_descriptor_limit, start_log};
-use super::{Exit, Failure, run_async, stop_signal};
+use super::{Exit, Failure, run_async, stop_signal, time};
 use crate::client::Place;
 use crate::client::announce::Master;
 use crate::client::simulate::{Network, bind, run as answer_and_announce};
@@ -57,7 +57,7 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn delay(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "write a time like 30ms".into())
+    time::parse(text)
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {

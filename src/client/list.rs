@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::place::{Kind, Place};
-use super::{Found, http, rallypoint, reach};
+use super::{Found, Patience, http, rallypoint, reach};
 use crate::model::Game;
 use crate::protocols::{Card, Fault, Fetch, List, StreamFetch};
 
-/// For one list to arrive.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Before a master is tried again; longer each time.
+const PAUSE: Duration = Duration::from_millis(500);
 /// The longest list over TCP: half a million records of Hyperbol fit.
 const STREAM_BYTES_MAX: u64 = 8 << 20;
 
@@ -59,24 +59,38 @@ impl From<io::Error> for ListError {
     }
 }
 
-/// Fetches the list of the master at this place.
+/// Fetches the list of the master at this place, with the usual patience.
 pub async fn list(place: &Place) -> Result<Listing, ListError> {
+    list_with(place, Patience::default()).await
+}
+
+/// Fetches the list of the master at this place.
+pub async fn list_with(place: &Place, patience: Patience) -> Result<Listing, ListError> {
+    for number in 1..patience.list_tries() {
+        match fetch(place, patience.list_try()).await {
+            // Trying does not mend what was typed.
+            Err(error) if !matches!(error, ListError::Usage(_)) => sleep(PAUSE * number.into()).await,
+            done => return done,
+        }
+    }
+    fetch(place, patience.list_try()).await
+}
+
+async fn fetch(place: &Place, patience: Duration) -> Result<Listing, ListError> {
     let authority = place.authority(place.master_port().map_err(ListError::Usage)?);
     match place.kind {
-        Kind::Rallypoint => rallypoint::list(place, PATIENCE).await,
+        Kind::Rallypoint => rallypoint::list(place, patience).await,
         Kind::Page(card) | Kind::Game(card) => {
             let list = match &card.fetch {
                 Fetch::Http { path, read } => {
                     let url = place.page(place.path_or(path)).map_err(ListError::Usage)?;
-                    let page = http::Request::get(url, http::LIST_BYTES_MAX, PATIENCE).page().await?;
+                    let page = http::Request::get(url, http::LIST_BYTES_MAX, patience).page().await?;
                     read(&page).map_err(bad)?
                 }
                 Fetch::Stream(fetch) => {
-                    let stream = reach::connect(&authority, None).await?;
-                    let talk = converse(stream, *fetch);
-                    timeout(PATIENCE, talk)
-                        .await
-                        .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?
+                    let talk = async { converse(reach::connect(&authority, None).await?, *fetch).await };
+                    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                    timeout(patience, talk).await.unwrap_or_else(late)?
                 }
             };
             Ok(found(card, list))

@@ -4,8 +4,8 @@
 //! [`place`] reads typed addresses, [`list`] fetches a master's list, [`watch`] again and again, [`query`] asks many servers
 //! at once, [`simulate`] pretends to be servers, [`announce`] announces servers to masters.
 
+pub mod addresses;
 pub mod announce;
-pub mod ask_one;
 mod hint;
 pub mod http;
 pub mod list;
@@ -14,13 +14,48 @@ pub mod query;
 pub mod rallypoint;
 pub mod reach;
 pub mod simulate;
+mod socket;
+mod throttle;
 pub mod tls;
 pub mod watch;
 
+use std::time::Duration;
+
+use crate::asker::TRIES_MAX;
 use crate::model::{Address, Facts, Game};
 use crate::protocols::{Listed, hyperbol};
 
 pub use place::Place;
+
+/// How long to wait for each try, and how often to try again; None: as is usual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Patience {
+    pub timeout: Option<Duration>,
+    pub retries: Option<u8>,
+}
+
+impl Patience {
+    /// More tries of one server could not be told apart.
+    pub const RETRIES_MAX: u8 = TRIES_MAX - 1;
+
+    /// For one try of a master's list.
+    pub fn list_try(self) -> Duration {
+        self.timeout.unwrap_or(Duration::from_secs(30))
+    }
+
+    pub fn list_tries(self) -> u8 {
+        1 + self.retries.unwrap_or(0).min(Patience::RETRIES_MAX)
+    }
+
+    /// For one try of a server. With four of them, it is given up within 5 s.
+    pub fn server_try(self) -> Duration {
+        self.timeout.unwrap_or(Duration::from_millis(900))
+    }
+
+    pub fn server_tries(self) -> u8 {
+        1 + self.retries.unwrap_or(Patience::RETRIES_MAX).min(Patience::RETRIES_MAX)
+    }
+}
 
 /// A server that was found, and what is known of it by now.
 #[derive(Clone, Debug)]

@@ -1,19 +1,20 @@
 //! Asking many game servers at once: one socket, a pace, a bound on how many are waited for. What counts as an answer is
-//! the [`Asker`]'s business.
+//! the [`Asker`]'s business; what this machine itself loses is not the servers' fault, and is asked for again.
 
 use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use tokio::net::UdpSocket;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
-use super::{Found, State};
+use super::socket::{Socket, Undelivered};
+use super::throttle::Throttle;
+use super::{Found, Patience, State};
 use crate::asker::{Answer, Asker, Failure, Finished, Lane, Settings};
-use crate::net::prober::{destination, socket};
-use crate::protocols::{Ask, query_of};
+use crate::model::Address;
+use crate::protocols::{Ask, Question, query_of};
 
-/// How fast to ask.
+/// How fast to ask, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Datagrams a second.
@@ -22,13 +23,17 @@ pub struct Pace {
     /// is in flight cannot overrun a slow network, or a slow machine, for long: its answers come slowly, and with them
     /// the next questions.
     pub in_flight: usize,
+    pub patience: Patience,
+    /// Bytes of answers that may wait to be read; None: as many as the system allows.
+    pub receive_buffer: Option<usize>,
 }
 
-/// Four tries 0.9 s apart, each of which is listened for until the end; the last of all steps within 3.9 s: a server that
-/// stays silent is given up within 5 s.
-const TRIES: u8 = 4;
-const TRY_US: u64 = 900_000;
-const ALL_US: u64 = 3_900_000;
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { per_second: 30_000, in_flight: 2_000, patience: Patience::default(), receive_buffer: None }
+    }
+}
+
 /// Datagrams a second to one address, so that no list can turn us against a stranger. Loopback is nobody's network.
 const PER_IP_PER_SECOND: u32 = 2_000;
 /// One socket, on a port of this run's own.
@@ -39,61 +44,88 @@ const BURST: usize = 16;
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 /// How long to wait when questions wait for their pace.
 const SHORT: Duration = Duration::from_millis(1);
+/// For a datagram of our own to come back. It is there at once, unless the machine is very busy.
+const LOOK_TIME: Duration = Duration::from_secs(1);
+/// How often a try does not count because its answer may have been lost here. Each time there is less in flight.
+const LOSSES_MAX: u8 = 20;
+
+/// A server whose turn it is.
+#[derive(Clone, Copy)]
+struct Turn {
+    /// Its place among all.
+    number: usize,
+    /// How often it was asked before in vain, and how often an answer may have been lost here.
+    tries: u8,
+    losses: u8,
+}
 
 /// What is remembered of a server while it is asked.
 struct Tag {
-    /// Its place among all.
-    number: usize,
-    unsent: Option<io::Error>,
+    turn: Turn,
+    asked_us: u64,
+    /// What it was sent last.
+    question: Question,
+    /// Why that may not have arrived.
+    undelivered: Option<io::Error>,
 }
 
 /// Asks every server that can be asked, and writes down what became of it. `finished` is called with each of those as soon
 /// as its answer is there, or is given up.
 pub async fn ask_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Found)) -> io::Result<()> {
     let queue = found.iter().enumerate().filter(|(_, server)| query_of(&server.game).is_some());
-    let queue: VecDeque<usize> = queue.map(|(number, _)| number).collect();
+    let queue: VecDeque<_> = queue.map(|(number, _)| Turn { number, tries: 0, losses: 0 }).collect();
     let all_here = found.iter().all(|server| server.address.ip().is_loopback());
-    let settings = Settings {
-        tries: TRIES,
-        try_us: TRY_US,
-        all_us: ALL_US,
-        per_second: pace.per_second,
-        per_ip_per_second: if all_here { pace.per_second } else { PER_IP_PER_SECOND.min(pace.per_second) },
-    };
+    let throttle = Throttle::new(pace.in_flight);
     let mut seed = [0; 16];
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
-    let (socket, mapped) = socket()?;
-    let asker = Asker::new(settings, seed);
-    let in_flight = pace.in_flight;
-    Run { found, queue, in_flight, socket, mapped, asker, started: Instant::now(), finished }.run().await
+    let socket = Socket::open(pace.receive_buffer)?;
+    let asker = Asker::new(settings(pace, all_here), seed);
+    let started = Instant::now();
+    let mut run = Run { found, queue, socket, asker, throttle, pace, all_here, started, is_quiet: true, finished };
+    run.run().await;
+    Ok(())
+}
+
+fn settings(pace: Pace, all_here: bool) -> Settings {
+    let (tries, try_us) = (pace.patience.server_tries(), pace.patience.server_try().as_micros() as u64);
+    let per_second = pace.per_second;
+    Settings {
+        tries,
+        try_us,
+        // A second step that begins late has one more try.
+        all_us: try_us * u64::from(tries) + try_us / 3,
+        per_second,
+        per_ip_per_second: if all_here { per_second } else { PER_IP_PER_SECOND.min(per_second) },
+    }
 }
 
 struct Run<'a, F> {
     found: &'a mut [Found],
-    /// Those who have not been asked yet.
-    queue: VecDeque<usize>,
-    in_flight: usize,
-    socket: UdpSocket,
-    mapped: bool,
+    /// Those who have not been asked yet, and those who have to be asked again.
+    queue: VecDeque<Turn>,
+    socket: Socket,
     asker: Asker<Tag>,
+    throttle: Throttle,
+    pace: Pace,
+    all_here: bool,
     started: Instant,
+    /// Nothing was received since the socket was last asked for what it lost.
+    is_quiet: bool,
     finished: F,
 }
 
 impl<F: FnMut(&Found)> Run<'_, F> {
-    async fn run(mut self) -> io::Result<()> {
+    async fn run(&mut self) {
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         loop {
             self.take_more();
             self.send(&mut buffer).await;
             self.receive(&mut buffer);
-            while let Some(over) = self.asker.timed_out(self.now_us()) {
-                self.finish(over);
-            }
+            self.time_out(&mut buffer).await;
             if self.asker.in_flight() == 0 && self.queue.is_empty() {
-                return Ok(());
+                return;
             }
-            let _ = timeout(self.wait(), self.socket.readable()).await; // either is a reason to look again
+            let _ = timeout(self.wait(), self.socket.ready()).await; // either is a reason to look again
         }
     }
 
@@ -110,17 +142,19 @@ impl<F: FnMut(&Found)> Run<'_, F> {
     }
 
     fn take_more(&mut self) {
+        self.throttle.recover(self.now_us());
         for _ in 0..self.queue.len() {
-            if self.asker.fresh() >= self.in_flight {
+            if self.asker.fresh() >= self.throttle.in_flight() {
                 return;
             }
-            let Some(number) = self.queue.pop_front() else { return };
-            let Some((server, query)) = self.found.get(number).and_then(|s| Some((s, query_of(&s.game)?))) else {
+            let Some(turn) = self.queue.pop_front() else { return };
+            let Some((server, query)) = self.found.get(turn.number).and_then(|s| Some((s, query_of(&s.game)?))) else {
                 continue;
             };
-            if self.asker.ask(server.address, query, Ask::Proof, Tag { number, unsent: None }).is_err() {
+            let tag = Tag { turn, asked_us: self.now_us(), question: Question::new(), undelivered: None };
+            if self.asker.ask(server.address, query, Ask::Proof, tag).is_err() {
                 // Another game at the same address is being asked; one after the other.
-                self.queue.push_back(number);
+                self.queue.push_back(turn);
             }
         }
     }
@@ -128,10 +162,10 @@ impl<F: FnMut(&Found)> Run<'_, F> {
     async fn send(&mut self, buffer: &mut [u8]) {
         let mut sent = 0;
         while let Some((address, question)) = self.asker.next_question(self.now_us(), LANE) {
-            if let Err(error) = self.socket.send_to(&question, destination(address, self.mapped)).await
-                && let Some(tag) = self.asker.tag_mut(address)
-            {
-                tag.unsent = Some(error);
+            let result = self.socket.send(&question, address).await;
+            if let Some(tag) = self.asker.tag_mut(address) {
+                tag.undelivered = result.err();
+                tag.question = question;
             }
             sent += 1;
             if sent % BURST == 0 {
@@ -141,36 +175,186 @@ impl<F: FnMut(&Found)> Run<'_, F> {
     }
 
     fn receive(&mut self, buffer: &mut [u8]) {
-        loop {
-            match self.socket.try_recv_from(buffer) {
-                Ok((size, from)) => {
-                    let bytes = buffer.get(..size).unwrap_or_default();
-                    if let Some(over) = self.asker.heard(self.now_us(), LANE, from, bytes) {
-                        self.finish(over);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => {} // an earlier question's bad luck (an ICMP error); it times out by itself
+        let lost = self.socket.lost();
+        while let Some((size, from)) = self.socket.receive(buffer) {
+            self.is_quiet = false;
+            let bytes = buffer.get(..size).unwrap_or_default();
+            if let Some(over) = self.asker.heard(self.now_us(), LANE, from, bytes) {
+                self.finish(over);
             }
+        }
+        if self.socket.lost() != lost {
+            self.throttle.lost(self.now_us(), self.asker.in_flight());
+            // From here on each try has its own turn: what is in flight is bounded then, whichever try it is.
+            self.asker.set_settings(Settings { tries: 1, ..settings(self.pace, self.all_here) });
+        }
+        while let Some(report) = self.socket.undelivered(buffer) {
+            let quoted = buffer.get(..report.quoted).unwrap_or_default();
+            self.take_report(&report, quoted);
         }
     }
 
+    /// A closed port ends it at once, when the report is no forgery. Any other report only says why, should the server
+    /// stay silent.
+    fn take_report(&mut self, report: &Undelivered, quoted: &[u8]) {
+        let Some(address) = Address::new(report.to.ip(), report.to.port()) else { return };
+        let Some(tag) = self.asker.tag_mut(address) else { return };
+        let is_closed = is_closed(report.error.kind(), quoted, &tag.question);
+        tag.undelivered = Some(io::Error::from(report.error.kind()));
+        if is_closed && let Some(tag) = self.asker.give_up(address) {
+            self.end(tag.turn.number, State::Failed("connection refused: nothing listens there".into()));
+        }
+    }
+
+    async fn time_out(&mut self, buffer: &mut [u8]) {
+        while let Some(over) = self.asker.timed_out(self.now_us()) {
+            if is_silence(&over.result) && !self.is_quiet {
+                self.look_for_losses(buffer).await;
+            }
+            self.finish(over);
+        }
+    }
+
+    /// Before anybody is called silent: was it this machine that did not listen?
+    async fn look_for_losses(&mut self, buffer: &mut [u8]) {
+        self.socket.look_for_losses();
+        let end = tokio::time::Instant::now() + LOOK_TIME;
+        self.receive(buffer);
+        while self.socket.is_looking() && timeout_at(end, self.socket.ready()).await.is_ok() {
+            self.receive(buffer);
+        }
+        self.is_quiet = true;
+    }
+
     fn finish(&mut self, over: Finished<Tag>) {
-        let Some(server) = self.found.get_mut(over.tag.number) else { return };
-        server.state = match over.result {
+        let Finished { tag, result, .. } = over;
+        let is_lost = self.throttle.may_have_lost(tag.asked_us);
+        if is_silence(&result)
+            && let Some(turn) = self.another_turn(tag.turn, is_lost)
+        {
+            self.queue.push_back(turn);
+            return;
+        }
+        let state = match result {
             Ok(Answer { rtt_us, facts: Some(facts), .. }) => {
-                server.facts = facts;
-                server.rtt_us = Some(rtt_us);
+                if let Some(server) = self.found.get_mut(tag.turn.number) {
+                    server.facts = facts;
+                    server.rtt_us = Some(rtt_us);
+                }
                 State::Answered
             }
             Ok(Answer { fault: Some(fault), .. }) => State::Failed(format!("bad answer: {fault}")),
             Ok(_) => State::Failed("it is alive, but says nothing of itself".into()),
             Err(Failure::Bad(fault)) => State::Failed(format!("bad answer: {fault}")),
-            Err(Failure::Silent) => match over.tag.unsent {
-                Some(error) => State::Failed(format!("cannot send: {error}")),
-                None => State::Failed("no answer".into()),
-            },
+            Err(Failure::Silent) => State::Failed(match tag.undelivered {
+                Some(error) => format!("no answer: {error}"),
+                None if is_lost => "no answer, or one that this machine had no room for: ask more slowly".into(),
+                None => "no answer".into(),
+            }),
         };
-        (self.finished)(server);
+        self.end(tag.turn.number, state);
+    }
+
+    /// After silence. As long as nothing is lost, the asker makes all tries by itself.
+    fn another_turn(&self, turn: Turn, is_lost: bool) -> Option<Turn> {
+        let Turn { tries, losses, .. } = turn;
+        match (self.throttle.has_lost(), is_lost) {
+            (_, true) => (losses < LOSSES_MAX).then_some(Turn { losses: losses + 1, ..turn }),
+            (true, false) => {
+                (tries + 1 < self.pace.patience.server_tries()).then_some(Turn { tries: tries + 1, ..turn })
+            }
+            (false, false) => None,
+        }
+    }
+
+    fn end(&mut self, number: usize, state: State) {
+        if let Some(server) = self.found.get_mut(number) {
+            server.state = state;
+            (self.finished)(server);
+        }
+    }
+}
+
+/// Nothing that counts was heard, though it may have been sent.
+fn is_silence(result: &Result<Answer, Failure>) -> bool {
+    matches!(result, Err(Failure::Silent) | Ok(Answer { facts: None, fault: None, .. }))
+}
+
+/// Whether nothing listens where this question went. Anybody can send such a report, and an old one may come late; but the
+/// number in the question is known only to those who saw it, so only a report that quotes all of it counts.
+fn is_closed(error: io::ErrorKind, quoted: &[u8], question: &[u8]) -> bool {
+    error == io::ErrorKind::ConnectionRefused && !question.is_empty() && quoted == question
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::simulate::{self, Network};
+    use crate::model::Game;
+    use crate::protocols::card;
+
+    /// Pretend servers on a thread of their own: they answer whatever this one is doing.
+    fn pretend(game: &'static str, count: usize) -> Vec<Found> {
+        let (sender, addresses) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let servers = simulate::bind(card(game).unwrap(), count, "127.0.0.1:0".parse().unwrap()).await.unwrap();
+                sender.send(servers.iter().map(|server| server.address).collect::<Vec<_>>()).unwrap();
+                simulate::run(servers, Network { loss_percent: 0, delay: Duration::from_millis(20) }, None).await;
+            });
+        });
+        let addresses = addresses.recv().unwrap();
+        addresses.into_iter().map(|address| Found::new(Game::Known(card(game).unwrap().name), address)).collect()
+    }
+
+    #[tokio::test]
+    async fn what_this_machine_loses_is_not_the_servers_silence() {
+        // All at once, with room for some ten answers.
+        let patience = Patience { timeout: Some(Duration::from_millis(500)), retries: Some(1) };
+        let pace = Pace { per_second: 1_000_000, in_flight: 1_000_000, patience, receive_buffer: Some(8 << 10) };
+        for game in ["hyperbol", "netpanzer"] {
+            let mut found = pretend(game, 300);
+            let mut finished = 0;
+            ask_all(&mut found, pace, |_| finished += 1).await.unwrap();
+            let failed: Vec<_> = found.iter().filter_map(Found::failure).collect();
+            assert_eq!((failed.as_slice(), finished), (&[][..], 300), "{game}");
+        }
+    }
+
+    #[test]
+    fn a_report_counts_when_it_quotes_the_whole_question() {
+        use io::ErrorKind::{ConnectionRefused, HostUnreachable};
+        let question = br"\echo\0badcafe\";
+        assert!(is_closed(ConnectionRefused, question, question));
+        for (error, quoted) in [
+            (ConnectionRefused, &b""[..]),
+            (ConnectionRefused, &question[..10]),
+            (ConnectionRefused, br"\echo\0badcaff\"),
+            (HostUnreachable, question),
+        ] {
+            assert!(!is_closed(error, quoted, question), "{quoted:?}");
+        }
+        assert!(!is_closed(ConnectionRefused, b"", b""), "nothing was sent yet");
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_told_from_silence() {
+        let bound = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let closed = bound().local_addr().unwrap();
+        let silent = bound();
+        let server =
+            |at: std::net::SocketAddr| Found::new(Game::Known("hyperbol"), Address::new(at.ip(), at.port()).unwrap());
+        let mut found = [server(closed), server(silent.local_addr().unwrap())];
+        let mut order = Vec::new();
+        let patience = Patience { timeout: Some(Duration::from_millis(100)), retries: None };
+        ask_all(&mut found, Pace { patience, ..Pace::default() }, |server| order.push(server.address)).await.unwrap();
+        assert_eq!(found[0].failure(), Some("connection refused: nothing listens there"));
+        assert_eq!(found[1].failure(), Some("no answer"));
+        assert_eq!(order, [found[0].address, found[1].address], "at once");
+        // Told after one question, and not after four.
+        silent.set_nonblocking(true).unwrap();
+        let asked = std::iter::from_fn(|| silent.recv(&mut [0; 100]).ok()).count();
+        assert_eq!(asked, 4);
     }
 }

@@ -215,7 +215,10 @@ impl Config {
     }
 
     fn assign(&mut self, assignment: &str) -> Result<(), String> {
-        let (path, text) = assignment.split_once('=').ok_or("write KEY=VALUE")?;
+        let (path, text) = assignment.split_once('=').ok_or_else(|| match Key::find(assignment.trim()) {
+            Some(key) => format!("it lacks a value: write --set {}=VALUE", key.path),
+            None => format!("write --set KEY=VALUE; {}", unknown_key(assignment.trim())),
+        })?;
         let (path, text) = (path.trim(), text.trim());
         let key = Key::find(path).ok_or_else(|| unknown_key(path))?;
         let quoted = key.toml_for(text);

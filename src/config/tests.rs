@@ -138,7 +138,7 @@ fn set_overrides_any_key() {
     assert_eq!(set("guard.max_servers_per_ip=5").unwrap().guard.servers_per_ip_max, 5);
     assert!(set("guard.max_servers_per_ip=five").unwrap_err().contains("whole number from 1 to 65535"));
     assert!(set("iceball.lisen=x").unwrap_err().contains("did you mean `iceball.listen`?"));
-    assert!(set("iceball.listen").unwrap_err().contains("KEY=VALUE"));
+    assert!(set("iceball.listen").unwrap_err().contains("write --set iceball.listen=VALUE"));
     let word = set("iceball.servers=[{address=\"192.0.2.1:5\", official=true}]").unwrap();
     assert!(word.iceball.servers[0].word.official);
 }

@@ -141,7 +141,7 @@ pub fn nearest(unknown: &str, known: Vec<&str>) -> String {
         if last(unknown) == last(known) { whole.min(1) } else { whole }
     };
     match known.into_iter().min_by_key(distance) {
-        Some(near) if distance(&near) <= (unknown.len() / 2).max(2) => format!("; did you mean `{near}`?"),
+        Some(near) if distance(&near) <= (unknown.len() / 3).max(1) => format!("; did you mean `{near}`?"),
         _ => "; `rallypoint config` prints all keys".into(),
     }
 }

@@ -100,7 +100,7 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
     }
 }
 
-fn socket_addr(storage: &SockaddrStorage) -> Option<SocketAddr> {
+pub fn socket_addr(storage: &SockaddrStorage) -> Option<SocketAddr> {
     let v4 = storage.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
     v4.or_else(|| storage.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
 }

@@ -31,6 +31,8 @@ pub struct Card {
     pub master_port: Option<u16>,
     /// The port that its game servers use unless told otherwise.
     pub game_port: u16,
+    /// What qstat calls its game servers, where it knows them.
+    pub qstat_type: Option<&'static str>,
     /// How its own protocol proves a server's address.
     pub proof: Proof,
     /// How its servers announce themselves: the end of "Iceball servers announce themselves …".

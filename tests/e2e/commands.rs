@@ -78,6 +78,13 @@ fn mistakes_in_the_configuration_are_explained() {
         &["netpanzer.password", "the word `final` ends a message"],
     );
     fails(&["serve", "--set", "iceball"], 2, &["KEY=VALUE"]);
+    fails(
+        &["serve", "--set", "foo"],
+        2,
+        &["--set foo: write --set KEY=VALUE; unknown key `foo`; `rallypoint config` prints"],
+    );
+    fails(&["serve", "--set", "web.lisen"], 2, &["write --set KEY=VALUE", "did you mean `web.listen`?"]);
+    fails(&["serve", "--set", "web.listen"], 2, &["--set web.listen: it lacks a value: write --set web.listen=VALUE"]);
 }
 
 #[test]

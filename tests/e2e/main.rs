@@ -5,6 +5,7 @@
 
 mod announce;
 mod api;
+mod asking;
 mod bad_input;
 mod bloodmasters;
 mod browser;

@@ -498,7 +498,10 @@ fn masters_that_do_not_are_told_for_what_they_are() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let listed = page("200 OK", format!("{silent}\n").leak().as_bytes());
     let (_, stderr) = ends(1, &["list", "--query", &format!("bloodmasters+http://{listed}")]);
-    assert!(stderr.contains(&format!("bloodmasters://{silent}: no answer")), "{stderr}");
+    assert!(
+        stderr.contains(&format!("bloodmasters://{silent}: connection refused: nothing listens there")),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -566,6 +569,8 @@ fn mistakes_of_the_tools_users() {
     let folder = Folder::new("tool-mistakes");
     let bad = folder.write("bad", "netpanzer://127.0.0.1:1\n\n127.0.0.1:3030\n");
     let bad = bad.to_str().unwrap();
+    let all_bad = folder.write("all-bad", "127.0.0.1:3030\nQ3S 127.0.0.1\n");
+    let all_bad = all_bad.to_str().unwrap();
     let empty = folder.write("empty", "# nobody\n");
     let cases: &[(&[&str], i32, &str)] = &[
         (&["list"], 2, "Usage"),
@@ -585,7 +590,12 @@ fn mistakes_of_the_tools_users() {
         (&["query", "netpanzer://127.0.0.1:99999"], 2, "not a port"),
         (&["query", "netpanzer://127.0.0.1", "--rate", "0"], 2, "0 is not in 1..=1000000"),
         (&["query", "--from", "/nowhere/at/all"], 2, "/nowhere/at/all: cannot be read"),
-        (&["query", "--from", bad], 2, "bad:3: `127.0.0.1:3030` does not say what is there"),
+        (&["query", "--from", bad], 1, "bad:3: `127.0.0.1:3030` does not say what is there"),
+        (&["query", "--from", all_bad], 2, "all-bad:1: `127.0.0.1:3030` does not say what is there"),
+        (&["query", "http://127.0.0.1:8080"], 2, "`rallypoint list http://127.0.0.1:8080` shows its servers"),
+        (&["query", "netpanzer://127.0.0.1", "--timeout", "2"], 2, "write 2s for seconds"),
+        (&["query", "netpanzer://127.0.0.1", "--timeout", "1ms"], 2, "must be 100ms at the least"),
+        (&["query", "netpanzer://127.0.0.1", "--retries", "4"], 2, "4 is not in 0..=3"),
         (&["query", "--from", empty.to_str().unwrap()], 1, "nobody to ask"),
         (
             &["query", "netpanzer://no-such-host.invalid"],
@@ -594,12 +604,17 @@ fn mistakes_of_the_tools_users() {
         ),
         (&["export", "netpanzer://127.0.0.1"], 2, "--xml"),
         (&["export", "netpanzer://127.0.0.1", "--xml", "x", "--every", "soon"], 2, "write a time like 5m"),
+        (
+            &["export", "netpanzer://127.0.0.1", "--xml", "x", "--every", "5"],
+            2,
+            "write 5s for seconds or 5m for minutes",
+        ),
         (&["export", "netpanzer://127.0.0.1", "--xml", "x", "--every", "5m", "--once"], 2, "cannot be used with"),
         (&["simulate"], 2, "Usage"),
         (&["simulate", "quake"], 2, "the games are iceball, netpanzer, hyperbol, bloodmasters"),
         (&["simulate", "netpanzer", "--count", "0"], 2, "0 is not in"),
         (&["simulate", "netpanzer", "--loss", "101"], 2, "101 is not in"),
-        (&["simulate", "netpanzer", "--delay", "30"], 2, "write a time like 30ms"),
+        (&["simulate", "netpanzer", "--delay", "30"], 2, "write 30s for seconds"),
         (&["simulate", "netpanzer", "--listen", "here"], 2, "write an address like"),
         (&["simulate", "netpanzer", "--announce", "iceball://127.0.0.1"], 2, "cannot be announced"),
         (

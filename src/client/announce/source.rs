@@ -6,9 +6,10 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::client::{Place, ask_one};
-use crate::model::Facts;
-use crate::protocols::Query;
+use crate::client::query::{Pace, ask_all};
+use crate::client::{Found, Place, State};
+use crate::model::{Facts, Game};
+use crate::protocols::Card;
 use crate::protocols::announce::Offer;
 
 /// Several masters are announced to at the same moment; the game is asked once for all of them.
@@ -17,15 +18,15 @@ const FRESH: Duration = Duration::from_secs(1);
 pub struct Source {
     place: Place,
     port: u16,
-    query: &'static dyn Query,
+    card: &'static Card,
     last: Mutex<Option<(Instant, Result<Facts<'static>, String>)>>,
 }
 
 impl Source {
     /// A game that can be queried; on its usual port, if none is given.
     pub fn of(place: Place) -> Result<Source, String> {
-        let (card, query) = place.game_server()?;
-        Ok(Source { port: place.port.unwrap_or(card.game_port), place, query, last: Mutex::new(None) })
+        let (card, _) = place.game_server()?;
+        Ok(Source { port: place.port.unwrap_or(card.game_port), place, card, last: Mutex::new(None) })
     }
 
     pub fn port(&self) -> u16 {
@@ -47,8 +48,14 @@ impl Source {
 
     async fn ask(&self) -> Result<Facts<'static>, String> {
         let address = self.place.address(self.port).await.map_err(|error| error.to_string())?;
-        let answer = ask_one::ask(address, self.query).await?;
-        answer.facts.ok_or_else(|| "it is alive, but says nothing of itself".into())
+        let mut asked = [Found::new(Game::Known(self.card.name), address)];
+        let cannot = |error| format!("cannot be asked: {error}");
+        ask_all(&mut asked, Pace::default(), |_| {}).await.map_err(cannot)?;
+        let [Found { state, facts, .. }] = asked;
+        match state {
+            State::Failed(why) => Err(why),
+            State::Named | State::Answered => Ok(facts),
+        }
     }
 }
 

@@ -23,6 +23,7 @@ pub const CARD: Card = Card {
     title: "Bloodmasters",
     master_port: None,
     game_port: 6969,
+    qstat_type: None,
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
     announce_every_ms: announce::EVERY_MS,

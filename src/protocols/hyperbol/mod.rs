@@ -24,6 +24,7 @@ pub const CARD: Card = Card {
     title: "Hyperbol",
     master_port: Some(20203),
     game_port: 20200,
+    qstat_type: None,
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
     announce_every_ms: ANNOUNCE_EVERY_MS,

@@ -21,6 +21,7 @@ pub const CARD: Card = Card {
     title: "Iceball",
     master_port: Some(27790),
     game_port: 20737,
+    qstat_type: None,
     proof: Proof::Cookie,
     announced: "over UDP port 27790",
     announce_every_ms: announce::BURST_EVERY_MS,

@@ -23,6 +23,7 @@ pub const CARD: Card = Card {
     title: "netPanzer",
     master_port: Some(28900),
     game_port: 3030,
+    qstat_type: Some("NETP"),
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
     announce_every_ms: announce::EVERY_MS,

@@ -1,0 +1,40 @@
+//! Times as they are typed: 90s, 5m, 250ms.
+
+use std::time::Duration;
+
+use humantime::format_duration;
+
+/// A time, with its unit. A number alone is somebody's seconds and somebody else's minutes.
+pub fn parse(text: &str) -> Result<Duration, String> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("it lacks a unit; write {text}s for seconds or {text}m for minutes"));
+    }
+    humantime::parse_duration(text).map_err(|_| "write a time like 5m, 90s or 250ms".into())
+}
+
+/// A time within these bounds.
+pub fn between(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
+    match parse(text)? {
+        time if time < least => Err(format!("must be {} at the least", format_duration(least))),
+        time if time > most => Err(format!("must be {} at the most", format_duration(most))),
+        time => Ok(time),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(parse("1m"), Ok(minute));
+        assert_eq!(parse("5").unwrap_err(), "it lacks a unit; write 5s for seconds or 5m for minutes");
+        for bad in ["", "soon", "-5s", "5 parsecs"] {
+            assert!(parse(bad).unwrap_err().contains("like 5m"), "{bad}");
+        }
+        assert_eq!(between("60s", minute, minute), Ok(minute));
+        assert_eq!(between("59s", minute, minute).unwrap_err(), "must be 1m at the least");
+        assert_eq!(between("61s", minute, minute).unwrap_err(), "must be 1m at the most");
+    }
+}

@@ -1,0 +1,129 @@
+//! Files of game servers, for `query --from`: one address a line, or as many as qstat's `-f` takes. Qstat writes the type
+//! before the address, `NETP 203.0.113.5:3030`, in its files as in what it prints; what follows the address there is passed
+//! over. A `#` begins a comment.
+
+use super::Place;
+use crate::protocols::{CARDS, Card};
+
+/// The servers of a file, and what is wrong with single lines, by their numbers.
+pub fn read(text: &str) -> (Vec<Place>, Vec<(usize, String)>) {
+    let mut places = Vec::new();
+    let mut wrong = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let line = line.split('#').next().unwrap_or_default();
+        if let Err(why) = read_line(line, &mut places) {
+            wrong.push((number, why));
+        }
+    }
+    (places, wrong)
+}
+
+fn read_line(line: &str, places: &mut Vec<Place>) -> Result<(), String> {
+    let mut words = line.split_whitespace();
+    let mut is_qstat = false;
+    while let Some(word) = words.next() {
+        if word.contains("://") {
+            places.push(word.parse()?);
+        } else if let Some((kind, rest)) = raw(word) {
+            // `qstat -raw`: fields with a sign between them.
+            places.push(server(kind, rest)?);
+            return Ok(());
+        } else if let Some(card) = card_of(word) {
+            let address = words.next().ok_or_else(|| format!("`{word}` has no address behind it"))?;
+            places.push(server(card, address)?);
+            is_qstat = true;
+        } else if is_qstat {
+            return Ok(()); // what qstat printed of the server
+        } else {
+            return Err(unknown(word, words.next()));
+        }
+    }
+    Ok(())
+}
+
+/// Qstat's type, as in its files or as its option; ours are understood as well.
+fn card_of(word: &str) -> Option<&'static Card> {
+    let kind = word.strip_prefix('-').unwrap_or(word);
+    let is = |name: &str| name.eq_ignore_ascii_case(kind);
+    CARDS.iter().find(|card| is(card.name) || card.qstat_type.is_some_and(is))
+}
+
+/// The first two fields of a line of `qstat -raw`.
+fn raw(word: &str) -> Option<(&'static Card, &str)> {
+    let sign = word.find(|c: char| c.is_ascii_punctuation() && c != '-')?;
+    let (kind, rest) = word.split_at(sign);
+    let mut rest = rest.chars();
+    let sign = rest.next().filter(|sign| *sign != ':')?;
+    Some((card_of(kind)?, rest.as_str().split(sign).next().unwrap_or_default()))
+}
+
+fn server(card: &Card, address: &str) -> Result<Place, String> {
+    format!("{}://{address}", card.name).parse()
+}
+
+/// For what is neither an address nor a type.
+fn unknown(word: &str, next: Option<&str>) -> String {
+    let types: Vec<_> = CARDS.iter().filter_map(|card| Some((card, card.qstat_type?))).collect();
+    if let Some((card, _)) = types.iter().find(|(_, kind)| word.eq_ignore_ascii_case(&format!("{kind}M"))) {
+        return format!("`{word}` is a master: `rallypoint list {}://HOST` shows its servers", card.name);
+    }
+    let is_type = word.bytes().all(|byte| byte.is_ascii_alphanumeric()) && next.is_some();
+    if is_type {
+        let known: Vec<_> = types.iter().map(|(_, kind)| *kind).collect();
+        return format!("`{word}` servers cannot be asked; of qstat's types, {} can", known.join(", "));
+    }
+    word.parse::<Place>().err().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(text: &str) -> Vec<String> {
+        let (places, wrong) = read(text);
+        assert_eq!(wrong, [], "{text}");
+        places.iter().map(Place::to_string).collect()
+    }
+
+    #[test]
+    fn our_lines_and_qstats() {
+        assert_eq!(places("\r\n# nobody\r\n  hyperbol://h # one\r\n"), ["hyperbol://h"]);
+        for line in [
+            "NETP 127.0.0.1:3030",
+            "  netp\t127.0.0.1:3030 # comment",
+            "-netp 127.0.0.1:3030",
+            "netpanzer 127.0.0.1:3030",
+            "netpanzer://127.0.0.1:3030",
+            "NETP 127.0.0.1:3030         DOWN",
+            "NETP 127.0.0.1:3030      0/ 8 Two clans     12 / 0  A server",
+            "NETP,127.0.0.1:3030,A server,Two clans,8,0,12,0",
+            "NETP|[::1]:3030|DOWN",
+        ] {
+            let found = places(line);
+            assert!(
+                ["netpanzer://127.0.0.1:3030", "netpanzer://[::1]:3030"].contains(&&*found[0]),
+                "{line}: {found:?}"
+            );
+            assert_eq!(found.len(), 1, "{line}");
+        }
+        assert_eq!(places("NETP a NETP b:1 hyperbol://c"), ["netpanzer://a", "netpanzer://b:1", "hyperbol://c"]);
+    }
+
+    #[test]
+    fn a_wrong_line_is_named_and_the_others_go_on() {
+        let (found, wrong) =
+            read("netpanzer://a\n127.0.0.1:3030\nNETP\nNETPM m:28900\nQ3S q:27960\nNETP b:x\nnetpanzer://c");
+        assert_eq!(found.iter().map(Place::to_string).collect::<Vec<_>>(), ["netpanzer://a", "netpanzer://c"]);
+        let says = [
+            (2, "write netpanzer://127.0.0.1:3030"),
+            (3, "`NETP` has no address behind it"),
+            (4, "`NETPM` is a master: `rallypoint list netpanzer://HOST`"),
+            (5, "`Q3S` servers cannot be asked; of qstat's types, NETP can"),
+            (6, "`x` is not a port"),
+        ];
+        assert_eq!(wrong.len(), says.len(), "{wrong:?}");
+        for ((number, why), (line, says)) in wrong.iter().zip(says) {
+            assert!(*number == line && why.contains(says), "{number}: {why}");
+        }
+    }
+}
