@@ -4,7 +4,6 @@
 mod exchange;
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -193,23 +192,40 @@ enum Unasked {
 
 async fn ask(neighbour: String, own: Arc<Own>) -> Asked {
     let mut target = Target { name: neighbour, places: Vec::new() };
-    let masters = find_and_ask(&mut target, &own).await;
+    let masters = match look_up(&target.name).await {
+        Ok(found) => ask_at(found, &mut target, &own).await,
+        Err(why) => Err(Unasked::Failed(why)),
+    };
     Asked { target, masters }
 }
 
-async fn find_and_ask(target: &mut Target, own: &Own) -> Result<Vec<Address>, Unasked> {
-    let failed = |error: &dyn fmt::Display| Unasked::Failed(error.to_string());
-    let found = timeout(PATIENCE, lookup_host(target.name.as_str())).await;
-    let found = found.map_err(|_| failed(&"its name was not found in time"))?;
-    let found: Vec<_> = found.map_err(|error| failed(&error))?.map(canonical).collect();
+async fn look_up(name: &str) -> Result<Vec<SocketAddr>, String> {
+    match timeout(PATIENCE, lookup_host(name)).await {
+        Ok(found) => found.map(Iterator::collect).map_err(|error| error.to_string()),
+        Err(_) => Err("its name was not found in time".into()),
+    }
+}
+
+/// Asks the master at one of these places, and leaves in `target` where it may be.
+async fn ask_at(found: Vec<SocketAddr>, target: &mut Target, own: &Own) -> Result<Vec<Address>, Unasked> {
     let is_own = |place: &SocketAddr| Address::new(place.ip(), place.port()).is_some_and(|place| own.contains(place));
-    target.places = found.iter().filter(|place| !is_own(place)).copied().collect();
-    if target.places.is_empty() && !found.is_empty() {
+    let (ours, places): (Vec<_>, Vec<_>) = found.into_iter().map(canonical).partition(is_own);
+    if !ours.is_empty() && places.is_empty() {
         return Err(Unasked::Ourselves);
     }
-    let heard = exchange(target, &network::list(), PATIENCE, |_| {}).await.map_err(|error| failed(&error))?;
-    target.places = vec![heard.peer];
-    read_masters(&heard, own).map_err(Unasked::Failed)
+    target.places = places;
+    match exchange(target, &network::list(), PATIENCE, |_| {}).await {
+        Ok(heard) => {
+            target.places = vec![heard.peer];
+            read_masters(&heard, own).map_err(Unasked::Failed)
+        }
+        // `localhost` is also ::1, where nobody listens.
+        Err(_) if !ours.is_empty() => {
+            target.places.clear();
+            Err(Unasked::Ourselves)
+        }
+        Err(error) => Err(Unasked::Failed(error.to_string())),
+    }
 }
 
 /// An IPv4 address is not written as IPv6: one master has one address.

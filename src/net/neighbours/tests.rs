@@ -165,6 +165,21 @@ async fn one_master_under_two_names_gets_one_heartbeat_and_this_one_none() {
     own.into_std().unwrap().accept().expect_err("nobody connects to itself");
 }
 
+#[tokio::test]
+async fn a_name_that_is_also_this_master() {
+    let listening = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own_place = listening.local_addr().unwrap();
+    let own = Own::new(&[own_place], &[], None);
+    let dead = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
+    let mut target = Target { name: "localhost".into(), places: Vec::new() };
+    let asked = ask_at(vec![dead, own_place], &mut target, &own).await;
+    assert!(matches!(asked, Err(Unasked::Ourselves)) && target.places.is_empty(), "nobody else is there");
+    let other = Master::new(r"\final\".into(), r"\final\").await;
+    let asked = ask_at(vec![dead, own_place, other.address], &mut target, &own).await;
+    assert!(asked.is_ok_and(|masters| masters.is_empty()));
+    assert_eq!(target.places, [other.address], "one name for all masters of a network");
+}
+
 /// Quits are bounded in number: so are the masters that get heartbeats.
 #[tokio::test]
 async fn no_more_masters_are_told_than_can_be_taken_back() {
