@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 use super::filter::{Filter, Wrong};
 use super::json::ServerJson;
 use super::reply::{self, Fresh};
-use super::{JSON, Peer, Site, check, events, history};
+use super::{JSON, Peer, Site, check, events, history, origin};
 use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
 use crate::protocols::{Heartbeat, Verdict, is_one_host};
 use crate::registry::view::{Renderer, View};
@@ -50,18 +50,21 @@ pub fn routes() -> (Router<Arc<Site>>, utoipa::openapi::OpenApi) {
     (router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)), document)
 }
 
-/// Pages of any origin may read the API. This lies around the whole router, so that it sees every method.
+/// Pages of any origin may read the API, and only read. This lies around the whole router, so that it sees every method.
 pub async fn allow_everyone(request: Request, next: Next) -> Response {
     if !request.uri().path().starts_with("/api/") {
         return next.run(request).await;
     }
     let is_preflight = request.method() == Method::OPTIONS;
+    let reads = is_preflight || request.method().is_safe();
     let mut response = if is_preflight { Response::default() } else { in_json(next.run(request).await).await };
-    reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
+    if reads {
+        reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
+    }
     if is_preflight {
         *response.status_mut() = StatusCode::NO_CONTENT;
-        reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, POST, OPTIONS");
-        reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_HEADERS, "Authorization, Content-Type, Last-Event-ID");
+        reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, OPTIONS");
+        reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_HEADERS, "Last-Event-ID");
         reply::set(&mut response, header::ACCESS_CONTROL_MAX_AGE, "86400");
     }
     response
@@ -188,10 +191,13 @@ struct Announced {
 /// Announces a server
 ///
 /// The caller's own address is announced. A server of a game that can be queried is asked before it is listed, so the
-/// answer can take four seconds. Another address can be announced with the operator's token.
+/// answer can take four seconds. Another address can be announced with the operator's token. The body has to be sent as
+/// `application/json`, and not by a page of another origin.
 #[utoipa::path(post, path = "/api/v1/servers", tag = "servers", request_body = Announcement, responses(
     (status = 200, description = "It is listed", body = Announced),
     (status = 400, description = "The announcement is wrong", body = Wrong),
+    (status = 403, description = "A page of another origin sent it", body = Wrong),
+    (status = 415, description = "It was not sent as application/json", body = Wrong),
     (status = 401, description = "Another address needs the operator's token", body = Wrong),
     (status = 422, description = "It is not listed, and why", body = Wrong),
 ))]
@@ -201,6 +207,13 @@ async fn announce(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    let refused = |status, error: &str| wrong(status, &Wrong { error: error.into(), parameter: None });
+    if origin::is_cross_origin(&headers) {
+        return refused(StatusCode::FORBIDDEN, "a page of another origin cannot announce a server");
+    }
+    if !origin::is_json(&headers) {
+        return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the Content-Type has to be application/json");
+    }
     let announcement: Announcement = match serde_json::from_slice(&body) {
         Ok(announcement) => announcement,
         Err(error) => return bad_request(&Wrong { error: format!("the body: {error}"), parameter: None }),

@@ -12,7 +12,7 @@ use axum::response::Response;
 use serde::Deserialize;
 
 use super::reply::{self, Fresh};
-use super::{Peer, Site, TEXT};
+use super::{Peer, Site, TEXT, origin};
 use crate::protocols::Verdict;
 use crate::protocols::bloodmasters::serve::heartbeat;
 
@@ -35,6 +35,10 @@ pub async fn list(
         None | Some("") => {
             site.metrics.listed("bloodmasters", 1);
             reply::rendered(&site.list(|pages| &pages.bloodmasters_list), TEXT, &headers, Fresh::Ask)
+        }
+        // The game itself sends nothing but `Host` and `Connection`.
+        Some("update") if origin::is_cross_origin_get(&headers) => {
+            reply::error(StatusCode::FORBIDDEN, "a page of another site cannot announce a server\n")
         }
         Some("update") => {
             let Some(heartbeat) = heartbeat(peer.ip(), asked.port.as_deref().unwrap_or_default()) else {

@@ -11,6 +11,7 @@ mod http;
 mod json;
 mod lists;
 mod manual;
+mod origin;
 mod page;
 pub mod plot;
 mod plots;

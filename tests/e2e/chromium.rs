@@ -60,7 +60,11 @@ impl Browser {
     }
 
     pub fn goto(&self, server: &Server, path: &str) {
-        self.wait(self.client.goto(&format!("http://{}{path}", server.address("web.listen"))));
+        self.goto_url(&format!("http://{}{path}", server.address("web.listen")));
+    }
+
+    pub fn goto_url(&self, url: &str) {
+        self.wait(self.client.goto(url));
     }
 
     /// Opens a page and waits until its script shows the list.

@@ -1,14 +1,21 @@
 //! What may be announced through which channel, and what a weaker proof cannot do.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+
 use serde_json::json;
 
+use crate::chromium::Browser;
 use crate::netpanzer::{list, say};
 use crate::support::*;
 
 fn post(server: &Server, body: &str) -> Response {
+    post_with(server, body, "Content-Type: application/json\r\n")
+}
+
+fn post_with(server: &Server, body: &str, headers: &str) -> Response {
     let request = format!(
-        "POST /api/v1/servers HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
+        "POST /api/v1/servers HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
     split(&exchange(server.address("web.listen"), request.as_bytes()))
@@ -64,4 +71,83 @@ fn every_game_has_its_own_life_through_every_channel() {
     let other: serde_json::Value =
         serde_json::from_slice(&post(&server, r#"{"game": "other", "port": 2}"#).body).unwrap();
     assert_eq!(other["life_s"], 720);
+}
+
+#[test]
+fn an_announcement_is_json_and_not_from_another_origin() {
+    let server = Server::start(&[]);
+    let body = r#"{"game": "mygame", "port": 7777}"#;
+    let json = "Content-Type: application/json; charset=utf-8\r\n";
+    for kind in ["", "Content-Type: text/plain\r\n", "Content-Type: application/x-www-form-urlencoded\r\n"] {
+        let refused = post_with(&server, body, kind);
+        assert_eq!(refused.status(), 415, "{kind}");
+        assert!(refused.text().contains("the Content-Type has to be application/json"), "{}", refused.text());
+    }
+    for marker in
+        ["Origin: http://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site"]
+    {
+        let refused = post_with(&server, body, &format!("{json}{marker}\r\n"));
+        assert_eq!(refused.status(), 403, "{marker}");
+        assert!(refused.text().contains("another origin cannot announce"), "{}", refused.text());
+        assert_eq!(refused.header("Access-Control-Allow-Origin"), None, "{marker}");
+    }
+    assert_eq!(server.json("/api/v1/servers")["total"], 0);
+    assert_eq!(post_with(&server, body, &format!("{json}Origin: http://x\r\n")).status(), 200, "its own page may");
+}
+
+#[test]
+fn a_browser_announces_no_bloodmasters_server_for_another_site() {
+    let server = Server::start(&["guard.bans=198.51.100.7"]);
+    let path = format!("/bloodmasterslist.php?action=update&port={}", crate::bloodmasters::game());
+    let address = server.address("web.listen");
+    for marker in [
+        "Sec-Fetch-Site: cross-site",
+        "Sec-Fetch-Site: same-site",
+        "Origin: http://evil.example",
+        "Referer: http://evil.example/page",
+        "User-Agent: Mozilla/5.0 (X11; Linux x86_64)",
+    ] {
+        let refused = get(address, &path, &format!("{marker}\r\n"));
+        assert_eq!(refused.status(), 403, "{marker}: a body with status 200 would become a ban");
+    }
+    assert!(server.get("/bloodmasterslist.php").body.is_empty());
+    // Launchers and pages may read the list, and the game itself sends none of these.
+    assert_eq!(get(address, "/bloodmasterslist.php", "Origin: http://fan.example\r\n").status(), 200);
+    assert_eq!(get(address, &path, "").status(), 200);
+}
+
+/// A web server with one empty page.
+fn another_site() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        // Ends with the test's process.
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = stream.read(&mut [0; 4096]);
+            let page = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 15\r\nConnection: close\r\n\r\n<!doctype html>";
+            let _ = stream.write_all(page.as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn a_page_of_another_site_lists_nothing_in_a_real_browser() {
+    let server = Server::start(&[]);
+    let (master, game) = (server.address("web.listen"), crate::bloodmasters::game());
+    let browser = Browser::new("drive-by");
+    browser.goto_url(&format!("http://localhost:{}/", another_site().port()));
+    let said = browser.run_until_called(&format!(
+        r#"const done = arguments[0];
+        const post = (type) => fetch("http://{master}/api/v1/servers", {{
+            method: "POST", mode: type ? "cors" : "no-cors", body: '{{"game": "mygame", "port": 1}}',
+            headers: type ? {{"Content-Type": type}} : {{}},
+        }}).then(() => "sent", () => "blocked");
+        const update = (referrerPolicy) =>
+            fetch("http://{master}/bloodmasterslist.php?action=update&port={game}", {{mode: "no-cors", referrerPolicy}})
+                .then(() => "sent", () => "blocked");
+        Promise.all([post(), post("application/json"), update("unsafe-url"), update("no-referrer")]).then(done);"#
+    ));
+    assert_eq!(said, json!(["sent", "blocked", "sent", "sent"]));
+    assert_eq!(server.json("/api/v1/servers")["total"], 0);
 }

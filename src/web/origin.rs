@@ -1,0 +1,103 @@
+//! Where a request comes from: an announcement lists the caller's own address, so a page on another site must not be
+//! able to make its visitor's browser send one.
+
+use axum::http::{HeaderMap, HeaderName, header};
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Whether a browser sent this for a page of another origin. Programs that are no browsers send none of these headers.
+///
+/// Browsers send `Origin` with every POST, and `Sec-Fetch-Site` only where the connection is secure. Where both are there,
+/// `Sec-Fetch-Site` decides: behind a proxy, `Host` may be another name than the browser used.
+pub fn is_cross_origin(headers: &HeaderMap) -> bool {
+    match text(headers, SEC_FETCH_SITE) {
+        Some(site) => !matches!(site, "same-origin" | "none"),
+        None => text(headers, header::ORIGIN).is_some_and(|origin| !is_own(headers, origin)),
+    }
+}
+
+/// The same for a GET, with which a browser sends no `Origin` and, if the page wants that, no `Referer`. So a browser that
+/// does not say where the request comes from counts as cross-origin, too.
+pub fn is_cross_origin_get(headers: &HeaderMap) -> bool {
+    if headers.contains_key(SEC_FETCH_SITE) || headers.contains_key(header::ORIGIN) {
+        return is_cross_origin(headers);
+    }
+    match text(headers, header::REFERER) {
+        Some(page) => !is_own(headers, page),
+        None => text(headers, header::USER_AGENT).is_some_and(|agent| agent.starts_with("Mozilla/")),
+    }
+}
+
+/// Whether a URL is on the host and port that were asked. The scheme is not compared: a proxy may have changed it.
+fn is_own(headers: &HeaderMap, url: &str) -> bool {
+    let authority = url.split_once("://").and_then(|(_, rest)| rest.split('/').next());
+    match (authority, text(headers, header::HOST)) {
+        (Some(authority), Some(host)) => !host.is_empty() && authority.eq_ignore_ascii_case(host),
+        _ => false,
+    }
+}
+
+/// A header that is not text is there, and nothing that is expected.
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or_default())
+}
+
+/// Whether the body is JSON by its own account. Forms cannot say so, and scripts of other origins only after a preflight,
+/// which is refused.
+pub fn is_json(headers: &HeaderMap) -> bool {
+    let kind = text(headers, header::CONTENT_TYPE).unwrap_or_default();
+    kind.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap())
+        };
+        std::iter::once(&("host", "master.example:8080")).chain(pairs).map(pair).collect()
+    }
+
+    #[test]
+    fn who_counts_as_another_origin() {
+        for (pairs, post, get) in [
+            (&[][..], false, false),
+            (&[("user-agent", "curl/8.5.0")], false, false),
+            (&[("origin", "http://master.example:8080")], false, false),
+            (&[("origin", "https://MASTER.example:8080")], false, false),
+            (&[("origin", "http://master.example")], true, true),
+            (&[("origin", "http://evil.example:8080")], true, true),
+            (&[("origin", "null")], true, true),
+            (&[("origin", "\u{e9}")], true, true),
+            (&[("sec-fetch-site", "none"), ("user-agent", "Mozilla/5.0")], false, false),
+            (&[("sec-fetch-site", "same-origin"), ("origin", "https://behind.a.proxy")], false, false),
+            (&[("sec-fetch-site", "same-site")], true, true),
+            (&[("sec-fetch-site", "cross-site"), ("origin", "http://master.example:8080")], true, true),
+            (&[("sec-fetch-site", "")], true, true),
+            (&[("referer", "http://evil.example/page")], false, true),
+            (&[("referer", "http://master.example:8080.evil.example/")], false, true),
+            (&[("referer", "http://master.example:8080/doctor"), ("user-agent", "Mozilla/5.0")], false, false),
+            (&[("user-agent", "Mozilla/5.0")], false, true),
+        ] {
+            let headers = headers(pairs);
+            assert_eq!((is_cross_origin(&headers), is_cross_origin_get(&headers)), (post, get), "{pairs:?}");
+        }
+        assert!(is_cross_origin(&HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static("http://"))])));
+    }
+
+    #[test]
+    fn what_counts_as_json() {
+        for kind in ["application/json", "application/json; charset=utf-8", "Application/JSON ;charset=UTF-8"] {
+            assert!(is_json(&headers(&[("content-type", kind)])), "{kind}");
+        }
+        for kind in
+            ["", "text/plain", "text/plain;application/json", "application/jsonp", "application/x-www-form-urlencoded"]
+        {
+            assert!(!is_json(&headers(&[("content-type", kind)])), "{kind}");
+        }
+        assert!(!is_json(&HeaderMap::new()));
+    }
+}
