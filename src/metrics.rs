@@ -165,10 +165,11 @@ impl Metrics {
 fn store_text(store: &Status, text: &mut String) {
     let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
     for (name, kind, help, value) in [
-        ("store_size_bytes", "gauge", "The file with the list and its history", number(&store.file_bytes)),
+        ("store_size_bytes", "gauge", "The file with the list and its history, and its log", number(&store.file_bytes)),
         ("store_failing", "gauge", "1 while nothing can be written", store.is_failing().into()),
         ("store_failures", "counter", "Attempts to write that failed", number(&store.failures)),
         ("store_writes", "counter", "Transactions written", number(&store.writes)),
+        ("store_files_lost", "counter", "Files that were removed while in use", number(&store.files_lost)),
     ] {
         let _ = writeln!(text, "# HELP rallypoint_{name} {help}.\n# TYPE rallypoint_{name} {kind}");
         let total = if kind == "counter" { "_total" } else { "" };

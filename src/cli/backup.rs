@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let size = copied.map_err(|wrong| match wrong {
         Wrong::Failure(failure) => failure,
         Wrong::Store(Fault::Refused(reason)) => usage(reason),
-        Wrong::Store(Fault::Failed(error)) => cannot_copy(&from, to, &error),
+        Wrong::Store(error) => cannot_copy(&from, to, &error),
         Wrong::Disk(error) => cannot_copy(&from, to, &error),
     })?;
     let name = if to == Path::new("-") { "stdout".into() } else { to.display().to_string() };

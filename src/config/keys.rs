@@ -292,7 +292,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "history.max_mib",
-        doc: "How large the file in data_dir may become, in MiB; beyond, the oldest history goes first. 0: no history.",
+        doc: "How much the files in data_dir may take on the disk, in MiB; beyond, the oldest history goes first. 0: no history.",
         default: "512",
         example: "",
         set: |config, item| {

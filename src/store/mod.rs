@@ -10,6 +10,7 @@ mod buckets;
 pub mod clock;
 pub mod cluster;
 pub mod history;
+mod hold;
 pub mod keyring;
 mod lives;
 pub mod outbox;
@@ -24,8 +25,6 @@ pub mod sqlite;
 mod writer;
 
 use std::fmt;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,13 +39,12 @@ use tracing::{info, warn};
 
 use crate::hub::Hub;
 use history::Reader;
+use hold::Hold;
 pub use restore::Restored;
 use writer::Writer;
 
 /// How long the last write may take when the program stops.
 const STOP_MAX: Duration = Duration::from_secs(5);
-/// The name of the lock; it stays, and means nothing unless a process holds it.
-const LOCK: &str = "rallypoint.lock";
 
 /// Why the program cannot start with this `data_dir`; names the key and says what to do.
 #[derive(Debug)]
@@ -68,7 +66,10 @@ pub struct Status {
     pub failures: AtomicU64,
     /// Transactions written.
     pub writes: AtomicU64,
+    /// What the file and its log take on the disk.
     pub file_bytes: AtomicU64,
+    /// How often the file was removed from under us, and begun anew without its history.
+    pub files_lost: AtomicU64,
 }
 
 /// The open store. Its thread ends with [`Store::stop`].
@@ -78,26 +79,26 @@ pub struct Store {
     settings: Arc<ArcSwap<history::Settings>>,
     connection: Option<Connection>,
     thread: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
-    _lock: File,
+    hold: Arc<Hold>,
 }
 
 impl Store {
     /// Takes the folder for this process and opens the file in it. A damaged file is set aside; one that cannot be
     /// opened for lack of room is tried again later.
     pub fn open(folder: &Path, settings: history::Settings) -> Result<Store, StoreError> {
-        let lock = lock(folder)?;
-        let path = folder.join(sqlite::FILE);
+        let hold = Arc::new(Hold::take(folder)?);
+        let path = hold.file();
         let connection = match sqlite::open(&path) {
             Ok(connection) => Some(connection),
             Err(sqlite::Fault::Refused(reason)) => return Err(StoreError(reason)),
-            Err(sqlite::Fault::Failed(error)) => {
-                warn!("{}: {error}; serving goes on, nothing is kept until this is mended", path.display());
+            Err(fault) => {
+                warn!("{}: {fault}; serving goes on, nothing is kept until this is mended", path.display());
                 None
             }
         };
         let status = Status { failing: connection.is_none().into(), ..Status::default() };
         let settings = Arc::new(ArcSwap::from_pointee(settings));
-        Ok(Store { path, status: Arc::new(status), settings, connection, thread: None, _lock: lock })
+        Ok(Store { path, status: Arc::new(status), settings, connection, thread: None, hold })
     }
 
     /// Lists again what was listed when the program last ran, but for the banned. Apply the operator's words first.
@@ -139,7 +140,7 @@ impl Store {
         let (stop, stopped) = mpsc::channel();
         let connection = self.connection.take();
         let (status, settings) = (self.status.clone(), self.settings.clone());
-        let writer = Writer::new(hub.clone(), self.path.clone(), connection, status, settings);
+        let writer = Writer::new(hub.clone(), self.hold.clone(), connection, status, settings);
         let thread = std::thread::Builder::new().name("store".into()).spawn(move || writer.run(&stopped))?;
         self.thread = Some((stop, thread));
         Ok(())
@@ -179,38 +180,6 @@ impl Store {
 impl Status {
     pub fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
-    }
-}
-
-/// Makes the folder where it is missing, and takes it for this process.
-fn lock(folder: &Path) -> Result<File, StoreError> {
-    let shown = folder.display();
-    let cannot = |error: std::io::Error| {
-        StoreError(format!(
-            "data_dir: {shown} cannot be written: {error}. Make it this user's own, name another folder, or set \
-             data_dir to \"\" to keep nothing"
-        ))
-    };
-    std::fs::create_dir_all(folder).map_err(cannot)?;
-    let path = folder.join(LOCK);
-    let mut options = OpenOptions::new();
-    let mut file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(cannot)?;
-    match file.try_lock() {
-        Ok(()) => {
-            // For the message below; on a full disk it stays empty.
-            let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-            Ok(file)
-        }
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = (&mut file).take(32).read_to_string(&mut holder); // only for the message
-            let process = holder.trim();
-            let process = if process.is_empty() { String::new() } else { format!(" (process {process})") };
-            Err(StoreError(format!(
-                "data_dir: {shown} is in use by another rallypoint{process}: stop that one, or name another folder"
-            )))
-        }
-        Err(TryLockError::Error(error)) => Err(cannot(error)),
     }
 }
 

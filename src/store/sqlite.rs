@@ -1,5 +1,9 @@
 //! The file: its schema with a version, how it is opened, and what is done about one that is damaged or too new.
 
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +17,12 @@ const APPLICATION_ID: i32 = 0x5261_6c6c;
 /// How long to wait for another process that has the file locked, e.g. for a person with a database tool.
 const BUSY: Duration = Duration::from_secs(5);
 /// What is left of the write-ahead log after a burst.
-const LOG_BYTES_MAX: u32 = 32 << 20;
+pub const LOG_BYTES_MAX: u64 = 32 << 20;
+/// Pages in the log before they go into the file; SQLite's own default.
+const LOG_PAGES: u64 = 1_000;
+/// Files up to this size are read whole when they are opened: some tenths of a second. In larger ones damage is noticed
+/// when it is met.
+const CHECKED_BYTES_MAX: u64 = 64 << 20;
 
 /// The schema, step by step: a file of version n has had the first n steps. Only ever add steps.
 const MIGRATIONS: &[&str] = &[
@@ -65,8 +74,30 @@ const MIGRATIONS: &[&str] = &[
 pub enum Fault {
     /// A person has to decide; the text says what.
     Refused(String),
-    /// It may work later.
+    /// The file is broken in a way that SQLite does not mind; the text says how.
+    Damaged(String),
+    /// It may work later, unless this is damage.
     Failed(rusqlite::Error),
+}
+
+impl Fault {
+    /// Whether the file itself is broken, and will be tomorrow.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Fault::Refused(_) => false,
+            Fault::Damaged(_) => true,
+            Fault::Failed(error) => is_damage(error),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Refused(reason) | Fault::Damaged(reason) => f.write_str(reason),
+            Fault::Failed(error) => write!(f, "{error}"),
+        }
+    }
 }
 
 impl From<rusqlite::Error> for Fault {
@@ -75,7 +106,6 @@ impl From<rusqlite::Error> for Fault {
     }
 }
 
-/// Whether the file itself is broken, and will be tomorrow.
 pub fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
@@ -83,8 +113,8 @@ pub fn is_damage(error: &rusqlite::Error) -> bool {
 /// Opens the file for writing, made or migrated where needed. A damaged one is set aside, and a new one made.
 pub fn open(path: &Path) -> Result<Connection, Fault> {
     match try_open(path) {
-        Err(Fault::Failed(error)) if is_damage(&error) => {
-            warn!("{}: {error}", path.display());
+        Err(fault) if fault.is_damage() => {
+            warn!("{}: {fault}", path.display());
             set_aside(path);
             try_open(path)
         }
@@ -93,9 +123,10 @@ pub fn open(path: &Path) -> Result<Connection, Fault> {
 }
 
 fn try_open(path: &Path) -> Result<Connection, Fault> {
+    check_header(path)?;
     let mut connection = Connection::open(path).map_err(|error| cannot_open(path, error))?;
     connection.busy_timeout(BUSY)?;
-    let is_new = is_empty(&connection)?;
+    let is_new = is_empty(&connection).map_err(misread)?;
     if is_new {
         // Only possible before there is anything in the file: free pages can be given back to the system.
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
@@ -104,9 +135,84 @@ fn try_open(path: &Path) -> Result<Connection, Fault> {
     }
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
-    connection.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
-    migrate(&mut connection)?;
+    limit_log(&connection, LOG_BYTES_MAX)?;
+    migrate(&mut connection).map_err(misread)?;
+    if !is_new {
+        check_schema(&connection)?;
+        check_pages(path, &connection)?;
+    }
     Ok(connection)
+}
+
+/// Our SQL is right: where SQLite does not understand it, the file is not what it was.
+fn misread(error: rusqlite::Error) -> Fault {
+    let is_not_understood =
+        matches!(error, rusqlite::Error::SqlInputError { .. }) || error.sqlite_error_code() == Some(ErrorCode::Unknown);
+    if is_not_understood { Fault::Damaged(error.to_string()) } else { Fault::Failed(error) }
+}
+
+/// A header that asks for a later SQLite makes the file read-only, without a word.
+fn check_header(path: &Path) -> Result<(), Fault> {
+    let mut header = [0; 20];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
+    match (read, header) {
+        (Ok(()), [.., 1 | 2, 1 | 2]) => Ok(()),
+        (Ok(()), _) => Err(Fault::Damaged("its header names a file format that there is not".into())),
+        (Err(_), _) => Ok(()), // new, or SQLite has more to say about it
+    }
+}
+
+/// Whether every table and index is there as it was made. What a person has added is no damage.
+fn check_schema(connection: &Connection) -> Result<(), Fault> {
+    let made = Connection::open_in_memory()?;
+    MIGRATIONS.iter().try_for_each(|step| made.execute_batch(step))?;
+    let objects = |connection: &Connection| -> rusqlite::Result<HashSet<(String, Option<String>)>> {
+        let mut select = connection.prepare("SELECT name, sql FROM sqlite_schema")?;
+        select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+    };
+    let found = objects(connection).map_err(misread)?;
+    let mut missing: Vec<String> = objects(&made)?.difference(&found).map(|(name, _)| name.clone()).collect();
+    missing.sort();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Fault::Damaged(format!("{} is missing from it, or is not as it was made", missing.join(", "))))
+}
+
+/// Whether its pages make sense, in a file that is soon read.
+fn check_pages(path: &Path, connection: &Connection) -> Result<(), Fault> {
+    if disk_bytes(path) > CHECKED_BYTES_MAX {
+        return Ok(());
+    }
+    let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(misread)?;
+    if found == "ok" { Ok(()) } else { Err(Fault::Damaged(found)) }
+}
+
+/// Keeps the log from growing beyond a size for longer than a transaction that needs more.
+pub fn limit_log(connection: &Connection, bytes_max: u64) -> rusqlite::Result<()> {
+    let page_bytes: u64 = connection.pragma_query_value(None, "page_size", |row| row.get::<_, i64>(0))?.max(1) as u64;
+    connection.pragma_update(None, "journal_size_limit", bytes_max.min(LOG_BYTES_MAX) as i64)?;
+    let pages = (bytes_max / 2 / page_bytes).clamp(1, LOG_PAGES);
+    connection.pragma_update(None, "wal_autocheckpoint", pages as i64)
+}
+
+/// Puts all of the log into the file, and gives its room back; while somebody reads from it, the next time will do.
+pub fn empty_log(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(Duration::ZERO)?;
+    let emptied = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    connection.busy_timeout(BUSY)?;
+    emptied
+}
+
+/// The write-ahead log of a file.
+pub fn log_of(path: &Path) -> PathBuf {
+    with_suffix(path, "-wal")
+}
+
+/// What a file takes on the disk, with all that belongs to it.
+pub fn disk_bytes(path: &Path) -> u64 {
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    size(path) + size(&log_of(path)) + size(&with_suffix(path, "-shm"))
 }
 
 fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {

@@ -1,6 +1,10 @@
 //! The store against files that are new, old, foreign, damaged and full.
 
-use std::io::{Seek, SeekFrom};
+mod damage;
+mod removed;
+
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom, Write};
 
 use super::*;
 use crate::model::{
@@ -346,9 +350,9 @@ fn a_row_that_makes_no_sense_is_left_out_and_mended() {
 
 fn writer(folder: &Folder, hub: &Arc<Hub>) -> (Writer, Arc<Status>) {
     let status = Arc::<Status>::default();
-    std::fs::create_dir_all(&folder.0).unwrap();
     let settings = Arc::new(ArcSwap::from_pointee(NO_HISTORY));
-    (Writer::new(hub.clone(), folder.file(), None, status.clone(), settings), status)
+    let hold = Arc::new(Hold::take(&folder.0).unwrap());
+    (Writer::new(hub.clone(), hold, None, status.clone(), settings), status)
 }
 
 #[test]

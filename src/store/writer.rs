@@ -1,8 +1,9 @@
 //! The one thread that writes. It follows what the hub publishes, and writes it about every half second in one
-//! transaction. When writing fails, it says so once, and starts from a fresh view when there is room again.
+//! transaction. When writing fails, it says so once, and starts from a fresh view when there is room again; so it does
+//! when the file is removed from under it.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -14,6 +15,7 @@ use tokio::sync::broadcast::{self, error::TryRecvError};
 use tracing::{info, warn};
 
 use super::history::{Recorder, Settings};
+use super::hold::{Hold, Identity};
 use super::lives::{self, Sweep};
 use super::sqlite::{self, Fault};
 use super::{Status, row};
@@ -29,8 +31,9 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 
 pub struct Writer {
     hub: Arc<Hub>,
+    hold: Arc<Hold>,
     path: PathBuf,
-    connection: Option<Connection>,
+    file: Option<Open>,
     status: Arc<Status>,
     settings: Arc<ArcSwap<Settings>>,
     batches: broadcast::Receiver<Arc<Batch>>,
@@ -45,21 +48,43 @@ pub struct Writer {
     pause: Duration,
 }
 
+/// The open file. SQLite goes on writing to one that has been removed, and to one whose log has been: it has them open.
+struct Open {
+    connection: Connection,
+    /// Which they were; None where that could not be told.
+    file: Option<Identity>,
+    log: Option<Identity>,
+}
+
+impl Open {
+    fn new(path: &Path, connection: Connection) -> Open {
+        let identity = |path: &Path| Identity::at(path).ok().flatten();
+        Open { connection, file: identity(path), log: identity(&sqlite::log_of(path)) }
+    }
+}
+
+/// Whether another file, or none, is where a known one was. What cannot be looked at has not moved.
+fn has_moved(known: Option<Identity>, path: &Path) -> bool {
+    known.is_some_and(|known| Identity::at(path).is_ok_and(|found| found != Some(known)))
+}
+
 impl Writer {
     /// Begins by comparing: what ended while the program was down is still in the file.
     pub fn new(
         hub: Arc<Hub>,
-        path: PathBuf,
+        hold: Arc<Hold>,
         connection: Option<Connection>,
         status: Arc<Status>,
         settings: Arc<ArcSwap<Settings>>,
     ) -> Writer {
+        let path = hold.file();
         Writer {
             batches: hub.subscribe(),
             sweep: Sweep::new(hub.clock.now()),
             hub,
+            hold,
+            file: connection.map(|connection| Open::new(&path, connection)),
             path,
-            connection,
             status,
             settings,
             pending: HashMap::new(),
@@ -84,11 +109,41 @@ impl Writer {
     /// Gathers and writes once.
     pub(super) fn turn(&mut self, stopping: bool) {
         let now = self.hub.clock.now();
+        self.notice_removal();
         self.gather(now);
         match self.write(now, stopping) {
             Ok(()) => self.went_well(),
             Err(fault) => self.failed(&fault),
         }
+    }
+
+    /// Whether the file that is being written is the one that others find.
+    fn notice_removal(&mut self) {
+        let Some(open) = &self.file else { return };
+        let shown = self.path.display();
+        if has_moved(open.file, &self.path) {
+            if self.path.exists() {
+                warn!("{shown}: replaced while in use; the file that is there now is used, with the list as it is now");
+            } else {
+                warn!(
+                    "{shown}: removed while in use; a new file is begun with the list as it is now, the history is lost"
+                );
+            }
+            self.status.files_lost.fetch_add(1, Ordering::Relaxed);
+        } else if has_moved(open.log, &sqlite::log_of(&self.path)) {
+            warn!("{shown}: its log was removed while in use; a new one is begun");
+        } else {
+            return;
+        }
+        self.begin_anew();
+    }
+
+    /// Forgets the file, and what is known of what is in it.
+    fn begin_anew(&mut self) {
+        self.file = None;
+        self.behind = true;
+        self.sweep = Sweep::new(self.hub.clock.now());
+        self.recorder = Recorder::default();
     }
 
     /// Takes what has been published since the last time.
@@ -123,10 +178,13 @@ impl Writer {
     }
 
     fn write(&mut self, now: Now, stopping: bool) -> Result<(), Fault> {
-        if self.connection.is_none() {
-            self.connection = Some(sqlite::open(&self.path)?);
+        if self.hold.take_again().map_err(|error| Fault::Refused(error.0))? {
+            warn!("{}: the lock beside it was removed; this process has taken it again", self.path.display());
         }
-        let Some(connection) = &mut self.connection else { return Ok(()) };
+        if self.file.is_none() {
+            self.file = Some(Open::new(&self.path, sqlite::open(&self.path)?));
+        }
+        let Some(Open { connection, .. }) = &mut self.file else { return Ok(()) };
         let transaction = sqlite::begin(connection)?;
         if self.behind {
             reconcile(&transaction, &self.hub.view())?;
@@ -147,28 +205,14 @@ impl Writer {
         if !stopping {
             self.write_history(now)?;
         }
-        if let Some(connection) = &self.connection {
-            let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-            let bytes = pragma("page_count")? * pragma("page_size")?;
-            self.status.file_bytes.store(bytes.max(0) as u64, Ordering::Relaxed);
-        }
+        self.status.file_bytes.store(sqlite::disk_bytes(&self.path), Ordering::Relaxed);
         Ok(())
     }
 
-    /// A count when it is due, and a part of what full hours give to do.
     fn write_history(&mut self, now: Now) -> Result<(), Fault> {
         let settings = **self.settings.load();
-        let Some(connection) = &mut self.connection else { return Ok(()) };
-        let is_due = self.recorder.is_due(now.unix_ms, settings);
-        if !is_due && !self.recorder.has_more() {
-            return Ok(());
-        }
-        let transaction = sqlite::begin(connection)?;
-        if is_due {
-            self.recorder.count(&transaction, &self.hub.view(), now.unix_ms, settings)?;
-        }
-        self.recorder.thin(&transaction, now.unix_ms, settings)?;
-        Ok(transaction.commit()?)
+        let Some(Open { connection, .. }) = &mut self.file else { return Ok(()) };
+        Ok(self.recorder.turn(connection, &self.hub.view(), now.unix_ms, settings)?)
     }
 
     fn went_well(&mut self) {
@@ -181,22 +225,13 @@ impl Writer {
     /// Whatever is wrong with the file or its disk: serving goes on, and so do the attempts.
     fn failed(&mut self, fault: &Fault) {
         self.status.failures.fetch_add(1, Ordering::Relaxed);
-        let reason = match fault {
-            Fault::Refused(reason) => reason.clone(),
-            Fault::Failed(error) => error.to_string(),
-        };
         if !self.status.failing.swap(true, Ordering::Relaxed) {
             let path = self.path.display();
-            warn!("{path}: {reason}; serving goes on, nothing is kept until this is mended");
+            warn!("{path}: {fault}; serving goes on, nothing is kept until this is mended");
         }
         self.pause = (self.pause * 2).min(RETRY_MAX);
-        self.behind = true;
-        self.sweep = Sweep::new(self.hub.clock.now());
-        self.recorder = Recorder::default();
-        self.connection = None;
-        if let Fault::Failed(error) = fault
-            && sqlite::is_damage(error)
-        {
+        self.begin_anew();
+        if fault.is_damage() {
             sqlite::set_aside(&self.path);
         }
     }
@@ -237,7 +272,7 @@ fn reconcile(connection: &Connection, view: &View) -> rusqlite::Result<()> {
 #[cfg(test)]
 impl Writer {
     pub(super) fn connection(&mut self) -> &Connection {
-        self.connection.as_ref().unwrap()
+        &self.file.as_ref().unwrap().connection
     }
 
     pub(super) fn pause(&self) -> Duration {

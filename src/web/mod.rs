@@ -20,6 +20,7 @@ mod template;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -265,6 +266,13 @@ struct Ready {
 #[derive(Serialize)]
 struct StoreReady {
     failing: bool,
+    /// How often the file was removed from under the server, and its history lost.
+    #[serde(skip_serializing_if = "is_none")]
+    files_lost: u64,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A node that is cut off from the others serves all the same, and says so.
@@ -280,7 +288,9 @@ async fn ready(State(site): State<Arc<Site>>) -> Json<Ready> {
     let figures = site.metrics.cluster.as_ref();
     let cluster =
         figures.map(|figures| ClusterReady { connected: figures.connected.get() == 1, nodes: figures.nodes.get() });
-    let store = site.store.as_ref().map(|status| StoreReady { failing: status.is_failing() });
+    let files_lost = |status: &Status| status.files_lost.load(Ordering::Relaxed);
+    let store = site.store.as_deref();
+    let store = store.map(|status| StoreReady { failing: status.is_failing(), files_lost: files_lost(status) });
     Json(Ready { ready: true, serial: view.serial, servers: view.servers.len(), store, cluster })
 }
 

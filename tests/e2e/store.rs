@@ -161,6 +161,57 @@ fn a_damaged_file_is_set_aside_and_everything_goes_on() {
 }
 
 #[test]
+fn damage_that_sqlite_does_not_mind_is_set_aside_too() {
+    let flip = |file: &Path| {
+        let mut bytes = std::fs::read(file).unwrap();
+        bytes[18] ^= 0x04; // a format that only a later SQLite could write
+        std::fs::write(file, bytes).unwrap();
+    };
+    let drop_table = |file: &Path| Connection::open(file).unwrap().execute_batch("DROP TABLE history").unwrap();
+    for (name, damage) in [("flipped", &flip as &dyn Fn(&Path)), ("table", &drop_table)] {
+        let folder = Folder::new(name);
+        let set = [&*data_dir(&folder)];
+        let server = Server::start(&set);
+        announce(&server, 1);
+        until("the server in the file", || kept(&file(&folder)).contains("server 1").then_some(()));
+        server.signal(Signal::SIGTERM);
+        server.end();
+        damage(&file(&folder));
+        let server = Server::start(&set);
+        assert!(server.log().contains("the damaged file is now "), "{}", server.log());
+        announce(&server, 2);
+        until("the server in the new file", || kept(&file(&folder)).contains("server 2").then_some(()));
+        assert_eq!(server.json("/readyz")["store"]["failing"], false);
+    }
+}
+
+#[test]
+fn a_folder_that_is_removed_is_noticed_and_written_anew() {
+    let folder = Folder::new("removed");
+    let set = [&*data_dir(&folder)];
+    let mut server = Server::start(&set);
+    announce(&server, 1);
+    until("the server in the file", || kept(&file(&folder)).contains("server 1").then_some(()));
+    assert!(server.json("/readyz")["store"].get("files_lost").is_none());
+    std::fs::remove_dir_all(folder.path().join("data")).unwrap();
+    server.wait_for_log("rallypoint.db: removed while in use");
+    until("the list in a new file", || kept(&file(&folder)).contains("server 1").then_some(()));
+    announce(&server, 2);
+    until("what is new, too", || kept(&file(&folder)).contains("server 2").then_some(()));
+    let ready = server.json("/readyz");
+    assert_eq!((&ready["store"]["failing"], &ready["store"]["files_lost"]), (&false.into(), &1.into()), "{ready}");
+    assert!(server.get("/metrics").text().contains("rallypoint_store_files_lost_total 1"));
+    assert_eq!(server.log().matches("removed while in use").count(), 1, "{}", server.log());
+    let listen: Vec<String> = LISTENERS.iter().flat_map(|key| ["--set".into(), format!("{key}=127.0.0.1:0")]).collect();
+    let second: Vec<&str> = ["serve", "--set", set[0]].into_iter().chain(listen.iter().map(String::as_str)).collect();
+    let (code, says) = run(&second);
+    assert!(code == Some(2) && says.contains("in use by another rallypoint"), "{code:?} {says}");
+    server.signal(Signal::SIGKILL);
+    server.end();
+    assert_eq!(listed(&Server::start(&set)).len(), 2);
+}
+
+#[test]
 fn a_backup_while_the_server_runs() {
     let folder = Folder::new("backup");
     let set = data_dir(&folder);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
+use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -9,6 +10,7 @@ use super::series::{self, Counted, Point};
 use super::{ALL_GAMES, HOUR_S, Settings, TIERS, Tier};
 use crate::model::Server;
 use crate::registry::view::View;
+use crate::store::sqlite;
 
 /// Servers counted one by one; of more, those without players are left out first. Games are counted whole.
 const SERVERS_MAX: usize = 50_000;
@@ -21,6 +23,8 @@ const SERIES_AT_ONCE: u32 = 250;
 /// Free pages in the file before some are given back to the system, and how many at once.
 const FREE_PAGES_MAX: i64 = 4_096;
 const PAGES_AT_ONCE: i64 = 512;
+/// The log may take this part of the bound, and what belongs to it as much again.
+const LOG_PART: u64 = 16;
 
 /// Counts and thins. What it remembers can be forgotten: thinning the same hour twice changes nothing.
 #[derive(Default)]
@@ -31,9 +35,39 @@ pub struct Recorder {
     /// Games that have been seen: they are counted when nobody is there, too.
     games: Option<BTreeSet<String>>,
     more: bool,
+    /// The bound that the log was last given.
+    log_bytes_max: Option<u64>,
 }
 
 impl Recorder {
+    /// A count when it is due, and a part of what there is to do with full hours and with a file that is too large.
+    pub fn turn(
+        &mut self,
+        connection: &mut Connection,
+        view: &View,
+        now_ms: u64,
+        settings: Settings,
+    ) -> rusqlite::Result<()> {
+        let log_bytes_max = log_bytes_max(settings);
+        if self.log_bytes_max != Some(log_bytes_max) {
+            sqlite::limit_log(connection, log_bytes_max)?;
+            self.log_bytes_max = Some(log_bytes_max);
+        }
+        let is_due = self.is_due(now_ms, settings);
+        if is_due || self.has_more() {
+            let transaction = sqlite::begin(connection)?;
+            if is_due {
+                self.count(&transaction, view, now_ms, settings)?;
+            }
+            self.thin(&transaction, now_ms, settings)?;
+            transaction.commit()?;
+        }
+        if settings.bytes_max > 0 && connection.path().is_some_and(|path| log_bytes(path) > log_bytes_max) {
+            sqlite::empty_log(connection)?;
+        }
+        Ok(())
+    }
+
     /// Whether a count is due: at full multiples of the pace, so that a restart neither doubles nor skips one.
     pub fn is_due(&self, now_ms: u64, settings: Settings) -> bool {
         settings.bytes_max > 0 && slot_s(now_ms, settings) != self.counted_s
@@ -279,28 +313,52 @@ fn oldest_chunk(connection: &Connection, tier: &Tier) -> rusqlite::Result<Option
     select.query_row([tier.id], |row| row.get(0))
 }
 
-/// Deletes the oldest history while the file is too large, a chunk of one tier at a time, and gives free pages back;
-/// true while there is more to do.
+/// The part of the bound that the log may take, and the index of the log with it.
+fn log_bytes_max(settings: Settings) -> u64 {
+    match settings.bytes_max {
+        0 => sqlite::LOG_BYTES_MAX,
+        bytes_max => (bytes_max / LOG_PART).min(sqlite::LOG_BYTES_MAX),
+    }
+}
+
+fn log_bytes(path: &str) -> u64 {
+    std::fs::metadata(sqlite::log_of(Path::new(path))).map_or(0, |log| log.len())
+}
+
+/// Keeps the file within its part of the bound: gives free pages back, then deletes the oldest history, a chunk of one
+/// tier at a time. True while there is more to do.
 fn shrink(connection: &Connection, now_s: u64, settings: Settings) -> rusqlite::Result<bool> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (pages, free, size) = (pragma("page_count")?, pragma("freelist_count")?, pragma("page_size")?);
-    if settings.bytes_max > 0 && ((pages - free) * size) as u64 > settings.bytes_max {
-        let mut oldest: Option<(u64, u8, i64)> = None;
-        for tier in &TIERS {
-            if let Some(start) = oldest_chunk(connection, tier)? {
-                let end_s = start as u64 + tier.chunk_s;
-                oldest = Some(oldest.map_or((end_s, tier.id, start), |other| other.min((end_s, tier.id, start))));
-            }
-        }
-        if let Some((_, tier, start)) = oldest {
-            connection.execute("DELETE FROM history WHERE tier = ?1 AND start = ?2", (tier, start))?;
-            forget_series(connection, now_s)?;
+    let bytes_max = settings.bytes_max.saturating_sub(2 * log_bytes_max(settings));
+    let is_too_large = settings.bytes_max > 0 && (pages * size) as u64 > bytes_max;
+    if free > 0 && (is_too_large || free > FREE_PAGES_MAX) {
+        connection.execute_batch(&format!("PRAGMA incremental_vacuum({PAGES_AT_ONCE})"))?;
+        if pragma("freelist_count")? < free {
             return Ok(true);
         }
     }
-    if free > FREE_PAGES_MAX {
-        connection.execute_batch(&format!("PRAGMA incremental_vacuum({PAGES_AT_ONCE})"))?;
+    // In a file that cannot be made smaller, free pages are room.
+    if !is_too_large || ((pages - free) * size) as u64 <= bytes_max {
+        return Ok(false);
+    }
+    forget_oldest(connection, now_s)
+}
+
+/// Deletes the oldest chunk, or where there is none the oldest count; false when nothing is left but the last count.
+fn forget_oldest(connection: &Connection, now_s: u64) -> rusqlite::Result<bool> {
+    let mut oldest: Option<(u64, u8, i64)> = None;
+    for tier in &TIERS {
+        if let Some(start) = oldest_chunk(connection, tier)? {
+            let end_s = start as u64 + tier.chunk_s;
+            oldest = Some(oldest.map_or((end_s, tier.id, start), |other| other.min((end_s, tier.id, start))));
+        }
+    }
+    if let Some((_, tier, start)) = oldest {
+        connection.execute("DELETE FROM history WHERE tier = ?1 AND start = ?2", (tier, start))?;
+        forget_series(connection, now_s)?;
         return Ok(true);
     }
-    Ok(false)
+    let sql = "DELETE FROM samples WHERE at = (SELECT min(at) FROM samples) AND at < (SELECT max(at) FROM samples)";
+    Ok(connection.execute(sql, [])? > 0)
 }

@@ -1,0 +1,108 @@
+//! Damage that SQLite does not mind when it opens a file.
+
+use super::*;
+
+fn aside(folder: &Folder) -> usize {
+    folder.names().iter().filter(|name| name.starts_with("rallypoint.db.damaged-") && !name.contains("db-")).count()
+}
+
+/// What a start with this file comes to: how many were listed again, or why there is no start. It can be written then.
+fn started(folder: &Folder, what: &str) -> Result<usize, StoreError> {
+    let hub = hub();
+    let mut store = folder.open()?;
+    let listed = store.restore(&hub, |_| false).listed;
+    drop(store);
+    hub.apply_one(&announce(7, 0, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    let (mut writer, status) = writer(folder, &hub);
+    writer.turn(true);
+    if status.is_failing() {
+        writer.turn(true); // damage that is met while writing is mended with the next go
+    }
+    assert!(!status.is_failing(), "{what}: it is written");
+    drop(writer);
+    let kept = sqlite::open_to_read(&folder.file()).unwrap();
+    let kept = kept.query_row("SELECT count(*) FROM servers", [], |row| row.get::<_, u32>(0)).unwrap();
+    assert_eq!(kept as usize, listed + 1, "{what}");
+    Ok(listed)
+}
+
+#[test]
+fn any_flipped_byte_of_the_header_is_harmless_refused_or_set_aside() {
+    let folder = Folder::new("header");
+    folder.run(&[announce(1, 0, Proof::Cookie)]);
+    let whole = std::fs::read(folder.file()).unwrap();
+    let mut set_aside = Vec::new();
+    let all = (0..100).map(|place| (place, 0x02));
+    for (place, flip) in all.chain([18, 19, 31, 35, 47, 55, 59, 67].map(|place| (place, 0xff))) {
+        let what = format!("byte {place} ^ {flip}");
+        let folder = Folder::new("header-flipped");
+        std::fs::create_dir_all(&folder.0).unwrap();
+        let mut bytes = whole.clone();
+        bytes[place] ^= flip;
+        std::fs::write(folder.file(), bytes).unwrap();
+        match started(&folder, &what) {
+            Ok(listed) => {
+                // Either all is there, or the file is set aside.
+                assert_eq!((listed, aside(&folder)), if listed == 1 { (1, 0) } else { (0, 1) }, "{what}");
+                set_aside.extend((listed == 0).then_some(place));
+            }
+            Err(refused) => {
+                let refused = refused.to_string();
+                let of_a_person = match place {
+                    60..64 => refused.contains("written by a newer rallypoint"),
+                    68..72 => refused.contains("belongs to another program"),
+                    _ => false,
+                };
+                assert!(of_a_person && aside(&folder) == 0, "{what}: {refused}");
+            }
+        }
+    }
+    // The format for writing, the format of the schema, the encoding, the version.
+    for place in [0, 16, 18, 19, 47, 59, 63] {
+        assert!(set_aside.contains(&place), "byte {place} is damage: {set_aside:?}");
+    }
+}
+
+#[test]
+fn a_missing_table_is_damage_at_the_start_and_while_running() {
+    for table in ["servers", "lives", "meta", "series", "samples", "history"] {
+        let folder = Folder::new(&format!("missing-{table}"));
+        folder.run(&[announce(1, 0, Proof::Cookie)]);
+        let drop_table = || {
+            Connection::open(folder.file()).unwrap().execute_batch(&format!("DROP TABLE {table}")).unwrap();
+        };
+        drop_table();
+        assert_eq!(started(&folder, table).unwrap(), 0);
+        assert_eq!(aside(&folder), 1, "{table}: {:?}", folder.names());
+    }
+    let folder = Folder::new("missing-later");
+    let hub = hub();
+    let (mut writer, status) = writer(&folder, &hub);
+    writer.turn(false);
+    Connection::open(folder.file()).unwrap().execute_batch("DROP TABLE servers").unwrap();
+    hub.apply_one(&announce(1, 0, Proof::Cookie), hub.clock.now());
+    hub.publish(hub.clock.now());
+    writer.turn(false);
+    assert!(status.is_failing());
+    writer.turn(false);
+    assert!(!status.is_failing());
+    drop(writer);
+    assert_eq!((folder.restored().1.listed, aside(&folder)), (1, 1));
+}
+
+#[test]
+fn a_page_in_the_middle_that_makes_no_sense_is_damage() {
+    let folder = Folder::new("page");
+    folder.run(&[announce(1, 0, Proof::Cookie)]);
+    let pages = std::fs::metadata(folder.file()).unwrap().len() / 4_096;
+    let whole = std::fs::read(folder.file()).unwrap();
+    for page in 2..pages as usize {
+        let mut bytes = whole.clone();
+        bytes[page * 4_096..][..64].fill(0xa5);
+        std::fs::write(folder.file(), bytes).unwrap();
+        let before = aside(&folder);
+        assert_eq!(started(&folder, &format!("page {page}")).unwrap(), 0);
+        assert_eq!(aside(&folder), before + 1, "page {page}");
+    }
+}
