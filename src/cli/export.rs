@@ -15,7 +15,7 @@ use super::{Exit, Failure, run_async, stop_signal, time};
 use crate::client::Place;
 use crate::export::file::{self, Destination, Written};
 use crate::export::ftp::{self, Password, Target};
-use crate::export::{Format, write};
+use crate::export::{Format, Look, write};
 
 /// Nobody's servers are asked more often than this.
 const EVERY_MIN: Duration = Duration::from_secs(1);
@@ -23,12 +23,12 @@ const EVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The files are replaced whole: a reader never sees half of one. They keep their mode and owner, and symbolic links are
-followed. FIFOs and devices are written into; `-` is stdout. Servers that did not answer are in the files, too: in XML with
-responding=\"0\" and the reason as fault, in JSON under failed.
+The files are replaced whole: a reader never sees half of one. They keep their mode and owner, and symbolic links are \
+followed. FIFOs and devices are written into; `-` is stdout. Servers that did not answer are in the files, too: in XML with \
+responding=\"0\" and the reason as fault, in JSON under `failed`.
 
-Ends with 0 when at least one server answered, or none can be asked; with 1 when none did, or a file cannot be written.
-With --every a failed round is logged, and the next one comes.
+Ends with 0 when a server answered, or none can be asked; with 1 when none answered, or a file cannot be written. With \
+--every a failed round is logged, and the next one comes.
 
 Example: rallypoint export hyperbol://master.example --xml servers.xml --every 5m --ftp ftp://me@web.example/lists")]
 pub struct Arguments {
@@ -142,7 +142,7 @@ async fn round(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Wri
     let files: Vec<_> = arguments.files().collect();
     let mut stdout = Written::Whole;
     for (path, format) in &files {
-        let text = write(*format, &servers);
+        let text = write(*format, &servers, &Look::default());
         let written = write_to(path.to_path_buf(), text.clone()).await?;
         if is_stdout(path) {
             stdout = written; // one FIFO's reader may be followed by another, but stdout's is gone for good

@@ -1,7 +1,7 @@
 //! `rallypoint list`: the servers that a master knows; with `--query` also what each of them says.
 
 use super::out::tell;
-use super::shown::{Asking, Shown, none_answered, tell_failures, tell_faults};
+use super::shown::{Asking, Shown, none_answered, progress, tell_failures, tell_faults};
 use super::{Exit, Failure, run_async};
 use crate::client::list::{ListError, list_with};
 use crate::client::{Found, Place};
@@ -14,7 +14,13 @@ Masters:
   bloodmasters+http://HOST[:80]/PATH    http://HOST[:80], another Rallypoint
   https:// and bloodmasters+https:// do the same over TLS, and trust the certificates that this system trusts
 
-Example: rallypoint list netpanzer://master.example --query --not-empty --sort ping")]
+A table on a terminal is as wide as the terminal: long texts are cut, and the least important columns are left out. \
+Columns in which nothing is known are left out everywhere; --columns keeps them. Servers that did not answer are named on \
+stderr with the reason. JSON has them under `failed`; in JSON lines, CSV and XML they are among the others, with the reason \
+as `fault`.
+
+Example: rallypoint list netpanzer://master.example --query --not-empty --sort ping
+         rallypoint list netpanzer://master.example --columns url --no-header | rallypoint query --from -")]
 pub struct Arguments {
     /// The master, by what it speaks and where it is
     url: Place,
@@ -28,6 +34,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    arguments.shown.check()?;
     run_async(async {
         let mut servers = fetch(&arguments.url, &arguments.asking).await?;
         if servers.is_empty() {
@@ -50,7 +57,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// The list of a master; what is wrong with single entries is told.
 pub async fn fetch(master: &Place, asking: &Asking) -> Result<Vec<Found>, Failure> {
     let failed = |error| Failure::new(exit_of(&error), format!("{master}: {error}"));
-    let listing = list_with(master, asking.pace().patience).await.map_err(failed)?;
+    let progress = progress(None, "{spinner} fetching the list {elapsed}");
+    let listing = list_with(master, asking.pace().patience).await;
+    progress.finish_and_clear();
+    let listing = listing.map_err(failed)?;
     tell_faults(master, &listing);
     Ok(listing.servers)
 }

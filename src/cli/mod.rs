@@ -2,11 +2,13 @@
 
 mod announce;
 mod backup;
+mod completions;
 mod config;
 mod doctor;
 mod export;
 mod failures;
 mod list;
+mod man;
 mod out;
 mod query;
 mod screen;
@@ -42,7 +44,8 @@ struct Arguments {
 }
 
 const AFTER_HELP: &str = "Start with `rallypoint serve`: it needs no file.\n\n\
-    Exit codes: 0 done, 1 nothing answered or a check failed, 2 usage or configuration, 3 could not listen or connect.";
+    Exit codes: 0 done, 1 nothing answered or a check failed, 2 usage or configuration, 3 could not listen or connect.\n\
+    A reader that closes the pipe (| head) changes nothing about that; output that cannot be written is 1.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -66,6 +69,10 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Announce a game server to masters, for as long as this runs
     Announce(announce::Arguments),
+    /// Print a script that makes a shell complete these commands
+    Completions(completions::Arguments),
+    /// Write a man page for each command
+    Man(man::Arguments),
 }
 
 /// An error and the exit code that goes with it.
@@ -143,5 +150,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Simulate(arguments) => simulate::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Announce(arguments) => announce::run(arguments),
+        Command::Completions(arguments) => completions::run(arguments),
+        Command::Man(arguments) => man::run(arguments),
     }
 }

@@ -29,7 +29,8 @@ Game servers:
 
 A server that stays silent is given up within 5 seconds, unless --timeout and --retries say otherwise. The first that
 failed are named on stderr with their reasons, the others are counted. Where this machine itself loses answers, it asks
-again, and more slowly. A line of --from that names no server is reported, and the others are asked. Ends with 0 when at least one answered, with 1 when none did.
+again, and more slowly. A line of --from that names no server is reported, and the others are asked. JSON has the failed ones
+under `failed`; in JSON lines, CSV and XML they are among the others, with the reason as `fault`. Ends with 0 when at least one answered, with 1 when none did.
 
 Example: rallypoint query netpanzer://203.0.113.5 bloodmasters://203.0.113.6:6970 --format json")]
 pub struct Arguments {
@@ -45,6 +46,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    arguments.shown.check()?;
     let mut places = arguments.url.clone();
     let mut wrong = Vec::new();
     if let Some(file) = &arguments.from {

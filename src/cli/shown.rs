@@ -1,21 +1,26 @@
 //! What `list`, `query` and `watch` have in common: how fast to ask, which servers to show, in which order and form.
 
 use std::cmp::Reverse;
+use std::io::IsTerminal;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{ColorChoice, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use ratatui::crossterm::terminal;
 
 use super::out::{print, tell};
 use super::{Exit, Failure, failures, time};
 use crate::client::list::Listing;
 use crate::client::query::{Pace, ask_all};
 use crate::client::{Found, Patience, Place, State};
-use crate::export::{self, Format};
+use crate::export::columns::Column;
+use crate::export::{self, Format, Look};
 use crate::protocols::query_of;
 
 /// Single reasons told before the rest is only counted, where a list is at fault and not what was asked for.
 const FAULTS_TOLD: usize = 5;
+/// Of a terminal that does not say.
+const WIDTH: usize = 80;
 
 #[derive(clap::Args)]
 pub struct Asking {
@@ -41,11 +46,7 @@ impl Asking {
     /// Asks all that can be asked, with a progress bar on a terminal.
     pub async fn ask(&self, found: &mut [Found]) -> Result<(), Failure> {
         let askable = found.iter().filter(|server| query_of(&server.game).is_some()).count();
-        // It draws on stderr, and only on a terminal.
-        let bar = ProgressBar::new(askable as u64);
-        if let Ok(style) = ProgressStyle::with_template("asking {bar:40} {pos}/{len} {elapsed}") {
-            bar.set_style(style);
-        }
+        let bar = progress(Some(askable), "{spinner} asking {bar:30} {pos}/{len} {elapsed}");
         let result = ask_all(found, self.pace(), |_| bar.inc(1)).await;
         bar.finish_and_clear();
         result.map_err(|error| Failure::new(Exit::Network, format!("cannot ask over UDP: {error}")))
@@ -58,11 +59,31 @@ impl Asking {
     }
 }
 
+/// Draws on stderr, and only on a terminal; it moves while nothing comes in, too.
+pub fn progress(steps: Option<usize>, template: &str) -> ProgressBar {
+    let bar = steps.map_or_else(ProgressBar::new_spinner, |steps| ProgressBar::new(steps as u64));
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
 #[derive(clap::Args)]
 pub struct Shown {
-    /// How to write the servers
+    /// How to write the servers; jsonl is one JSON object per line
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
+    /// Show only these columns, in this order: name, players, map, mode, version, ping, address, game, password, official,
+    /// flavor, url, fault. Not for XML
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Column::parse)]
+    columns: Vec<&'static Column>,
+    /// Leave out the first line of a table or CSV, which names the columns
+    #[arg(long)]
+    no_header: bool,
+    /// Colour in a table; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
     #[command(flatten)]
     chosen: Chosen,
 }
@@ -133,13 +154,45 @@ impl Shown {
     /// Leaves out, sorts, and writes to stdout.
     pub fn print(&self, mut found: Vec<Found>) -> Result<(), Failure> {
         self.chosen.choose(&mut found);
-        print(&export::write(self.format, &found)).map(drop)
+        print(&export::write(self.format, &found, &self.look())).map(drop)
+    }
+
+    /// What is wrong with these arguments together.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.format == Format::Xml && !self.columns.is_empty() {
+            let why = "--columns: XML has the attributes of Hyperbol's own script; choose table, csv, json or jsonl";
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        Ok(())
+    }
+
+    fn look(&self) -> Look {
+        let on_terminal = std::io::stdout().is_terminal();
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        Look {
+            columns: (!self.columns.is_empty()).then(|| self.columns.clone()),
+            header: !self.no_header,
+            color: match self.color {
+                ColorChoice::Auto => on_terminal && !is_set("NO_COLOR") && !is_dumb,
+                ColorChoice::Always => true,
+                ColorChoice::Never => false,
+            },
+            width: on_terminal.then(terminal_width),
+        }
     }
 
     /// Whether what is asked for can only be told by the servers themselves.
     pub fn needs_facts(&self) -> bool {
         self.chosen.not_empty || self.chosen.not_full
     }
+}
+
+/// What COLUMNS says, or the terminal itself.
+fn terminal_width() -> usize {
+    let set = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let asked = || terminal::size().ok().map(|(columns, _)| usize::from(columns));
+    set.filter(|columns| *columns > 0).or_else(asked).filter(|columns| *columns > 0).unwrap_or(WIDTH)
 }
 
 impl Sort {

@@ -1,74 +1,107 @@
-//! CSV: a header, then one line a server. What is unknown is empty.
+//! CSV: a header, then one line per server. What is unknown is empty.
+//!
+//! Spreadsheets run a cell that begins like a formula, and a server's name is whatever its owner wrote: such a text gets
+//! an apostrophe in front, which spreadsheets take for "this is text". Numbers stay numbers.
 
 use ::csv::WriterBuilder;
 
-use super::{milliseconds, up};
+use super::columns::{FAULT, FIELDS, Field, Kind, fields};
+use super::{Look, shown};
 use crate::client::Found;
 
-const HEADER: [&str; 13] = [
-    "game",
-    "address",
-    "port",
-    "name",
-    "mode",
-    "map",
-    "players_current",
-    "players_max",
-    "version",
-    "password",
-    "official",
-    "flavor",
-    "rtt_ms",
-];
-
-pub fn write(servers: &[Found]) -> String {
-    let mut writer = WriterBuilder::new().from_writer(Vec::new());
-    let mut record = |fields: [String; 13]| {
-        let _ = writer.write_record(fields); // memory takes everything
+pub fn write(servers: &[Found], look: &Look) -> String {
+    let fields: Vec<&Field> = match &look.columns {
+        Some(columns) => fields(columns),
+        None => FIELDS.iter().collect(),
     };
-    record(HEADER.map(String::from));
-    up(servers).for_each(|found| record(fields(found)));
+    let mut writer = WriterBuilder::new().from_writer(Vec::new());
+    if look.header {
+        let _ = writer.write_record(fields.iter().map(|field| field.name)); // memory takes everything
+    }
+    let with_failed = fields.iter().any(|field| field.name == FAULT);
+    for found in shown(servers, with_failed) {
+        let _ = writer.write_record(fields.iter().map(|field| cell(field, found)));
+    }
     String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
 }
 
-fn fields(found: &Found) -> [String; 13] {
-    fn known(value: Option<impl ToString>) -> String {
-        value.map(|value| value.to_string()).unwrap_or_default()
-    }
-    let facts = &found.facts;
-    [
-        found.game.name().into(),
-        found.address.ip().to_string(),
-        found.address.port().to_string(),
-        facts.name.to_string(),
-        facts.mode.to_string(),
-        facts.map.to_string(),
-        known(facts.players_current),
-        known(facts.players_max),
-        facts.version.to_string(),
-        known(facts.password),
-        known(found.official),
-        known(found.flavor),
-        known(found.rtt_us.map(milliseconds)),
-    ]
+fn cell(field: &Field, found: &Found) -> String {
+    let text = (field.text)(found);
+    if field.kind == Kind::Text && is_formula(&text) { format!("'{text}") } else { text }
+}
+
+/// Whether a spreadsheet might run it. The wide forms are read as the narrow ones in some countries.
+fn is_formula(text: &str) -> bool {
+    let signs = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
+    text.trim_start_matches(' ').starts_with(signs) && !is_number(text)
+}
+
+fn is_number(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, "0"));
+    [whole, part].iter().all(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::columns::Column;
     use super::super::tests::servers;
     use super::*;
+    use crate::model::VersionText;
 
     #[test]
     fn one_line_a_server_and_quotes_where_needed() {
-        let text = write(&servers());
+        let text = write(&servers(), &Look::default());
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines,
             [
-                "game,address,port,name,mode,map,players_current,players_max,version,password,official,flavor,rtt_ms",
-                r#"hyperbol,203.0.113.5,20200,"A ""quoted"", <b>&amp;</b> name",Deathmatch,a_doommkii.hba,3,8,1.08b,false,true,4,12.345"#,
-                "netpanzer,2001:db8::1,3030,,,,,,,,,,",
+                "game,address,port,name,mode,map,players_current,players_max,version,password,official,flavor,rtt_ms,fault",
+                r#"hyperbol,203.0.113.5,20200,"A ""quoted"", <b>&amp;</b> name",Deathmatch,a_doommkii.hba,3,8,1.08b,false,true,4,12.345,"#,
+                "hyperbol,203.0.113.6,20200,,,,,,,,,,,no answer",
+                "netpanzer,2001:db8::1,3030,,,,,,,,,,,",
             ]
         );
+        let columns = ["players", "address", "port"].map(|name| Column::parse(name).unwrap()).to_vec();
+        let text = write(&servers(), &Look { columns: Some(columns.clone()), ..Look::default() });
+        assert_eq!(
+            text, "players_current,players_max,address,port\n3,8,203.0.113.5,20200\n,,2001:db8::1,3030\n",
+            "no reason, no failures"
+        );
+        let text = write(&servers(), &Look { columns: Some(columns), header: false, ..Look::default() });
+        assert_eq!(text.lines().count(), 2);
+    }
+
+    #[test]
+    fn no_text_is_a_formula_and_numbers_stay_numbers() {
+        let cases = [
+            ("=HYPERLINK(\"http://x\")", "'=HYPERLINK(\"http://x\")"),
+            ("+1+cmd|' /C calc'!A0", "'+1+cmd|' /C calc'!A0"),
+            ("-2+3", "'-2+3"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("\t=1", "'\t=1"),
+            ("\r=1", "'\r=1"),
+            (" =1", "' =1"),
+            ("＝1+1", "'＝1+1"),
+            ("-", "'-"),
+            ("-=[ clan ]=-", "'-=[ clan ]=-"),
+            ("-5", "-5"),
+            ("+3.25", "+3.25"),
+            ("1=1", "1=1"),
+            ("a-b", "a-b"),
+            ("", ""),
+        ];
+        for (name, expected) in cases {
+            let mut one = servers();
+            one.truncate(1);
+            one[0].facts.name = name.into();
+            one[0].facts.map = name.into();
+            one[0].facts.version = VersionText::from("-1").unwrap();
+            let text = write(&one, &Look::default());
+            let mut reader = ::csv::Reader::from_reader(text.as_bytes());
+            let record = reader.records().next().unwrap().unwrap();
+            let cells = (&record[3], &record[5], &record[8], &record[6]);
+            assert_eq!(cells, (expected, expected, "-1", "3"));
+        }
     }
 }

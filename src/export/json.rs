@@ -1,16 +1,39 @@
-//! JSON with the same names as `/api/v1/servers`: absent means unknown, never null.
+//! JSON with the same names as `/api/v1/servers`: absent means unknown, never null. Servers that failed are in a list of
+//! their own, `failed`, with the reason as `fault`; in JSON lines they are among the others.
 
 use serde::Serialize;
+use serde::ser::SerializeMap;
 use serde_json::{Map, Value};
 
-use super::{milliseconds, up};
+use super::columns::{Field, URL, fields};
+use super::{Look, milliseconds, shown};
 use crate::client::Found;
 use crate::model::Player;
 
 #[derive(Serialize)]
 struct Document<'a> {
     total: usize,
-    servers: Vec<Row<'a>>,
+    servers: Vec<Server<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failed: Vec<Server<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Server<'a> {
+    Whole(Box<Row<'a>>),
+    Chosen(Chosen),
+}
+
+/// Some fields of a server, in the order in which they were asked for.
+struct Chosen(Vec<(&'static str, Value)>);
+
+impl Serialize for Chosen {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        self.0.iter().try_for_each(|(name, value)| map.serialize_entry(name, value))?;
+        map.end()
+    }
 }
 
 #[derive(Serialize)]
@@ -52,18 +75,42 @@ struct Row<'a> {
     players: Option<&'a [Player]>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     rules: Map<String, Value>,
+    /// Why it did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<&'a str>,
 }
 
-pub fn write(servers: &[Found]) -> String {
-    let servers: Vec<_> = up(servers).map(row).collect();
-    let document = Document { total: servers.len(), servers };
+pub fn write(servers: &[Found], look: &Look) -> String {
+    let (failed, up): (Vec<_>, Vec<_>) =
+        shown(servers, look.has_fault(true)).partition(|server| server.failure().is_some());
+    let fields = look.columns.as_deref().map(fields);
+    let rows = |found: Vec<_>| found.into_iter().map(|found| server(found, fields.as_deref())).collect();
+    let document = Document { total: up.len(), servers: rows(up), failed: rows(failed) };
     // Plain structs, written to memory: this cannot fail.
     serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
 }
 
+/// One object per line.
+pub fn lines(servers: &[Found], look: &Look) -> String {
+    let fields = look.columns.as_deref().map(fields);
+    let line = |found| serde_json::to_string(&server(found, fields.as_deref())).unwrap_or_default() + "\n";
+    shown(servers, look.has_fault(true)).map(line).collect()
+}
+
+fn server<'a>(found: &'a Found, fields: Option<&[&'static Field]>) -> Server<'a> {
+    let row = row(found);
+    let Some(fields) = fields else { return Server::Whole(Box::new(row)) };
+    let mut values = match serde_json::to_value(row) {
+        Ok(Value::Object(values)) => values,
+        _ => Map::new(),
+    };
+    values.insert(URL.name.into(), found.url().into());
+    Server::Chosen(Chosen(fields.iter().filter_map(|field| Some((field.name, values.remove(field.name)?))).collect()))
+}
+
 /// One server and what became of it, in a line.
 pub fn event(at: &str, event: &str, found: &Found) -> String {
-    let line = Event { at, event, fault: found.failure(), server: row(found) };
+    let line = Event { at, event, fault: found.failure(), server: Row { fault: None, ..row(found) } };
     serde_json::to_string(&line).unwrap_or_default()
 }
 
@@ -91,17 +138,19 @@ fn row(found: &Found) -> Row<'_> {
         rtt_ms: found.rtt_us.map(milliseconds),
         players: details.and_then(|details| details.known_players(facts.players_current)),
         rules,
+        fault: found.failure(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::columns::Column;
     use super::super::tests::servers;
     use super::*;
 
     #[test]
     fn the_contracts_names_and_no_null() {
-        let text = write(&servers());
+        let text = write(&servers(), &Look::default());
         assert!(!text.contains("null"), "{text}");
         let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["total"], 2, "the one that failed is not among them");
@@ -114,5 +163,33 @@ mod tests {
         assert_eq!(json["servers"][0], expected);
         let named = serde_json::json!({"game": "netpanzer", "address": "2001:db8::1", "port": 3030});
         assert_eq!(json["servers"][1], named);
+        let failed = serde_json::json!([
+            {"game": "hyperbol", "address": "203.0.113.6", "port": 20200, "fault": "no answer"}
+        ]);
+        assert_eq!(json["failed"], failed);
+        assert!(!write(&servers()[..1], &Look::default()).contains("failed"));
+    }
+
+    #[test]
+    fn a_line_each_and_only_what_was_chosen() {
+        let text = lines(&servers(), &Look::default());
+        let objects: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let ports: Vec<_> = objects.iter().map(|object| (&object["port"], &object["fault"])).collect();
+        assert_eq!(
+            ports,
+            [(&20200.into(), &Value::Null), (&20200.into(), &"no answer".into()), (&3030.into(), &Value::Null)]
+        );
+        let chosen = |names: &[&str]| Look {
+            columns: Some(names.iter().map(|name| Column::parse(name).unwrap()).collect()),
+            ..Look::default()
+        };
+        assert_eq!(
+            lines(&servers(), &chosen(&["players", "address", "ping"])),
+            "{\"players_current\":3,\"players_max\":8,\"address\":\"203.0.113.5\",\"port\":20200,\"rtt_ms\":12.345}\n\
+             {\"address\":\"2001:db8::1\",\"port\":3030}\n"
+        );
+        let json: Value = serde_json::from_str(&write(&servers(), &chosen(&["url", "fault"]))).unwrap();
+        assert_eq!(json["failed"], serde_json::json!([{"url": "hyperbol://203.0.113.6:20200", "fault": "no answer"}]));
+        assert_eq!(json["total"], 2);
     }
 }

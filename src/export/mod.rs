@@ -1,8 +1,9 @@
 //! Servers that were found, written down: as a table for people, as JSON, CSV and XML for programs.
 //!
-//! Table, JSON and CSV have a row for each server that is up, as far as is known; one that was asked in vain is not among
-//! them. The XML is the Hyperbol document's own format and names all, with `responding` 0 or 1.
+//! JSON, CSV and XML name the servers that were asked in vain, too, with the reason as `fault`; a table has only those
+//! that are up, as far as is known.
 
+pub mod columns;
 pub mod csv;
 pub mod file;
 pub mod ftp;
@@ -12,28 +13,55 @@ mod url;
 pub mod xml;
 
 use crate::client::Found;
+use columns::{Column, FAULT};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     Table,
     Json,
+    Jsonl,
     Xml,
     Csv,
 }
 
-/// All of it as text.
-pub fn write(format: Format, servers: &[Found]) -> String {
-    match format {
-        Format::Table => table::write(servers),
-        Format::Json => json::write(servers),
-        Format::Xml => xml::write(servers, &jiff::Zoned::now()),
-        Format::Csv => csv::write(servers),
+/// How it is to look.
+pub struct Look {
+    /// Those chosen; None: the usual ones.
+    pub columns: Option<Vec<&'static Column>>,
+    /// Whether a table or CSV begins with the columns' names.
+    pub header: bool,
+    pub color: bool,
+    /// Of the terminal; None: a table is as wide as its contents.
+    pub width: Option<usize>,
+}
+
+impl Default for Look {
+    fn default() -> Look {
+        Look { columns: None, header: true, color: false, width: None }
     }
 }
 
-/// Those that did not fail.
-fn up(servers: &[Found]) -> impl Iterator<Item = &Found> {
-    servers.iter().filter(|server| server.failure().is_none())
+impl Look {
+    /// Whether failures are shown with their reason.
+    fn has_fault(&self, usually: bool) -> bool {
+        self.columns.as_ref().map_or(usually, |columns| columns.iter().any(|column| column.name == FAULT))
+    }
+}
+
+/// All of it as text. XML has no columns to choose.
+pub fn write(format: Format, servers: &[Found], look: &Look) -> String {
+    match format {
+        Format::Table => table::write(servers, look),
+        Format::Json => json::write(servers, look),
+        Format::Jsonl => json::lines(servers, look),
+        Format::Xml => xml::write(servers, &jiff::Zoned::now()),
+        Format::Csv => csv::write(servers, look),
+    }
+}
+
+/// Those that did not fail; with those that did, if they are wanted.
+fn shown(servers: &[Found], with_failed: bool) -> impl Iterator<Item = &Found> {
+    servers.iter().filter(move |server| with_failed || server.failure().is_none())
 }
 
 /// Milliseconds, with the digits that mean something.

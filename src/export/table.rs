@@ -1,101 +1,245 @@
-//! A table for people. On a terminal it is as wide as that and has a little colour; elsewhere it is plain and never cut.
+//! A table for people: one line per server. On a terminal it is as wide as that: long texts are cut with an ellipsis, and
+//! what is least needed makes room. Elsewhere it is plain and never cut.
 
-use comfy_table::{Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
+use comfy_table::{Attribute, Cell, CellAlignment, Color, Row, Table, presets};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::up;
+use super::columns::{COLUMNS, Column, DISPENSABLE, Shape, USUAL};
+use super::{Look, shown};
 use crate::client::Found;
-use crate::protocols::card;
 
-/// Longer texts are cut: a table is to be looked at.
-const TEXT_CHARS_MAX: usize = 48;
-/// In a terminal that is narrower than this, or does not know, lines run over: better than words of one letter a line.
-const WIDTH_MIN: u16 = 80;
-/// The columns that are numbers, or are copied: they are not broken into lines.
-const PLAYERS: usize = 1;
-const PING: usize = 5;
-const ADDRESS: usize = 6;
+/// Between two columns.
+const GAP: usize = 2;
+/// Longer texts are cut in a line of their own.
+const LINE_TEXT_MAX: usize = 48;
+const LOCK: &str = " (password)";
+/// A name is cut to no less than this to show that there is a lock.
+const LOCKED_NAME_MIN: usize = 8;
 
-pub fn write(servers: &[Found]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+pub fn write(servers: &[Found], look: &Look) -> String {
+    let rows: Vec<&Found> = shown(servers, look.has_fault(false)).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut columns: Vec<Laid> = match &look.columns {
+        Some(columns) => columns.iter().map(|column| Laid::new(column, &rows, look)).collect(),
+        None => usual(&rows, look),
+    };
+    if let Some(width) = look.width {
+        lay_out(&mut columns, width, look.columns.is_none());
+    }
+    draw(&rows, &columns, look)
+}
+
+/// A column and its width.
+struct Laid {
+    column: &'static Column,
+    /// What it would take to cut nothing.
+    natural: usize,
+    min: usize,
+    width: usize,
+}
+
+impl Laid {
+    fn new(column: &'static Column, rows: &[&Found], look: &Look) -> Laid {
+        let title = if look.header { column.title.width() } else { 0 };
+        let natural = rows.iter().map(|found| cell(column, found).width()).chain([title]).max().unwrap_or(0);
+        let min = match column.shape {
+            Shape::Text(min) => natural.min(min.max(title)),
+            Shape::Whole | Shape::Number => natural,
+        };
+        Laid { column, natural, min, width: natural }
+    }
+}
+
+/// The columns that have something to say.
+fn usual(rows: &[&Found], look: &Look) -> Vec<Laid> {
     // Where all are of one game, nobody needs to be told which.
-    let mut games = up(servers).map(|found| found.game.name());
-    let first = games.next();
-    let several = games.any(|game| Some(game) != first);
-    let mut header = vec!["Server", "Players", "Map", "Mode", "Version", "Ping", "Address"];
-    header.extend(several.then_some("Game"));
-    table.set_header(header.into_iter().map(|title| Cell::new(title).add_attribute(Attribute::Bold)));
-    for (number, column) in table.column_iter_mut().enumerate() {
-        if [PLAYERS, PING].contains(&number) {
+    let first = rows.first().map(|found| found.game.name());
+    let several = rows.iter().any(|found| Some(found.game.name()) != first);
+    let columns = COLUMNS.iter().filter(|column| USUAL.contains(&column.name));
+    let columns = columns.filter(|column| column.name != "game" || several);
+    let told = |column: &&Column| rows.iter().any(|found| !(column.cell)(found).is_empty());
+    columns.filter(told).map(|column| Laid::new(column, rows, look)).collect()
+}
+
+/// Makes the columns fit: first by leaving some out, if that is allowed, then by cutting the long ones.
+fn lay_out(columns: &mut Vec<Laid>, width: usize, may_drop: bool) {
+    let least = |columns: &[Laid]| columns.iter().map(|laid| laid.min + GAP).sum::<usize>().saturating_sub(GAP);
+    for name in DISPENSABLE.iter().take_while(|_| may_drop) {
+        if least(columns) <= width || columns.len() < 2 {
+            break;
+        }
+        columns.retain(|laid| laid.column.name != *name);
+    }
+    columns.iter_mut().for_each(|laid| laid.width = laid.min);
+    for _ in least(columns)..width {
+        // The narrowest of those that are cut gets the next place.
+        let cut = columns.iter_mut().filter(|laid| laid.width < laid.natural);
+        let Some(narrowest) = cut.min_by_key(|laid| laid.width) else { return };
+        narrowest.width += 1;
+    }
+}
+
+fn draw(rows: &[&Found], columns: &[Laid], look: &Look) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).force_no_tty();
+    if look.color {
+        table.enforce_styling();
+    }
+    if look.header {
+        let titles = columns.iter().map(|laid| Cell::new(laid.column.title).add_attribute(Attribute::Bold));
+        table.set_header(titles);
+    }
+    for found in rows {
+        table.add_row(Row::from(columns.iter().map(|laid| styled(laid, found)).collect::<Vec<_>>()));
+    }
+    for (column, laid) in table.column_iter_mut().zip(columns) {
+        column.set_padding((0, GAP as u16));
+        if laid.column.shape == Shape::Number {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        if [PLAYERS, PING, ADDRESS].contains(&number) {
-            column.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_string() + "\n");
+    lines.collect()
+}
+
+fn styled(laid: &Laid, found: &Found) -> Cell {
+    let text = cell(laid.column, found);
+    let text = match text.strip_suffix(LOCK).filter(|_| is_locked(laid.column, found)) {
+        // The lock stays where a name is cut.
+        Some(name) if text.width() > laid.width && laid.width >= LOCK.len() + LOCKED_NAME_MIN => {
+            fit(name, laid.width - LOCK.len()) + LOCK
         }
+        _ => fit(&text, laid.width),
+    };
+    let cell = Cell::new(text);
+    match laid.column.name {
+        "players" | "players_current" if found.is_not_empty() => cell.fg(Color::Green),
+        "fault" => cell.fg(Color::Red),
+        _ => cell,
     }
-    if let Some(width) = table.width() {
-        table.set_width(width.max(WIDTH_MIN));
-    }
-    let mut rows = 0;
-    for found in up(servers) {
-        table.add_row(row(found, several));
-        rows += 1;
-    }
-    if rows == 0 { String::new() } else { table.trim_fmt() + "\n" }
+}
+
+fn is_locked(column: &Column, found: &Found) -> bool {
+    column.name == "name" && found.facts.password == Some(true)
+}
+
+fn cell(column: &Column, found: &Found) -> String {
+    let text = (column.cell)(found);
+    if is_locked(column, found) { text + LOCK } else { text }
 }
 
 /// What there is to say of one server, in a line that goes on after its address.
 pub fn line(found: &Found) -> String {
     let facts = &found.facts;
+    let cut = |text: &str| fit(text, LINE_TEXT_MAX);
     let fault = found.failure().map(|why| format!("({why})"));
-    let told = [found.players().as_str(), &cut(&facts.map), &cut(&facts.mode), &cut(&facts.name)]
-        .map(str::to_string)
-        .into_iter()
-        .chain(fault);
-    told.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" | ")
+    let told = [found.players(), cut(&facts.map), cut(&facts.mode), cut(&facts.name)];
+    told.into_iter().chain(fault).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" | ")
 }
 
-fn row(found: &Found, with_game: bool) -> Row {
-    let facts = &found.facts;
-    let players = Cell::new(found.players());
-    let players = if found.is_not_empty() { players.fg(Color::Green) } else { players };
-    let ping = found.rtt_us.map(|rtt_us| format!("{} ms", rtt_us.div_ceil(1000)));
-    let lock = if facts.password == Some(true) { " (password)" } else { "" };
-    let game = Cell::new(card(found.game.name()).map_or(found.game.name(), |card| card.title));
-    let cells = [
-        Cell::new(cut(&facts.name) + lock),
-        players,
-        Cell::new(cut(&facts.map)),
-        Cell::new(cut(&facts.mode)),
-        Cell::new(cut(&facts.version)),
-        Cell::new(ping.unwrap_or_default()),
-        Cell::new(found.address),
-    ];
-    Row::from(cells.into_iter().chain(with_game.then_some(game)).collect::<Vec<_>>())
-}
-
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(TEXT_CHARS_MAX) {
-        Some((end, _)) => text.get(..end).unwrap_or(text).to_string() + "…",
-        None => text.to_string(),
+/// Cut to a width, with an ellipsis for the rest.
+fn fit(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_string();
     }
+    let mut taken = 1; // the ellipsis
+    let fits = |c: &char| {
+        taken += c.width().unwrap_or(0);
+        taken <= width
+    };
+    let start: String = text.chars().take_while(fits).collect();
+    start.trim_end().to_string() + "…"
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::servers;
     use super::*;
+    use crate::client::State;
+    use crate::model::{Facts, Game, VersionText};
+
+    fn wide() -> Vec<Found> {
+        let long = |port: u16, name: &'static str| Found {
+            rtt_us: Some(123_000),
+            state: State::Answered,
+            facts: Facts {
+                name: name.into(),
+                map: "Southern Comfort and more".into(),
+                mode: "objective based".into(),
+                version: VersionText::from("0.9.3.0-build7").unwrap(),
+                players_current: Some(12),
+                players_max: Some(64),
+                password: Some(port == 2),
+                ..Facts::default()
+            },
+            ..Found::new(Game::Known("netpanzer"), format!("203.0.113.200:{port}").parse().unwrap())
+        };
+        vec![
+            long(1, "A server with a very long name of its own"),
+            long(2, "日本語のサーバー、長い名前、とても長い名前"),
+        ]
+    }
+
+    fn at(width: usize) -> Look {
+        Look { width: Some(width), ..Look::default() }
+    }
 
     #[test]
     fn a_header_and_a_row_each_without_colour_here() {
-        let text = write(&servers());
+        let text = write(&servers(), &Look::default());
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
-        assert!(lines[0].starts_with(" Server") && lines[1].contains("A \"quoted\", <b>&amp;</b> name"), "{text}");
+        assert!(lines[0].starts_with("Server") && lines[1].contains("A \"quoted\", <b>&amp;</b> name"), "{text}");
         assert!(lines[1].contains(" 3/8 ") && lines[1].contains(" 13 ms ") && lines[1].contains("203.0.113.5:20200"));
         assert!(lines[2].contains("netPanzer") && lines[2].contains("[2001:db8::1]:3030"));
-        assert!(!text.contains('\u{1b}'));
-        assert!(!write(&servers()[..1]).contains("Hyperbol"), "one game, one name less");
-        assert_eq!(write(&[]), "");
+        assert!(!text.contains('\u{1b}') && !text.contains(" \n"), "{text}");
+        assert!(!write(&servers()[..1], &Look::default()).contains("Hyperbol"), "one game, one name less");
+        assert_eq!(write(&[], &Look::default()), "");
+        let colored = write(&servers(), &Look { color: true, ..Look::default() });
+        assert!(colored.contains("\u{1b}[1m") && colored.contains("3/8"), "{colored}");
+    }
+
+    #[test]
+    fn addresses_only_where_nothing_else_is_known() {
+        let only: Vec<_> = servers().into_iter().skip(2).collect();
+        assert_eq!(write(&only, &Look::default()), "Address\n[2001:db8::1]:3030\n");
+        assert_eq!(write(&only, &Look { header: false, ..Look::default() }), "[2001:db8::1]:3030\n");
+    }
+
+    #[test]
+    fn a_line_each_at_every_width_and_nothing_cut_where_there_is_room() {
+        let whole = write(&wide(), &Look::default());
+        assert!(!whole.contains('…') && whole.contains("とても長い名前 (password)"), "{whole}");
+        for width in 30..200 {
+            let text = write(&wide(), &at(width));
+            assert_eq!(text.lines().count(), 3, "{text}");
+            assert!(text.lines().all(|line| line.width() <= width), "{width}:\n{text}");
+            assert!(text.contains("203.0.113.200:1") && text.contains("203.0.113.200:2"), "{text}");
+            if width >= whole.lines().map(UnicodeWidthStr::width).max().unwrap() {
+                assert_eq!(text, whole);
+            }
+        }
+        let eighty = write(&wide(), &at(80));
+        for word in ["Server", "Players", "Map", "Ping", "Address", "…", "12/64", "123 ms"] {
+            assert!(eighty.contains(word), "{word}:\n{eighty}");
+        }
+        assert!(!eighty.contains("Version") && eighty.contains("(password)"), "{eighty}");
+    }
+
+    #[test]
+    fn chosen_columns_stay_in_their_order_and_bring_failures_only_with_their_reason() {
+        let columns = |names: &[&str]| Look {
+            columns: Some(names.iter().map(|name| Column::parse(name).unwrap()).collect()),
+            header: false,
+            ..Look::default()
+        };
+        let text = write(&servers(), &columns(&["address", "players"]));
+        assert_eq!(text, "203.0.113.5:20200   3/8\n[2001:db8::1]:3030\n");
+        let text = write(&servers(), &columns(&["fault", "url"]));
+        assert_eq!(text.lines().nth(1), Some("no answer  hyperbol://203.0.113.6:20200"), "{text}");
+        let narrow = Look { width: Some(20), ..columns(&["map", "version", "address"]) };
+        assert!(write(&wide(), &narrow).lines().all(|line| line.contains("203.0.113.200")));
     }
 }

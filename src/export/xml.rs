@@ -2,7 +2,7 @@
 //! `localtime` and `gmtime`; one `server` each with `ip`, `port`, `responding` 0 or 1 and, when responding, `servername`,
 //! `gametype`, `playercount`, `maxplayercount`, `mapname`, `version`, `skill`, `flavor`, `ping_milliseconds`.
 //!
-//! What a game does not tell is left out, and so is `responding` where nobody asked.
+//! One addition: `fault`, why a server did not respond. What a game does not tell is left out, and so is `responding` where nobody asked.
 
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -42,6 +42,9 @@ fn element(found: &Found) -> BytesStart<'static> {
     set("port", &found.address.port().to_string());
     if let Some(responding) = found.responding() {
         set("responding", if responding { "1" } else { "0" });
+    }
+    if let Some(why) = found.failure() {
+        set("fault", why);
     }
     let facts = &found.facts;
     if found.responding() == Some(true) {
@@ -102,7 +105,7 @@ mod tests {
                 ("ping_milliseconds", "12"),
             ]
         );
-        assert_eq!(servers[1], [("ip", "203.0.113.6"), ("port", "20200"), ("responding", "0")]);
+        assert_eq!(servers[1], [("ip", "203.0.113.6"), ("port", "20200"), ("responding", "0"), ("fault", "no answer")]);
         assert_eq!(servers[2], [("ip", "2001:db8::1"), ("port", "3030")]);
     }
 

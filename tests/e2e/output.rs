@@ -8,8 +8,9 @@ use std::sync::mpsc;
 
 use serde_json::Value;
 
+use crate::pty::Pty;
 use crate::support::*;
-use crate::tools::{Running, ends, simulate, text, xml};
+use crate::tools::{Running, ends, page, simulate, text, xml};
 
 /// Runs it to the end with stdout on a pipe that nobody reads.
 fn into_closed_pipe(arguments: &[&str]) -> (Option<i32>, String) {
@@ -58,7 +59,10 @@ fn every_command_that_prints_knows_a_closed_pipe_from_a_full_disk() {
         (0, vec!["export", &master, "--xml", "-"]),
         (0, vec!["export", &master, "--json", "-"]),
     ];
-    for format in ["json", "xml", "csv"] {
+    for shell in ["bash", "zsh", "fish"] {
+        cases.push((0, vec!["completions", shell]));
+    }
+    for format in ["json", "jsonl", "xml", "csv"] {
         cases.push((0, vec!["list", &master, "--format", format]));
     }
     for (_, arguments) in &cases {
@@ -242,4 +246,166 @@ fn a_backup_goes_where_the_path_leads() {
     assert_eq!(backup(&at("safe"), &[]).status.code(), Some(2));
     assert_eq!(names(&at("safe")), [PathBuf::from("copy.db")]);
     drop(server);
+}
+
+/// A game server that never answers.
+fn silent() -> std::net::UdpSocket {
+    std::net::UdpSocket::bind("127.0.0.1:0").unwrap()
+}
+
+/// A Bloodmasters list of these addresses.
+fn list_of(addresses: &[String]) -> String {
+    let addresses: String = addresses.iter().map(|url| url.replace("bloodmasters://", "") + "\n").collect();
+    format!("bloodmasters+http://{}", page("200 OK", addresses.leak().as_bytes()))
+}
+
+#[test]
+fn servers_that_failed_are_in_every_file_with_the_reason() {
+    let folder = Folder::new("failed");
+    let (xml_file, json_file) = (folder.path().join("a.xml"), folder.path().join("a.json"));
+    let socket = silent();
+    let address = socket.local_addr().unwrap();
+    let master = list_of(&[address.to_string()]);
+    let files = ["--xml", xml_file.to_str().unwrap(), "--json", json_file.to_str().unwrap()];
+    let (_, log) = ends(1, &[&["export", &master], &files[..]].concat());
+    assert!(log.contains("it did not answer"), "{log}");
+    let servers = xml(&fs::read_to_string(&xml_file).unwrap());
+    assert_eq!((servers.len(), &*servers[0]["responding"], &*servers[0]["fault"]), (1, "0", "no answer"));
+    let json: Value = serde_json::from_slice(&fs::read(&json_file).unwrap()).unwrap();
+    assert_eq!((&json["total"], &json["servers"]), (&0.into(), &Value::Array(vec![])));
+    assert_eq!(
+        (&json["failed"][0]["port"], &json["failed"][0]["fault"]),
+        (&address.port().into(), &"no answer".into())
+    );
+
+    // With one that answers, it is a success; what failed is in CSV and JSON lines, too.
+    let (_servers, mut addresses) = simulate("bloodmasters", 1, &[]);
+    addresses.push(address.to_string());
+    let master = list_of(&addresses);
+    let (_, log) = ends(0, &[&["export", &master], &files[..]].concat());
+    assert!(log.contains("2 servers listed, 1 of them silent"), "{log}");
+    let (csv, _) = ends(0, &["list", &master, "--query", "--format", "csv"]);
+    let line = csv.lines().find(|line| line.contains(&format!(",{},", address.port()))).unwrap();
+    assert!(csv.starts_with("game,address,port,") && line.ends_with(",no answer"), "{csv}");
+    let (lines, _) = ends(0, &["list", &master, "--query", "--format", "jsonl"]);
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let faults: Vec<_> = lines.iter().map(|line| line["fault"].as_str()).collect();
+    assert_eq!(faults, [None, Some("no answer")]);
+}
+
+#[test]
+fn a_list_of_addresses_is_a_list_of_addresses() {
+    let addresses = ["203.0.113.5:6969".to_string(), "203.0.113.60:1".to_string()];
+    let master = list_of(&addresses);
+    assert_eq!(ends(0, &["list", &master]).0, "Address\n203.0.113.5:6969\n203.0.113.60:1\n");
+    let (urls, _) = ends(0, &["list", &master, "--columns", "url", "--no-header"]);
+    assert_eq!(urls, "bloodmasters://203.0.113.5:6969\nbloodmasters://203.0.113.60:1\n");
+    // Chosen columns stay, known or not.
+    let (table, _) = ends(0, &["list", &master, "--columns", "address,map"]);
+    assert!(table.starts_with("Address           Map\n"), "{table}");
+}
+
+#[test]
+fn columns_headers_and_colour_as_asked_for() {
+    let (_servers, addresses) = simulate("netpanzer", 2, &[]);
+    let query = |more: &[&str]| {
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let output = command().arg("query").args(addresses).args(more).env("NO_COLOR", "1").output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout).to_string()
+    };
+    let table = query(&["--columns", "players,name", "--sort", "name"]);
+    assert_eq!(table, "Players  Server\n    0/8  Tank Alley 1\n   1/12  Tank Alley 2\n");
+    let csv = query(&["--columns", "name,players", "--format", "csv", "--no-header", "--sort", "name"]);
+    assert_eq!(csv, "Tank Alley 1,0,8\nTank Alley 2,1,12\n");
+    let lines = query(&["--columns", "map,name", "--format", "jsonl", "--sort", "name"]);
+    assert_eq!(lines.lines().next(), Some(r#"{"map":"Two clans","name":"Tank Alley 1"}"#));
+    assert!(query(&["--color", "always"]).contains("\u{1b}["));
+    assert!(!query(&["--color", "never"]).contains('\u{1b}') && !query(&[]).contains('\u{1b}'));
+    let fails = |more: &[&str], says: &[&str]| {
+        let (_, stderr) = ends(2, &[&["query", &addresses[0]], more].concat());
+        assert!(says.iter().all(|says| stderr.contains(says)), "{stderr}");
+    };
+    fails(&["--columns", "name,plyers"], &["'plyers'", "did you mean `players`?", "name, players, map"]);
+    fails(&["--columns", ""], &["The columns are"]);
+    fails(&["--columns", "map", "--format", "xml"], &["XML has the attributes"]);
+    fails(&["--color", "sometimes"], &["auto, always, never"]);
+}
+
+#[test]
+fn a_table_on_a_terminal_fits_it_and_progress_shows() {
+    let program = env!("CARGO_BIN_EXE_rallypoint");
+    let (_servers, mut addresses) = simulate("bloodmasters", 3, &[]);
+    let (_others, others) = simulate("netpanzer", 2, &[]);
+    addresses.extend(others);
+    let on = |columns: u16, environment: &[&str], more: &[&str]| {
+        let pty = Pty::new(24, columns);
+        let mut arguments: Vec<&str> = [environment, &[program, "query"], more].concat();
+        arguments.extend(addresses.iter().map(String::as_str));
+        pty.run("env", &arguments, "xterm-256color").end();
+        let screen = pty.until("the last server", |screen| screen.contains("Tank Alley 2"));
+        (screen, pty.is_styled())
+    };
+    for columns in [40, 60, 80, 100, 160] {
+        let (screen, styled) = on(columns, &[], &[]);
+        let lines: Vec<_> = screen.lines().filter(|line| !line.trim().is_empty()).collect();
+        assert_eq!(lines.len(), 6, "a header and a line each on {columns} columns:\n{screen}");
+        assert!(lines[0].starts_with("Server") && lines[0].contains("Address"), "{screen}");
+        let whole = addresses.iter().all(|url| screen.contains(url.split("//").nth(1).unwrap()));
+        assert!(whole, "an address is cut:\n{screen}");
+        assert_eq!(screen.contains("Capture The Flag"), columns >= 160, "{columns}:\n{screen}");
+        assert!(styled, "no colour on a terminal");
+    }
+    assert!(!on(80, &["NO_COLOR=1"], &[]).1);
+    assert!(!on(80, &[], &["--color", "never"]).1);
+    // COLUMNS is the word of a person.
+    assert!(!on(160, &["COLUMNS=60"], &[]).0.contains("Version"));
+
+    let socket = silent();
+    let url = format!("hyperbol://{}", socket.local_addr().unwrap());
+    let pty = Pty::new(24, 80);
+    let mut query = pty.run(program, &["query", &url, &addresses[0]], "xterm-256color");
+    pty.shows("asking");
+    query.end();
+    let screen = pty.shows("no answer");
+    assert!(!screen.contains("asking"), "the bar is left behind:\n{screen}");
+}
+
+#[test]
+fn completions_and_man_pages_know_every_command() {
+    let (help, _) = ends(0, &["--help"]);
+    let commands = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
+    let commands = commands.take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix("  "));
+    let commands = commands.filter(|line| !line.starts_with(' ')).map(|line| line.split(' ').next().unwrap());
+    let commands: Vec<&str> = commands.filter(|command| *command != "help").collect();
+    assert!(commands.len() >= 12 && commands.contains(&"completions"), "{commands:?}");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (script, _) = ends(0, &["completions", shell]);
+        assert!(commands.iter().all(|command| script.contains(command)), "{shell}");
+        assert!(script.contains("no-header"), "{shell}");
+    }
+    let folder = Folder::new("man");
+    let script = folder.write("complete", &ends(0, &["completions", "bash"]).0);
+    let complete = "source \"$0\"; COMP_WORDS=(rallypoint \"$@\"); COMP_CWORD=$#; _rallypoint rallypoint \"${!#}\"; \
+                    echo \"${COMPREPLY[@]}\"";
+    let completed = |words: &[&str]| {
+        let output = Command::new("bash").args(["-c", complete]).arg(&script).args(words).output().unwrap();
+        text(&output.stdout).trim().to_string()
+    };
+    assert_eq!(completed(&["comp"]), "completions");
+    assert_eq!(completed(&["list", "--no-h"]), "--no-header");
+
+    let pages = folder.path().join("deep/man1");
+    ends(0, &["man", pages.to_str().unwrap()]);
+    let mut expected: Vec<_> =
+        commands.iter().map(|command| PathBuf::from(format!("rallypoint-{command}.1"))).collect();
+    expected.push("rallypoint.1".into());
+    expected.sort();
+    assert_eq!(names(&pages), expected);
+    let page = fs::read_to_string(pages.join("rallypoint-list.1")).unwrap();
+    for word in [".TH rallypoint-list 1", "no\\-header", "Masters:", "jsonl"] {
+        assert!(page.contains(word), "{word}:\n{page}");
+    }
+    assert!(ends(1, &["man", "/dev/null/man"]).1.contains("/dev/null/man: "));
+    assert!(ends(2, &["completions", "tcsh"]).1.contains("bash, elvish, fish"));
 }

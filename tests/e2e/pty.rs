@@ -91,6 +91,15 @@ impl Pty {
         self.screen.lock().unwrap().screen().contents()
     }
 
+    /// Whether anything on the screen is bold or coloured.
+    pub fn is_styled(&self) -> bool {
+        let screen = self.screen.lock().unwrap();
+        let (rows, columns) = screen.screen().size();
+        let cells = (0..rows.get()).flat_map(|row| (0..columns.get()).map(move |column| (row, column)));
+        let mut cells = cells.filter_map(|(row, column)| screen.screen().cell(row, column));
+        cells.any(|cell| cell.bold() || cell.fgcolor() != vt100::Color::Default)
+    }
+
     /// Waits for a screen like this.
     pub fn until(&self, what: &str, mut is_so: impl FnMut(&str) -> bool) -> String {
         let mut seen = String::new();

@@ -399,7 +399,7 @@ fn request_line(stream: &TcpStream) -> String {
 }
 
 /// A web server with one answer for all.
-fn page(status: &'static str, body: &'static [u8]) -> SocketAddr {
+pub fn page(status: &'static str, body: &'static [u8]) -> SocketAddr {
     master(move |mut stream| {
         request_line(&stream);
         let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
@@ -581,7 +581,7 @@ fn mistakes_of_the_tools_users() {
         (&["list", "127.0.0.1:3030"], 2, "write netpanzer://127.0.0.1:3030"),
         (&["list", "netpanzer://::1"], 2, "an IPv6 address stands in brackets: [::1]"),
         (&["list", "::1"], 2, "netpanzer://[::1]"),
-        (&["list", "netpanzer://127.0.0.1", "--format", "yaml"], 2, "possible values: table, json, xml, csv"),
+        (&["list", "netpanzer://127.0.0.1", "--format", "yaml"], 2, "possible values: table, json, jsonl, xml, csv"),
         (&["list", "netpanzer://127.0.0.1", "--sort", "beauty"], 2, "possible values: name, players"),
         (&["query"], 2, "--from"),
         (&["query", "iceball://127.0.0.1"], 2, "Iceball servers cannot be asked"),

@@ -1,0 +1,183 @@
+//! What can be shown of a server: the columns of a table, which `--columns` chooses, and the fields that they are made of
+//! in CSV and JSON. A column may be two fields: `address` is `address` and `port`.
+
+use super::milliseconds;
+use crate::client::Found;
+use crate::protocols::card;
+
+/// A piece of a server as programs read it: its name in JSON and CSV, and its text.
+#[derive(Debug)]
+pub struct Field {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub text: fn(&Found) -> String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    /// A number or a truth value, as the program itself wrote it.
+    Plain,
+}
+
+/// A column of a table.
+#[derive(Debug)]
+pub struct Column {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub fields: &'static [&'static str],
+    pub shape: Shape,
+    /// For people. Empty where nothing is known.
+    pub cell: fn(&Found) -> String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Text that may be cut, down to so many characters.
+    Text(usize),
+    /// What is copied, or too short to be cut.
+    Whole,
+    /// Numbers: aligned to the right.
+    Number,
+}
+
+use Kind::{Plain, Text};
+
+/// All fields of a server in CSV, in their order.
+pub const FIELDS: &[Field] = &[
+    Field { name: "game", kind: Text, text: |found| found.game.name().into() },
+    Field { name: "address", kind: Text, text: |found| found.address.ip().to_string() },
+    Field { name: "port", kind: Plain, text: |found| found.address.port().to_string() },
+    Field { name: "name", kind: Text, text: |found| found.facts.name.to_string() },
+    Field { name: "mode", kind: Text, text: |found| found.facts.mode.to_string() },
+    Field { name: "map", kind: Text, text: |found| found.facts.map.to_string() },
+    Field { name: "players_current", kind: Plain, text: |found| known(found.facts.players_current) },
+    Field { name: "players_max", kind: Plain, text: |found| known(found.facts.players_max) },
+    Field { name: "version", kind: Text, text: |found| found.facts.version.to_string() },
+    Field { name: "password", kind: Plain, text: |found| known(found.facts.password) },
+    Field { name: "official", kind: Plain, text: |found| known(found.official) },
+    Field { name: "flavor", kind: Plain, text: |found| known(found.flavor) },
+    Field { name: "rtt_ms", kind: Plain, text: |found| known(found.rtt_us.map(milliseconds)) },
+    Field { name: FAULT, kind: Text, text: |found| found.failure().unwrap_or_default().into() },
+];
+
+/// Why a server did not answer. Those that failed are shown where this is.
+pub const FAULT: &str = "fault";
+/// Only where `--columns` asks for it: `query --from` reads it.
+pub const URL: Field = Field { name: "url", kind: Text, text: Found::url };
+
+/// Every column, those of a table without `--columns` first.
+pub const COLUMNS: &[Column] = &[
+    column("name", "Server", &["name"], Shape::Text(20), name),
+    column("players", "Players", &["players_current", "players_max"], Shape::Number, Found::players),
+    column("map", "Map", &["map"], Shape::Text(12), |found| found.facts.map.to_string()),
+    column("mode", "Mode", &["mode"], Shape::Text(10), |found| found.facts.mode.to_string()),
+    column("version", "Version", &["version"], Shape::Text(10), |found| found.facts.version.to_string()),
+    column("ping", "Ping", &["rtt_ms"], Shape::Number, ping),
+    column("address", "Address", &["address", "port"], Shape::Whole, |found| found.address.to_string()),
+    column("game", "Game", &["game"], Shape::Text(12), game),
+    column("password", "Password", &["password"], Shape::Whole, |found| yes_or_no(found.facts.password)),
+    column("official", "Official", &["official"], Shape::Whole, |found| yes_or_no(found.official)),
+    column("flavor", "Flavor", &["flavor"], Shape::Number, |found| known(found.flavor)),
+    column("url", "URL", &["url"], Shape::Whole, Found::url),
+    column(FAULT, "Fault", &[FAULT], Shape::Text(16), |found| found.failure().unwrap_or_default().into()),
+    // By their names in CSV and JSON, too.
+    column("port", "Port", &["port"], Shape::Number, |found| found.address.port().to_string()),
+    column("players_current", "Players", &["players_current"], Shape::Number, |found| {
+        known(found.facts.players_current)
+    }),
+    column("players_max", "Max", &["players_max"], Shape::Number, |found| known(found.facts.players_max)),
+    column("rtt_ms", "Ping", &["rtt_ms"], Shape::Number, |found| known(found.rtt_us.map(milliseconds))),
+];
+
+/// Those of a table, where it has room and something to say in them; `game` only among several.
+pub const USUAL: &[&str] = &["name", "players", "map", "mode", "version", "ping", "address", "game"];
+/// In which order they make room in a narrow table.
+pub const DISPENSABLE: &[&str] = &["version", "mode", "game", "ping", "map", "players", "name"];
+
+const fn column(
+    name: &'static str,
+    title: &'static str,
+    fields: &'static [&'static str],
+    shape: Shape,
+    cell: fn(&Found) -> String,
+) -> Column {
+    Column { name, title, fields, shape, cell }
+}
+
+impl Column {
+    /// By its name; the error names the nearest and all others.
+    pub fn parse(text: &str) -> Result<&'static Column, String> {
+        let typed = text.trim().to_lowercase();
+        if let Some(column) = COLUMNS.iter().find(|column| column.name == typed) {
+            return Ok(column);
+        }
+        let distance = |column: &&Column| strsim::osa_distance(&typed, column.name);
+        let near = COLUMNS.iter().min_by_key(distance).filter(|near| distance(near) <= (typed.len() / 2).max(1));
+        let near = near.map(|near| format!("did you mean `{}`? ", near.name)).unwrap_or_default();
+        let known: Vec<_> = COLUMNS.iter().map(|column| column.name).collect();
+        Err(format!("there is no such column; {near}The columns are {}", known.join(", ")))
+    }
+}
+
+/// The fields of these columns, each once, in their order.
+pub fn fields(columns: &[&Column]) -> Vec<&'static Field> {
+    let mut chosen: Vec<&'static Field> = Vec::new();
+    for name in columns.iter().flat_map(|column| column.fields) {
+        let field = FIELDS.iter().find(|field| field.name == *name).unwrap_or(&URL);
+        if !chosen.iter().any(|other| other.name == field.name) {
+            chosen.push(field);
+        }
+    }
+    chosen
+}
+
+fn known(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn yes_or_no(value: Option<bool>) -> String {
+    value.map_or("", |value| if value { "yes" } else { "no" }).into()
+}
+
+fn name(found: &Found) -> String {
+    found.facts.name.to_string()
+}
+
+fn ping(found: &Found) -> String {
+    found.rtt_us.map(|rtt_us| format!("{} ms", rtt_us.div_ceil(1000))).unwrap_or_default()
+}
+
+fn game(found: &Found) -> String {
+    card(found.game.name()).map_or(found.game.name(), |card| card.title).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_known_once_and_every_field_exists() {
+        for column in COLUMNS {
+            assert_eq!(COLUMNS.iter().filter(|other| other.name == column.name).count(), 1, "{}", column.name);
+            for name in column.fields {
+                assert!(FIELDS.iter().chain([&URL]).any(|field| field.name == *name), "{name}");
+            }
+        }
+        for field in FIELDS {
+            assert!(Column::parse(field.name).is_ok(), "{} cannot be chosen", field.name);
+        }
+        for name in USUAL.iter().chain(DISPENSABLE) {
+            assert!(Column::parse(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_the_nearest_and_all() {
+        assert_eq!(Column::parse(" Map ").unwrap().name, "map");
+        let error = Column::parse("plyers").unwrap_err();
+        assert!(error.contains("did you mean `players`?") && error.contains("name, players, map"), "{error}");
+        let error = Column::parse("xyzzy").unwrap_err();
+        assert!(!error.contains("did you mean") && error.contains("The columns are name"), "{error}");
+    }
+}
