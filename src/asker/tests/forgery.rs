@@ -117,6 +117,13 @@ fn a_lost_status_is_asked_for_again_at_once_and_its_loss_is_no_silence() {
     hear(&mut asker, 110_000, B, &status());
     assert_eq!(name(&ends(&mut asker, 130_000)), Some("A server"));
 
+    // Too late is too late, even when nobody has looked yet.
+    let (mut asker, token_1) = asked();
+    hear(&mut asker, 5_000, A, &token_1);
+    hear(&mut asker, 105_000, A, &status());
+    assert_eq!(asker.timed_out(900_000).map(|finished| finished.result), None);
+    assert!(asker.next_question(900_000, B).is_some());
+
     // It never comes: alive, without facts.
     let (mut asker, token_1) = asked();
     hear(&mut asker, 5_000, A, &token_1);
