@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::*;
 
@@ -17,6 +18,8 @@ pub struct Tank {
     honest: Arc<AtomicBool>,
     /// Another status, which is sent with each.
     pub forged: Arc<Mutex<Option<String>>>,
+    /// How far away it is.
+    pub round_trip: Arc<Mutex<Duration>>,
     asked_from: Arc<Mutex<Vec<u16>>>,
 }
 
@@ -29,10 +32,11 @@ impl Tank {
             players: Arc::new(AtomicUsize::new(1)),
             honest: Arc::new(AtomicBool::new(true)),
             forged: Arc::default(),
+            round_trip: Arc::default(),
             asked_from: Arc::default(),
         };
         let (alive, players, honest) = (tank.alive.clone(), tank.players.clone(), tank.honest.clone());
-        let (forged, asked_from) = (tank.forged.clone(), tank.asked_from.clone());
+        let (forged, round_trip, asked_from) = (tank.forged.clone(), tank.round_trip.clone(), tank.asked_from.clone());
         std::thread::spawn(move || {
             let mut buffer = [0; 500];
             // Ends with the test's process; it only ever answers.
@@ -55,6 +59,7 @@ impl Tank {
                 if answers.len() > 1 {
                     answers.extend(forged.lock().unwrap().clone().map(String::into_bytes));
                 }
+                std::thread::sleep(*round_trip.lock().unwrap());
                 for answer in answers {
                     socket.send_to(&answer, from).unwrap();
                 }
