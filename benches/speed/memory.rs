@@ -15,7 +15,7 @@ pub fn run() {
         let server = start();
         println!("{what}; nothing listed: {:.1} MiB", server.memory_kib() as f64 / 1024.0);
         let mut filled = 0;
-        // Each on an address of its own, and each address an owner: what is counted for those costs most then.
+        // Each on an address of its own: what is counted per address costs most then.
         for count in [100_000, 1_000_000] {
             fill(&server, filled..count, 1, texts);
             filled = count;

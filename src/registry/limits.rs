@@ -6,25 +6,21 @@
 
 use std::net::IpAddr;
 
-use super::{Refusal, Registry};
+use super::ranking::Ranking;
+use super::{Refusal, Registry, Slot};
 use crate::model::{Address, Proof};
 use crate::prefix::Networks;
 
 impl Registry {
-    /// The networks that have only the limit per address. Entries count anew, in the order in which they were first seen.
+    /// The networks that have only the limit per address; what there is counts anew.
     pub fn set_exempt(&mut self, exempt: Networks) {
         if *self.owners.exempt() == exempt {
             return;
         }
         self.owners.begin_anew(exempt);
-        let counted = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.counted);
-        let mut counted: Vec<(u64, u32, IpAddr)> = counted
-            .filter_map(|(at, slot)| Some((slot.server.as_ref()?.first_seen_ms, at, slot.address.ip())))
-            .collect();
-        counted.sort_unstable();
-        for (_, at, ip) in counted {
-            self.owners.add(at, ip);
-        }
+        self.ranking = None;
+        let counted = self.slots.iter().filter(|slot| slot.counted && slot.server.is_some());
+        counted.for_each(|slot| self.owners.add(slot.address.ip()));
     }
 
     /// Whether a living server at this address (IPv6 /64) has brought a cookie back: whatever claims to come from there
@@ -38,16 +34,51 @@ impl Registry {
         if self.len() < self.settings.servers_max {
             return Ok(());
         }
+        if self.ranking.is_none() {
+            self.ranking = Some(self.rank());
+        }
+        let owner = self.owners.owner(ip);
+        let goes = self.ranking.as_ref().and_then(|ranking| ranking.makes_room_for(&owner));
         // Nobody is told of it as of a removal: other nodes have their own limits, and the server has not quit.
-        self.remove(self.owners.makes_room_for(ip).ok_or(Refusal::Full)?);
+        self.remove(goes.ok_or(Refusal::Full)?);
         Ok(())
+    }
+
+    /// Everybody, in the order in which they were first seen.
+    fn rank(&self) -> Ranking {
+        let counted = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.counted);
+        let seen = |(at, slot): (u32, &Slot)| Some((slot.server.as_ref()?.first_seen_ms, at, slot.address.ip()));
+        let mut counted: Vec<(u64, u32, IpAddr)> = counted.filter_map(seen).collect();
+        counted.sort_unstable();
+        let mut ranking = Ranking::default();
+        for (_, at, ip) in counted {
+            ranking.join(at, self.owners.owner(ip));
+        }
+        ranking
+    }
+
+    /// Counts an entry for its owner's limits, or no longer.
+    pub(super) fn count(&mut self, at: u32, ip: IpAddr, counts: bool) {
+        if counts {
+            self.owners.add(ip)
+        } else {
+            self.owners.remove(ip)
+        }
+        // With some room in the list again, it is not worth its memory.
+        if self.len() < self.settings.servers_max - self.settings.servers_max / 8 {
+            self.ranking = None;
+        }
+        if let Some(ranking) = &mut self.ranking {
+            let owner = self.owners.owner(ip);
+            if counts { ranking.join(at, owner) } else { ranking.leave(at, owner) }
+        }
     }
 
     /// Whether an entry counts for its owner's limits from now on.
     pub(super) fn recount(&mut self, address: Address, counts: bool) {
         let Some((at, slot)) = self.slot_of(address) else { return };
         if std::mem::replace(&mut slot.counted, counts) != counts {
-            if counts { self.owners.add(at, address.ip()) } else { self.owners.remove(at, address.ip()) }
+            self.count(at, address.ip(), counts);
         }
     }
 
@@ -258,7 +289,7 @@ mod tests {
         assert_eq!(registry.apply(&announce(address("198.51.100.1:1")), at(0)), Outcome::Added);
         assert_eq!(registry.len(), 100);
         registry.retain(|_| false);
-        assert!(registry.owners.is_empty());
+        assert!(registry.owners.is_empty() && registry.ranking.is_none());
     }
 
     #[test]

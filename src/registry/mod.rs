@@ -6,6 +6,7 @@
 mod limits;
 pub mod merge;
 mod owners;
+mod ranking;
 mod restore;
 mod signs;
 pub mod view;
@@ -21,6 +22,7 @@ use hashbrown::HashTable;
 use crate::model::{Address, Announce, Change, Facts, Game, Now, OperatorWord, Proof, Server, SharedTime, round_trip};
 use merge::Removals;
 use owners::Owners;
+use ranking::Ranking;
 pub use restore::Life;
 use restore::Unsettled;
 use wheel::{Tick, Wheel};
@@ -113,6 +115,8 @@ pub struct Registry {
     by_address: HashTable<u32>,
     hasher: RandomState,
     owners: Owners,
+    /// While the list is full.
+    ranking: Option<Ranking>,
     ends: Wheel,
     asks: Wheel,
     words: HashMap<Address, OperatorWord>,
@@ -162,6 +166,7 @@ impl Registry {
             by_address: HashTable::new(),
             hasher: RandomState::new(),
             owners: Owners::default(),
+            ranking: None,
             ends: Wheel::new(now.mono_ms),
             asks: Wheel::new(now.mono_ms),
             words: HashMap::new(),
@@ -473,7 +478,7 @@ impl Registry {
             dirty: false,
         });
         if counted {
-            self.owners.add(at, address.ip());
+            self.count(at, address.ip(), true);
         }
         let Registry { by_address, slots, hasher, .. } = self;
         by_address.insert_unique(hasher.hash_one(address), at, |&at| {
@@ -504,7 +509,7 @@ impl Registry {
             entry.remove();
         }
         if counted {
-            self.owners.remove(at, address.ip());
+            self.count(at, address.ip(), false);
         }
         self.free.push(at);
         self.mark(at);

@@ -493,8 +493,8 @@ struct Known {
     game: &'static str,
     players: u16,
     proven_ms: u64,
-    /// Its number among all that were ever added.
-    added: usize,
+    /// When this game was first seen there.
+    first_ms: u64,
 }
 
 /// Two addresses in each of two networks.
@@ -516,7 +516,8 @@ fn make_room(
     let gone: Vec<Address> = model.keys().filter(|known| registry.listed(**known).is_none()).copied().collect();
     prop_assert_eq!(gone.len(), 1);
     prop_assert!(size(network(gone[0])) > size(network(newcomer)) + 1);
-    let newer = |known: &Address| network(*known) == network(gone[0]) && model[known].added > model[&gone[0]].added;
+    let newer =
+        |known: &Address| network(*known) == network(gone[0]) && model[known].first_ms > model[&gone[0]].first_ms;
     prop_assert!(!model.keys().any(newer));
     model.remove(&gone[0]);
     Ok(())
@@ -530,7 +531,7 @@ proptest! {
         let mut model: BTreeMap<Address, Known> = BTreeMap::new();
         let mut reader: BTreeMap<Address, u16> = BTreeMap::new();
         let mut ms = 50_000;
-        for (steps_done, step) in steps.into_iter().enumerate() {
+        for step in steps {
             match step {
                 Step::Wait { ms: wait } => {
                     // To a whole tick, so that the model need not know of ticks.
@@ -560,8 +561,9 @@ proptest! {
                         if outcome == Outcome::Added && is_full {
                             make_room(&registry, &mut model, place)?;
                         }
-                        let added = model.get(&place).map_or(steps_done, |known| known.added);
-                        model.insert(place, Known { game, players, proven_ms, added });
+                        let known = model.get(&place).filter(|known| known.game == game);
+                        let first_ms = known.map_or(proven_ms, |known| known.first_ms);
+                        model.insert(place, Known { game, players, proven_ms, first_ms });
                     }
                 }
                 Step::Publish => {
