@@ -56,7 +56,8 @@ impl Column {
             Column::Mode => facts.mode.to_string(),
             Column::Game => server.game.name().to_string(),
             Column::Ping => match (&server.state, server.rtt_us) {
-                (State::Failed(why), _) if why == "no answer" => "silent".into(),
+                (State::Failed(why), _) if why.starts_with("no answer") => "silent".into(),
+                (State::Failed(why), _) if why.starts_with("connection refused") => "closed".into(),
                 (State::Failed(_), _) => "error".into(),
                 (_, Some(us)) => format!("{} ms", us.div_ceil(1000)),
                 (State::Named, None) if asking => "asking".into(),
@@ -194,6 +195,9 @@ mod tests {
         assert_eq!(said(&named, false), ["(no name)", ""]);
         let silent = Found { state: State::Failed("no answer".into()), ..named.clone() };
         assert_eq!(said(&silent, true), ["(no answer)", "silent"]);
+        let closed = "connection refused: nothing listens there";
+        let closed = Found { state: State::Failed(closed.into()), ..named.clone() };
+        assert_eq!(said(&closed, true), ["(connection refused: nothing listens there)", "closed"]);
         let bad = Found { state: State::Failed("bad answer: cut".into()), ..server("203.0.113.5:1") };
         assert_eq!(said(&bad, false), ["A name of some length", "error"]);
         assert_eq!(said(&server("203.0.113.5:1"), false), ["A name of some length", "31 ms"]);
