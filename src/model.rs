@@ -201,6 +201,17 @@ impl Facts<'_> {
         rules.iter().find(|(found, _)| **found == *name).map(|(_, value)| &**value)
     }
 
+    /// The name as it is listed: none where nobody could see it.
+    pub fn shown_name(&self) -> &str {
+        if self.name.chars().all(is_blank) { "" } else { &self.name }
+    }
+
+    /// How many play, as it is listed: not more than the server has room for, where it says so.
+    pub fn shown_players(&self) -> Option<u16> {
+        let most = self.players_max.filter(|most| *most > 0).unwrap_or(u16::MAX);
+        self.players_current.map(|players| players.min(most))
+    }
+
     /// The same facts, kept beyond the message that said them.
     pub fn into_owned(self) -> Facts<'static> {
         Facts {
@@ -305,12 +316,12 @@ impl Texts {
 
     pub fn new(facts: &Facts<'_>) -> Texts {
         let mut all =
-            String::with_capacity(facts.name.len() + facts.mode.len() + facts.map.len() + facts.version.len());
+            String::with_capacity(facts.shown_name().len() + facts.mode.len() + facts.map.len() + facts.version.len());
         let mut push = |text: &str| {
             all.push_str(cut(text, Texts::BYTES_MAX));
             all.len() as u16 // at most 4 × BYTES_MAX
         };
-        let ends = [push(&facts.name), push(&facts.mode), push(&facts.map)];
+        let ends = [push(facts.shown_name()), push(&facts.mode), push(&facts.map)];
         push(&facts.version);
         Texts { all: all.into_boxed_str(), ends }
     }
@@ -336,7 +347,7 @@ impl Texts {
     }
 
     fn same_as(&self, facts: &Facts<'_>) -> bool {
-        self.name() == cut(&facts.name, Texts::BYTES_MAX)
+        self.name() == cut(facts.shown_name(), Texts::BYTES_MAX)
             && self.mode() == cut(&facts.mode, Texts::BYTES_MAX)
             && self.map() == cut(&facts.map, Texts::BYTES_MAX)
             && self.version() == facts.version.as_str()
@@ -347,6 +358,15 @@ impl fmt::Debug for Texts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {:?} {:?} {:?}", self.name(), self.mode(), self.map(), self.version())
     }
+}
+
+/// Whether a character leaves no mark on a page: white space, and what Unicode has that is as wide as nothing or empty.
+fn is_blank(c: char) -> bool {
+    c.is_whitespace()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// The longest start of `text` of at most `bytes_max` bytes that ends at a character's edge.
@@ -389,7 +409,7 @@ pub struct Server {
 
 impl Server {
     pub fn says(&self, facts: &Facts<'_>) -> bool {
-        self.players_current == facts.players_current
+        self.players_current == facts.shown_players()
             && self.players_max == facts.players_max
             && self.password == facts.password
             && self.details == facts.details
@@ -418,7 +438,7 @@ impl Server {
             address,
             game,
             texts: Texts::new(facts),
-            players_current: facts.players_current,
+            players_current: facts.shown_players(),
             players_max: facts.players_max,
             password: facts.password,
             word: Word::default(),
@@ -439,7 +459,7 @@ impl Server {
     pub fn with_facts(&self, facts: &Facts<'_>) -> Server {
         Server {
             texts: Texts::new(facts),
-            players_current: facts.players_current,
+            players_current: facts.shown_players(),
             players_max: facts.players_max,
             password: facts.password,
             details: facts.details.clone(),
@@ -609,6 +629,36 @@ mod tests {
     #[test]
     fn a_server_is_as_small_as_a_million_of_them_need() {
         assert_eq!(size_of::<Server>(), 136);
+    }
+
+    #[test]
+    fn impossible_counts_are_cut_and_invisible_names_are_none() {
+        let address = "203.0.113.5:20737".parse().unwrap();
+        let server = |facts: &Facts<'_>| {
+            let server = Server::new(address, Game::Known("iceball"), Proof::Cookie, 1, facts);
+            assert!(server.says(facts), "the same again says nothing new: {facts:?}");
+            let before = Server::new(address, Game::Known("iceball"), Proof::Cookie, 1, &Facts::default());
+            let changed = before.with_facts(facts);
+            assert_eq!((&changed.texts, changed.players_current), (&server.texts, server.players_current));
+            server
+        };
+        for (current, max, expected) in [
+            (Some(65_535), Some(1), Some(1)),
+            (Some(1), Some(1), Some(1)),
+            (Some(5), Some(0), Some(5)),
+            (Some(5), None, Some(5)),
+            (None, Some(1), None),
+        ] {
+            let facts = Facts { players_current: current, players_max: max, ..Facts::default() };
+            let server = server(&facts);
+            assert_eq!((server.players_current, server.players_max), (expected, max));
+        }
+        for name in ["", "   ", "\u{a0}\u{2003}\u{3000}", "\u{200b}\u{2060}\u{ad}", "\u{3164}", "\u{2800} \u{e0020}"] {
+            assert_eq!(server(&Facts { name: name.into(), ..Facts::default() }).texts.name(), "", "{name:?}");
+        }
+        for name in [" a ", "\u{fffd}", "日本", "é\u{200d}"] {
+            assert_eq!(server(&Facts { name: name.into(), ..Facts::default() }).texts.name(), name);
+        }
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Card {
     pub announce_every_ms: u64,
     /// How long a server stays listed without another announcement.
     pub life_ms: u64,
+    /// The most players that its servers have room for.
+    pub players_most: u16,
     /// How players' programs fetch the list from its masters.
     pub fetch: Fetch,
     /// How its game servers are queried; none where they cannot be.
@@ -74,6 +76,14 @@ const OTHER_EVERY_MS: u64 = netpanzer::announce::EVERY_MS;
 /// How often a server of this game announces itself.
 pub fn announce_every_ms(game: &str) -> u64 {
     card(game).map_or(OTHER_EVERY_MS, |card| card.announce_every_ms)
+}
+
+/// Cuts what a server says of its players to what its game allows.
+pub fn allow_players(game: &str, facts: &mut Facts<'_>) {
+    let most = card(game).map_or(u16::MAX, |card| card.players_most);
+    for count in [&mut facts.players_current, &mut facts.players_max] {
+        *count = count.map(|count| count.min(most));
+    }
 }
 
 /// The longest life that any game has unless the operator sets another.
@@ -381,6 +391,26 @@ mod tests {
             assert!(card.life_ms > 2 * card.announce_every_ms, "{}: one lost announcement ends it", card.name);
             assert!((card.join_link)("203.0.113.5:1".parse().unwrap()).starts_with(card.name));
         }
+    }
+
+    #[test]
+    fn players_are_cut_to_what_the_game_allows() {
+        let cut = |game: &str| {
+            let mut facts = Facts { players_current: Some(65_535), players_max: Some(65_534), ..Facts::default() };
+            allow_players(game, &mut facts);
+            (facts.players_current, facts.players_max)
+        };
+        for card in CARDS {
+            assert_eq!(cut(card.name), (Some(card.players_most), Some(card.players_most)));
+            for number in 0..100 {
+                let facts = (card.pretend)(number);
+                assert!(facts.players_max.is_some_and(|most| most <= card.players_most), "{}", card.name);
+            }
+        }
+        assert_eq!(cut("any other"), (Some(65_535), Some(65_534)), "nobody knows");
+        let mut unknown = Facts::default();
+        allow_players("iceball", &mut unknown);
+        assert_eq!(unknown, Facts::default());
     }
 
     /// What a pretend server answers is understood as exactly what it is, by the same card's query.

@@ -22,6 +22,7 @@ use crate::model::{
     Address, Announce, Details, Facts, GAME_BYTES_MAX, Game, Gone, HeartbeatKeys, Listed, Now, Player, Proof, Told,
     VersionText,
 };
+use crate::protocols::allow_players;
 use crate::registry::merge::Known;
 use crate::text;
 
@@ -298,6 +299,17 @@ fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Opt
     }
     let fact = |text: &str| Cow::Owned(cleaned(text, PART_BYTES_MAX).into_string());
     let version: VersionText = text::version(wire.version.as_bytes());
+    let mut facts = Facts {
+        name: fact(&wire.name),
+        mode: fact(&wire.mode),
+        map: fact(&wire.map),
+        version,
+        players_current: wire.players,
+        players_max: wire.players_max,
+        password: wire.password,
+        details: wire.details.map(|details| Arc::new(read_details(details))),
+    };
+    allow_players(&game, &mut facts);
     Some(Listed {
         node: wire.node,
         first_seen_ms: wire.first,
@@ -312,16 +324,7 @@ fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Opt
             asked: wire.asked,
             rtt_us: wire.rtt_us,
             keys: wire.keys.and_then(read_keys),
-            facts: Facts {
-                name: fact(&wire.name),
-                mode: fact(&wire.mode),
-                map: fact(&wire.map),
-                version,
-                players_current: wire.players,
-                players_max: wire.players_max,
-                password: wire.password,
-                details: wire.details.map(|details| Arc::new(read_details(details))),
-            },
+            facts,
         },
     })
 }
@@ -575,6 +578,15 @@ mod tests {
         let keys = listed(told).announce.keys.unwrap();
         assert_eq!((keys.0.len(), KEYS_MAX), (64, 64));
         assert_eq!((keys.get(b"63"), keys.get(b"64")), (Some(&b"1"[..]), None), "the first ones stay");
+    }
+
+    #[test]
+    fn other_nodes_cannot_tell_of_more_players_than_the_game_allows() {
+        let mut server = server("203.0.113.5:7");
+        (server.players_current, server.players_max) = (Some(65_535), Some(60_000));
+        let (told, _) = read(&encode("a", T, &known(server), NONE)).unwrap().settle(T, NONE, NOW);
+        let facts = listed(told).announce.facts;
+        assert_eq!((facts.players_current, facts.players_max), (Some(255), Some(255)));
     }
 
     proptest! {

@@ -10,6 +10,7 @@ use rusqlite::{Connection, Row, named_params};
 use crate::model::{
     Address, Details, Facts, Game, HeartbeatKey, HeartbeatKeys, Proof, Server, VersionText, round_trip,
 };
+use crate::protocols::allow_players;
 
 const PROOFS: [Proof; 4] = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];
 
@@ -84,7 +85,7 @@ fn read(row: &Row<'_>, games: &mut HashMap<Box<str>, Game>) -> Option<Server> {
     let number = |at: usize| row.get::<_, Option<u16>>(at).ok().flatten();
     let address = address_from(row.get_ref(0).ok()?.as_blob().ok()?)?;
     let proof = text(2)?;
-    let facts = Facts {
+    let mut facts = Facts {
         name: text(8)?.into(),
         mode: text(9)?.into(),
         map: text(10)?.into(),
@@ -94,6 +95,7 @@ fn read(row: &Row<'_>, games: &mut HashMap<Box<str>, Game>) -> Option<Server> {
         password: row.get(14).ok()?,
         details: optional(text(15), details_from)?,
     };
+    allow_players(text(1)?, &mut facts);
     let proof = PROOFS.into_iter().find(|known| known.name() == proof)?;
     let mut server = Server::new(address, game(text(1)?, games), proof, stamp(row, 3)?, &facts);
     server.first_seen_ms = stamp(row, 4)?;

@@ -131,6 +131,23 @@ fn everything_comes_back_and_lives_go_on_where_they_were() {
 }
 
 #[test]
+fn a_file_cannot_tell_of_more_players_than_the_game_allows() {
+    let folder = Folder::new("players");
+    let before = hub();
+    let mut store = folder.open().unwrap();
+    store.start(&before).unwrap();
+    let Change::Announce(announce) = announce(1, 0, Proof::Cookie) else { unreachable!() };
+    let facts = Facts { players_current: Some(65_535), players_max: Some(65_535), ..Facts::default() };
+    let change = Change::Announce(Announce { game: Game::Known("iceball"), facts, ..announce });
+    before.apply_one(&change, before.clock.now());
+    before.publish(before.clock.now());
+    store.stop();
+    let (after, _) = folder.restored();
+    let server = after.listed(address(1)).unwrap();
+    assert_eq!((server.players_current, server.players_max), (Some(512), Some(512)));
+}
+
+#[test]
 fn what_ended_is_not_listed_and_leaves_the_file() {
     let folder = Folder::new("ended");
     folder.run(&[announce(1, 0, Proof::Cookie), announce(2, 0, Proof::Cookie)]);

@@ -151,3 +151,27 @@ fn a_page_of_another_site_lists_nothing_in_a_real_browser() {
     assert_eq!(said, json!(["sent", "blocked", "sent", "sent"]));
     assert_eq!(server.json("/api/v1/servers")["total"], 0);
 }
+
+#[test]
+fn impossible_counts_are_cut_and_a_blank_name_is_the_address() {
+    let server = Server::start(&[]);
+    let game = Game::new(server.address("iceball.listen"));
+    let with_max = |mut announcement: Vec<u8>, most: u16| {
+        announcement[14..16].copy_from_slice(&most.to_le_bytes());
+        announcement
+    };
+    game.announce(&with_max(announcement(b"liar", 1, 65_535), 1));
+    game.announce(&with_max(announcement(b"bigger liar", 2, 65_535), 65_535));
+    game.announce(&announcement("\u{a0} \u{200b} ".as_bytes(), 3, 0));
+    let mut rows = until("all three", || Some(server.listed()).filter(|rows| rows.len() == 3));
+    rows.sort_by_key(|row| row["port"].as_u64());
+    let players = |row: &serde_json::Value| (row["players_current"].clone(), row["players_max"].clone());
+    assert_eq!(players(&rows[0]), (json!(1), json!(1)));
+    assert_eq!(players(&rows[1]), (json!(512), json!(512)), "the game has room for no more");
+    assert_eq!(rows[2]["name"], "127.0.0.1:3");
+    let one = server.json("/api/v1/servers/iceball/127.0.0.1:3");
+    assert_eq!(one["name"], serde_json::Value::Null, "absent, as all that is unknown");
+    assert_eq!(server.json("/api/v1/servers/iceball/127.0.0.1:1")["players_current"], 1);
+    let page = server.get("/");
+    assert!(page.text().contains(">127.0.0.1:3</a>") && page.text().contains(">1/1<"), "{}", page.text());
+}

@@ -28,6 +28,7 @@ pub const CARD: Card = Card {
     announced: "by a heartbeat or through the API",
     announce_every_ms: announce::EVERY_MS,
     life_ms: serve::LIFE_MS,
+    players_most: u8::MAX as u16,
     fetch: Fetch::Http { path: LIST_PATH, read: fetch::read },
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

@@ -29,6 +29,7 @@ pub const CARD: Card = Card {
     announced: "by a heartbeat or through the API",
     announce_every_ms: ANNOUNCE_EVERY_MS,
     life_ms: LIFE_MS,
+    players_most: u8::MAX as u16,
     fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

@@ -2,6 +2,7 @@
 //! documented `version`, every field present in every server, `official` only where true, and no `\u` escape
 //! anywhere (the text was cleaned at the door).
 
+use std::borrow::Cow;
 use std::net::Ipv4Addr;
 
 use serde::{Serialize, Serializer};
@@ -31,7 +32,7 @@ type Listed<'a> = (&'a Server, Ipv4Addr);
 
 #[derive(Serialize)]
 struct Row<'a> {
-    name: &'a str,
+    name: Cow<'a, str>,
     address: Ipv4Addr,
     port: u16,
     players_current: u16,
@@ -47,7 +48,11 @@ struct Row<'a> {
 /// Each row is made when it is written: all at once would take as much memory again as the list itself.
 fn rows<S: Serializer>(servers: &[Listed<'_>], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(servers.iter().map(|&(server, address)| Row {
-        name: server.texts.name(),
+        // The game would show a row without a name as an empty one.
+        name: match server.texts.name() {
+            "" => Cow::Owned(server.address.to_string()),
+            name => Cow::Borrowed(name),
+        },
         address,
         port: server.address.port(),
         players_current: server.players_current.unwrap_or(0),

@@ -26,6 +26,8 @@ pub const CARD: Card = Card {
     announced: "over UDP port 27790",
     announce_every_ms: announce::BURST_EVERY_MS,
     life_ms: LIFE_MS,
+    // CLIENT_MAX of the game's own server.
+    players_most: 512,
     fetch: Fetch::Http { path: "/master.json", read: fetch::read },
     query: None,
     answer: None,

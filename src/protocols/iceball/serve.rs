@@ -19,7 +19,7 @@ use super::wire::{self, Announcement, FromMaster, ToMaster, Version, WireError};
 use super::{LIFE_MS, NAME};
 use crate::cookie::Keys;
 use crate::model::{Address, Announce, Change, Facts, Game, Now, Proof, SharedTime};
-use crate::protocols::{Answer, DatagramRules, Drop, Effect, Reply, is_one_host};
+use crate::protocols::{Answer, DatagramRules, Drop, Effect, Reply, allow_players, is_one_host};
 use crate::text;
 
 /// What the operator can set.
@@ -107,6 +107,17 @@ impl Rules {
             return Effect::Dropped(Drop::AnnouncedPort0);
         };
         let here = |ms: u64| ms.saturating_add_signed(-self.time.offset_ms(now));
+        let mut facts = Facts {
+            name: text::clean(announcement.name),
+            mode: text::clean(announcement.mode),
+            map: text::clean(announcement.map),
+            version: announcement.version.text(),
+            players_current: Some(announcement.players_current),
+            players_max: Some(announcement.players_max),
+            password: None,
+            details: None,
+        };
+        allow_players(NAME, &mut facts);
         Effect::Change(Change::Announce(Announce {
             address,
             game: Game::Known(NAME),
@@ -116,16 +127,7 @@ impl Rules {
             asked: false,
             rtt_us: None,
             keys: None,
-            facts: Facts {
-                name: text::clean(announcement.name),
-                mode: text::clean(announcement.mode),
-                map: text::clean(announcement.map),
-                version: announcement.version.text(),
-                players_current: Some(announcement.players_current),
-                players_max: Some(announcement.players_max),
-                password: None,
-                details: None,
-            },
+            facts,
         }))
     }
 }
@@ -246,6 +248,19 @@ mod tests {
         assert_eq!(change.facts.name, "A [1mbold\u{fffd} name");
         assert_eq!((&*change.facts.map, &*change.facts.version), ("mesa é", "0.2.1-37"));
         assert_eq!((change.facts.players_current, change.facts.players_max), (Some(3), Some(64)));
+    }
+
+    #[test]
+    fn no_handshake_brings_more_players_than_the_game_allows() {
+        let rules = rules();
+        let mut crowded = announcement(0x0080_8025, 20737);
+        crowded[12..16].copy_from_slice(&[0xff; 4]);
+        let handshake = handshake_for(&rules, T, &crowded);
+        let mut reply = Reply::new();
+        let Effect::Change(Change::Announce(change)) = rules.datagram(later(80), game(), &handshake, &mut reply) else {
+            panic!("no change")
+        };
+        assert_eq!((change.facts.players_current, change.facts.players_max), (Some(512), Some(512)));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub const CARD: Card = Card {
     announced: "by a heartbeat or through the API",
     announce_every_ms: announce::EVERY_MS,
     life_ms: LIFE_MS,
+    // A player's number in the game is one byte, of which 255 is nobody.
+    players_most: 255,
     fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use super::NAME;
 use super::wire::{SEPARATOR, Status};
 use crate::model::{Details, Facts, Player};
-use crate::protocols::{Ask, Fault, Heard, Query, Question, fault};
+use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault};
 use crate::text;
 
 pub struct GameQuery;
@@ -77,7 +78,7 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
         "n" => Some(false),
         _ => None,
     };
-    Facts {
+    let mut facts = Facts {
         name: get(b"hostname"),
         mode: get(b"gamestyle"),
         map: get(b"mapname"),
@@ -86,7 +87,9 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
         players_max: number(b"maxplayers"),
         password,
         details: Some(Arc::new(details.bounded())),
-    }
+    };
+    allow_players(NAME, &mut facts);
+    facts
 }
 
 /// What the facts say already.
@@ -153,5 +156,12 @@ mod tests {
             names,
             ["protocol", "mapcycle", "units_per_player", "time", "timelimit", "fraglimit", "objectivelimit"]
         );
+    }
+
+    #[test]
+    fn a_status_counts_no_more_players_than_the_game_allows() {
+        let status = Status::parse(br"gamename\netpanzer\numplayers\65535\maxplayers\40000\final\").unwrap();
+        let facts = facts(&status);
+        assert_eq!((facts.players_current, facts.players_max), (Some(255), Some(255)));
     }
 }
