@@ -3,7 +3,8 @@
 use super::out::tell;
 use super::shown::{Asking, Shown, none_answered, progress, tell_failures, tell_faults};
 use super::{Exit, Failure, run_async};
-use crate::client::list::{ListError, list_with};
+use crate::client::list::{ListError, list};
+use crate::client::place::Kind;
 use crate::client::{Found, Place};
 use crate::model::Facts;
 
@@ -56,13 +57,23 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// The list of a master; what is wrong with single entries is told.
 pub async fn fetch(master: &Place, asking: &Asking) -> Result<Vec<Found>, Failure> {
-    let failed = |error| Failure::new(exit_of(&error), format!("{master}: {error}"));
+    let failed = |error| Failure::new(exit_of(&error), format!("{master}: {error}{}", hint(master)));
     let progress = progress(None, "{spinner} fetching the list {elapsed}");
-    let listing = list_with(master, asking.pace().patience).await;
+    let listing = list(master, asking.pace().patience).await;
     progress.finish_and_clear();
     let listing = listing.map_err(failed)?;
     tell_faults(master, &listing);
     Ok(listing.servers)
+}
+
+/// For those who name a game server instead of its master.
+fn hint(master: &Place) -> String {
+    match master.kind {
+        Kind::Game(card) if master.port == Some(card.game_port) && card.query.is_some() => {
+            format!("; {} is a game server's port: `rallypoint query {master}` asks it", card.game_port)
+        }
+        _ => String::new(),
+    }
 }
 
 /// The exit code that goes with an error.

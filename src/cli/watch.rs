@@ -12,7 +12,7 @@ use super::list::exit_of;
 use super::screen::{Action, KEYS, Screen};
 use super::shown::{Asking, Chosen};
 use super::terminal::{Happening, Terminal, is_drawable};
-use super::{Exit, Failure, run_async, stop_signal};
+use super::{Exit, Failure, run_async, stop_signal, time};
 use crate::client::list::ListError;
 use crate::client::query::Pace;
 use crate::client::watch::{Changes, Seen, What, fetch};
@@ -71,11 +71,7 @@ const TOGETHER: Duration = Duration::from_millis(50);
 
 /// Not more often than every second: others want to be served as well.
 fn every(text: &str) -> Result<Duration, String> {
-    let every = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if every < Duration::from_secs(1) {
-        return Err("must be a second at the least".into());
-    }
-    if every > DAY { Err("must be a day at the most".into()) } else { Ok(every) }
+    time::between(text, Duration::from_secs(1), DAY)
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -91,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 async fn look(arguments: &Arguments, see: impl FnMut(Seen<'_>)) -> Result<Vec<Found>, ListError> {
     let pace: Pace = arguments.asking.pace();
-    fetch(&arguments.url, (!arguments.no_query).then_some(pace), see).await
+    fetch(&arguments.url, pace.patience, (!arguments.no_query).then_some(pace), see).await
 }
 
 fn first_failed(arguments: &Arguments, error: &ListError) -> Failure {
@@ -259,8 +255,9 @@ mod tests {
     #[test]
     fn not_too_often() {
         assert_eq!(every("90s"), Ok(Duration::from_secs(90)));
-        assert!(every("100ms").unwrap_err().contains("a second"));
-        assert!(every("500000y").unwrap_err().contains("a day"));
+        assert!(every("100ms").unwrap_err().contains("1s at the least"));
+        assert!(every("500000y").unwrap_err().contains("1day at the most"));
+        assert!(every("5").unwrap_err().contains("write 5s for seconds"));
         assert!(every("soon").is_err());
     }
 }

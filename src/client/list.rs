@@ -59,13 +59,8 @@ impl From<io::Error> for ListError {
     }
 }
 
-/// Fetches the list of the master at this place, with the usual patience.
-pub async fn list(place: &Place) -> Result<Listing, ListError> {
-    list_with(place, Patience::default()).await
-}
-
 /// Fetches the list of the master at this place.
-pub async fn list_with(place: &Place, patience: Patience) -> Result<Listing, ListError> {
+pub async fn list(place: &Place, patience: Patience) -> Result<Listing, ListError> {
     for number in 1..patience.list_tries() {
         match fetch(place, patience.list_try()).await {
             // Trying does not mend what was typed.

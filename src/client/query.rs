@@ -75,7 +75,7 @@ pub async fn ask_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Foun
     let queue = found.iter().enumerate().filter(|(_, server)| query_of(&server.game).is_some());
     let queue: VecDeque<_> = queue.map(|(number, _)| Turn { number, tries: 0, losses: 0 }).collect();
     let all_here = found.iter().all(|server| server.address.ip().is_loopback());
-    let throttle = Throttle::new(pace.in_flight);
+    let throttle = Throttle::new(pace.in_flight, pace.patience.server_try().as_micros() as u64);
     let mut seed = [0; 16];
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
     let socket = Socket::open(pace.receive_buffer)?;
@@ -143,6 +143,10 @@ impl<F: FnMut(&Found)> Run<'_, F> {
 
     fn take_more(&mut self) {
         self.throttle.recover(self.now_us());
+        if self.throttle.has_lost() {
+            // Each try has its own turn now: what is in flight is bounded then, whichever try it is.
+            self.asker.set_settings(Settings { tries: 1, ..settings(self.pace, self.all_here) });
+        }
         for _ in 0..self.queue.len() {
             if self.asker.fresh() >= self.throttle.in_flight() {
                 return;
@@ -185,8 +189,6 @@ impl<F: FnMut(&Found)> Run<'_, F> {
         }
         if self.socket.lost() != lost {
             self.throttle.lost(self.now_us(), self.asker.in_flight());
-            // From here on each try has its own turn: what is in flight is bounded then, whichever try it is.
-            self.asker.set_settings(Settings { tries: 1, ..settings(self.pace, self.all_here) });
         }
         while let Some(report) = self.socket.undelivered(buffer) {
             let quoted = buffer.get(..report.quoted).unwrap_or_default();
@@ -229,7 +231,9 @@ impl<F: FnMut(&Found)> Run<'_, F> {
     fn finish(&mut self, over: Finished<Tag>) {
         let Finished { tag, result, .. } = over;
         let is_lost = self.throttle.may_have_lost(tag.asked_us);
-        if is_silence(&result)
+        if let Ok(Answer { rtt_us, facts: Some(_), .. }) = &result {
+            self.throttle.answered(self.now_us(), *rtt_us, self.asker.in_flight());
+        } else if (is_lost || is_silence(&result))
             && let Some(turn) = self.another_turn(tag.turn, is_lost)
         {
             self.queue.push_back(turn);
@@ -255,7 +259,8 @@ impl<F: FnMut(&Found)> Run<'_, F> {
         self.end(tag.turn.number, state);
     }
 
-    /// After silence. As long as nothing is lost, the asker makes all tries by itself.
+    /// For one that has not answered, or only what was asked before. As long as nothing is lost, the asker makes all tries
+    /// by itself.
     fn another_turn(&self, turn: Turn, is_lost: bool) -> Option<Turn> {
         let Turn { tries, losses, .. } = turn;
         match (self.throttle.has_lost(), is_lost) {

@@ -1,11 +1,16 @@
-//! How many servers to wait for at one time when this machine cannot keep up. An answer that finds the receive buffer full is
-//! lost, and looks like a server's silence. So a loss halves what is in flight, and while there is none it grows again. No
-//! clock: times come in.
+//! How many servers to wait for at one time, so that this machine and the way to the servers can keep up. An answer that
+//! finds the receive buffer full is lost, and one that stands in a queue comes too late: both look like a server's silence.
+//! So it begins with what any machine can bear, and grows while answers are quick. Losses and late answers halve it, and
+//! while there are none it grows again. No clock: times come in.
 
 /// Losses within one of these are one event: a burst that was too large.
 const STEP_US: u64 = 100_000;
 /// So long without a loss, and it grows by an eighth.
 const GROWTH_US: u64 = 250_000;
+/// Where it begins.
+const START: usize = 2_000;
+/// Answers within a step before their times mean something.
+const ANSWERS_MIN: u32 = 10;
 
 pub struct Throttle {
     /// As it was asked for.
@@ -13,11 +18,18 @@ pub struct Throttle {
     in_flight: usize,
     changed_us: u64,
     lost_us: Option<u64>,
+    /// For one try of a server.
+    try_us: u64,
+    /// When the count of answers began, how many there are, and how many of them came late.
+    counting_us: u64,
+    answers: u32,
+    late: u32,
 }
 
 impl Throttle {
-    pub fn new(in_flight: usize) -> Throttle {
-        Throttle { most: in_flight, in_flight, changed_us: 0, lost_us: None }
+    pub fn new(most: usize, try_us: u64) -> Throttle {
+        let in_flight = most.min(START);
+        Throttle { most, in_flight, changed_us: 0, lost_us: None, try_us, counting_us: 0, answers: 0, late: 0 }
     }
 
     /// Servers to wait for at one time, at the most.
@@ -33,6 +45,22 @@ impl Throttle {
             self.changed_us = now_us;
         }
         self.lost_us = Some(now_us);
+    }
+
+    /// A server answered, while so many were waited for. An answer to a try that was given up already is late; where a
+    /// quarter of them are, it is not the servers.
+    pub fn answered(&mut self, now_us: u64, rtt_us: u32, in_flight: usize) {
+        let rtt_us = u64::from(rtt_us);
+        if now_us >= self.counting_us + STEP_US {
+            (self.counting_us, self.answers, self.late) = (now_us, 0, 0);
+        }
+        self.answers += 1;
+        self.late += u32::from(rtt_us > self.try_us);
+        if self.late >= ANSWERS_MIN && self.late * 4 >= self.answers {
+            self.lost(now_us, in_flight);
+        } else if !self.has_lost() && rtt_us < self.try_us / 4 {
+            self.in_flight = (self.in_flight + 1).min(self.most);
+        }
     }
 
     /// Call now and then: after a while without losses there may be more in flight.
@@ -60,30 +88,53 @@ mod tests {
 
     #[test]
     fn a_loss_halves_it_and_quiet_brings_it_back() {
-        let mut throttle = Throttle::new(1_000_000);
+        let mut throttle = Throttle::new(1_000_000, 900_000);
         throttle.recover(10_000_000);
         assert!(!throttle.may_have_lost(0) && !throttle.has_lost());
         for us in [20_000_000, 20_000_001, 20_099_999] {
-            throttle.lost(us, 2_000);
-            assert_eq!(throttle.in_flight(), 1_000, "half of what there was, once for one burst");
+            throttle.lost(us, 1_900);
+            assert_eq!(throttle.in_flight(), 950, "half of what there was, once for one burst");
         }
-        throttle.lost(20_100_000, 1_000);
-        assert_eq!(throttle.in_flight(), 500);
+        throttle.lost(20_100_000, 2_000);
+        assert_eq!(throttle.in_flight(), 475);
         throttle.recover(20_349_999);
-        assert_eq!(throttle.in_flight(), 500);
+        assert_eq!(throttle.in_flight(), 475);
         throttle.recover(20_350_000);
-        assert_eq!(throttle.in_flight(), 563);
+        assert_eq!(throttle.in_flight(), 535);
         assert!(throttle.may_have_lost(20_100_000) && !throttle.may_have_lost(20_100_001));
     }
 
     #[test]
     fn it_never_stops_and_never_exceeds_what_was_asked_for() {
         for most in [2_000, 1] {
-            let mut throttle = Throttle::new(most);
+            let mut throttle = Throttle::new(most, 900_000);
             (1..100).for_each(|step| throttle.lost(step * STEP_US, 5_000));
             assert_eq!(throttle.in_flight(), 1);
             (100..1_000).for_each(|step| throttle.recover(step * GROWTH_US));
             assert_eq!(throttle.in_flight(), most);
         }
+    }
+
+    #[test]
+    fn quick_answers_make_it_grow_and_late_ones_halve_it() {
+        let mut throttle = Throttle::new(5_000, 900_000);
+        assert_eq!(throttle.in_flight(), START);
+        let answers = |throttle: &mut Throttle, now_us, rtt_us, count| {
+            (0..count).for_each(|_| throttle.answered(now_us, rtt_us, 4_000));
+            throttle.in_flight()
+        };
+        assert_eq!(answers(&mut throttle, 1_000_000, 30_000, 1_000), 3_000);
+        assert_eq!(answers(&mut throttle, 2_000_000, 300_000, 1_000), 3_000, "not quick");
+        assert_eq!(answers(&mut throttle, 3_000_000, 30_000, 9_000), 5_000, "as many as were asked for");
+        // Some servers are far away.
+        assert_eq!(
+            answers(&mut throttle, 4_000_000, 30_000, 100) + answers(&mut throttle, 4_000_000, 1_000_000, 30),
+            10_000
+        );
+        assert!(!throttle.has_lost());
+        assert_eq!(answers(&mut throttle, 5_000_000, 1_000_000, 9), 5_000);
+        assert_eq!(answers(&mut throttle, 5_000_000, 1_000_000, 1), 2_000);
+        assert!(throttle.may_have_lost(4_900_000));
+        assert_eq!(answers(&mut throttle, 5_050_000, 1_000_000, 50), 2_000, "the same queue");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::list::{ListError, list};
 use super::query::{Pace, ask_all};
-use super::{Found, Place};
+use super::{Found, Patience, Place};
 use crate::model::{Address, Details, Facts};
 
 /// What became of a server since the time before.
@@ -35,8 +35,13 @@ pub enum Seen<'a> {
 }
 
 /// The list as it is now; with `pace`, every server that can be asked is asked. `see` is shown everything as it arrives.
-pub async fn fetch(master: &Place, pace: Option<Pace>, mut see: impl FnMut(Seen<'_>)) -> Result<Vec<Found>, ListError> {
-    let mut servers = list(master).await?.servers;
+pub async fn fetch(
+    master: &Place,
+    patience: Patience,
+    pace: Option<Pace>,
+    mut see: impl FnMut(Seen<'_>),
+) -> Result<Vec<Found>, ListError> {
+    let mut servers = list(master, patience).await?.servers;
     see(Seen::List(&servers));
     if let Some(pace) = pace {
         ask_all(&mut servers, pace, |server| see(Seen::Answer(server))).await?;

@@ -81,6 +81,8 @@ fn a_master_that_says_nothing_is_given_up_and_one_that_fails_is_tried_again() {
         let (_, stderr) = ends(3, &["list", &format!("{scheme}://{at}"), "--timeout", "300ms"], "");
         assert!(stderr.contains("it did not answer in time"), "{scheme}: {stderr}");
     }
+    let (_, stderr) = ends(3, &["watch", &format!("http://{at}"), "--timeout", "300ms"], "");
+    assert!(stderr.contains("it did not answer in time"), "{stderr}");
     // A byte now and then is no answer, either.
     let slow = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = slow.local_addr().unwrap();

@@ -219,6 +219,16 @@ fn many_at_once_and_none_missed_with_two_percent_loss() {
 }
 
 #[test]
+fn ten_thousand_as_fast_as_can_be_and_none_missed() {
+    let (_servers, addresses) = simulate("netpanzer", 10_000, &["--delay", "30ms"]);
+    let folder = Folder::new("ten-thousand");
+    let file = folder.write("servers", &addresses.join("\n"));
+    let as_fast = ["--rate", "1000000", "--in-flight", "1000000"];
+    let answered = json(&[&["query", "--from", file.to_str().unwrap()], &as_fast[..]].concat());
+    assert_eq!(answered.len(), 10_000);
+}
+
+#[test]
 fn the_forms_of_a_query_and_where_addresses_come_from() {
     let (_servers, addresses) = simulate("bloodmasters", 4, &[]);
     let file = format!("# four\r\n\r\n{}   # the first\r\n{}\r\n", addresses[0], addresses[1..].join("\r\n"));
@@ -582,6 +592,7 @@ fn mistakes_of_the_tools_users() {
         (&["list", "netpanzer://::1"], 2, "an IPv6 address stands in brackets: [::1]"),
         (&["list", "::1"], 2, "netpanzer://[::1]"),
         (&["list", "netpanzer://127.0.0.1", "--format", "yaml"], 2, "possible values: table, json, jsonl, xml, csv"),
+        (&["watch", "netpanzer://127.0.0.1", "--every", "5"], 2, "write 5s for seconds or 5m for minutes"),
         (&["list", "netpanzer://127.0.0.1", "--sort", "beauty"], 2, "possible values: name, players"),
         (&["query"], 2, "--from"),
         (&["query", "iceball://127.0.0.1"], 2, "Iceball servers cannot be asked"),
