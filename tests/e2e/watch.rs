@@ -130,7 +130,7 @@ fn mistakes_are_told() {
     for (arguments, code, said) in [
         (&["watch"][..], 2, "<URL>"),
         (&["watch", "http://127.0.0.1:1"], 3, "cannot connect"),
-        (&["watch", "http://127.0.0.1:1", "--every", "10ms"], 2, "a second at the least"),
+        (&["watch", "http://127.0.0.1:1", "--every", "10ms"], 2, "1s at the least"),
         (&["watch", "gopher://127.0.0.1"], 2, "gopher"),
     ] {
         let output = command().args(arguments).output().unwrap();
