@@ -25,7 +25,8 @@ const EVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 #[command(after_help = "\
 The files are replaced whole: a reader never sees half of one. They keep their mode and owner, and symbolic links are \
 followed. FIFOs and devices are written into; `-` is stdout. Servers that did not answer are in the files, too: in XML with \
-responding=\"0\" and the reason as fault, in JSON under `failed`.
+responding=\"0\" and the reason as fault, in JSON under `failed`, in \
+CSV with the reason in the last column.
 
 Ends with 0 when a server answered, or none can be asked; with 1 when none answered, or a file cannot be written. With \
 --every a failed round is logged, and the next one comes.
@@ -35,11 +36,14 @@ pub struct Arguments {
     /// The master, as for `rallypoint list`
     url: Place,
     /// Write XML to this file; `-` is stdout
-    #[arg(long, value_name = "FILE", required_unless_present = "json")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["json", "csv"])]
     xml: Option<PathBuf>,
     /// Write JSON to this file; `-` is stdout
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write CSV to this file; `-` is stdout
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
     /// Also upload the files, under their own names, to this folder: ftp://user@host/folder, or ftps:// for FTP over TLS
     #[arg(long, value_name = "URL", value_parser = Target::parse)]
     ftp: Option<Target>,
@@ -80,18 +84,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 impl Arguments {
     fn files(&self) -> impl Iterator<Item = (&Path, Format)> {
-        let files = [(&self.xml, Format::Xml), (&self.json, Format::Json)];
+        let files = [(&self.xml, Format::Xml), (&self.json, Format::Json), (&self.csv, Format::Csv)];
         files.into_iter().filter_map(|(path, format)| Some((path.as_deref()?, format)))
     }
 
     fn check(&self) -> Result<(), String> {
         match self.files().filter(|(path, _)| is_stdout(path)).count() {
             0 => Ok(()),
-            _ if self.ftp.is_some() => {
-                Err("stdout has no name to upload it under: give --xml and --json a file".into())
-            }
+            _ if self.ftp.is_some() => Err("stdout has no name to upload it under: name a file".into()),
             1 => Ok(()),
-            _ => Err("only one of --xml and --json can be `-`".into()),
+            _ => Err("only one of --xml, --json and --csv can be `-`".into()),
         }
     }
 }

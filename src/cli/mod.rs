@@ -61,7 +61,7 @@ enum Command {
     Query(query::Arguments),
     /// Follow a master's list as it changes
     Watch(watch::Arguments),
-    /// Write a master's list, with every server asked, to XML and JSON files
+    /// Write a master's list, with every server asked, to XML, JSON and CSV files
     Export(export::Arguments),
     /// Run pretend game servers, to try launchers and masters with
     Simulate(simulate::Arguments),

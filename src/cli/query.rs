@@ -27,10 +27,11 @@ const WRONG_TOLD: usize = 20;
 Game servers:
   netpanzer://HOST[:3030]    hyperbol://HOST[:20200]    bloodmasters://HOST[:6969]
 
-A server that stays silent is given up within 5 seconds, unless --timeout and --retries say otherwise. The first that
-failed are named on stderr with their reasons, the others are counted. Where this machine itself loses answers, it asks
-again, and more slowly. A line of --from that names no server is reported, and the others are asked. JSON has the failed ones
-under `failed`; in JSON lines, CSV and XML they are among the others, with the reason as `fault`. Ends with 0 when at least one answered, with 1 when none did.
+A server that stays silent is given up within 5 seconds, unless --timeout and --retries say otherwise. The first \
+that failed are named on stderr with their reasons, the others are counted. Where this machine itself loses \
+answers, it asks again, and more slowly. A line of --from that names no server is reported, and the others are \
+asked. JSON has the failed ones under `failed`; in JSON lines, CSV and XML they are among the others, with the \
+reason as `fault`. Ends with 0 when at least one answered, with 1 when none did.
 
 Example: rallypoint query netpanzer://203.0.113.5 bloodmasters://203.0.113.6:6970 --format json")]
 pub struct Arguments {

@@ -153,7 +153,11 @@ impl Chosen {
 impl Shown {
     /// Leaves out, sorts, and writes to stdout.
     pub fn print(&self, mut found: Vec<Found>) -> Result<(), Failure> {
+        let some = !found.is_empty();
         self.chosen.choose(&mut found);
+        if some && found.is_empty() {
+            tell("no servers match the filters");
+        }
         print(&export::write(self.format, &found, &self.look())).map(drop)
     }
 

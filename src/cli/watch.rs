@@ -59,7 +59,8 @@ Example: rallypoint watch netpanzer://master.example --every 10s --not-empty"
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Format {
     Text,
-    /// An object a line: at, event, server
+    /// One object per line: at, event, server
+    #[value(alias = "jsonl")]
     Json,
 }
 

@@ -188,7 +188,7 @@ fn an_export_follows_links_keeps_modes_and_replaces_only_files() {
         let (_, stderr) = ends(2, &[&["export", &master], arguments].concat());
         assert!(stderr.contains(says), "{stderr}");
     };
-    usage(&["--xml", "-", "--json", "-"], "only one of --xml and --json");
+    usage(&["--xml", "-", "--json", "-"], "only one of --xml, --json and --csv");
     usage(&["--xml", "-", "--ftp", "ftp://me@127.0.0.1/"], "no name to upload it under");
 }
 
@@ -266,7 +266,15 @@ fn servers_that_failed_are_in_every_file_with_the_reason() {
     let socket = silent();
     let address = socket.local_addr().unwrap();
     let master = list_of(&[address.to_string()]);
-    let files = ["--xml", xml_file.to_str().unwrap(), "--json", json_file.to_str().unwrap()];
+    let csv_file = folder.path().join("a.csv");
+    let files = [
+        "--xml",
+        xml_file.to_str().unwrap(),
+        "--json",
+        json_file.to_str().unwrap(),
+        "--csv",
+        csv_file.to_str().unwrap(),
+    ];
     let (_, log) = ends(1, &[&["export", &master], &files[..]].concat());
     assert!(log.contains("it did not answer"), "{log}");
     let servers = xml(&fs::read_to_string(&xml_file).unwrap());
@@ -277,6 +285,8 @@ fn servers_that_failed_are_in_every_file_with_the_reason() {
         (&json["failed"][0]["port"], &json["failed"][0]["fault"]),
         (&address.port().into(), &"no answer".into())
     );
+    let csv = fs::read_to_string(&csv_file).unwrap();
+    assert!(csv.lines().nth(1).unwrap().ends_with(",no answer"), "{csv}");
 
     // With one that answers, it is a success; what failed is in CSV and JSON lines, too.
     let (_servers, mut addresses) = simulate("bloodmasters", 1, &[]);
@@ -287,6 +297,8 @@ fn servers_that_failed_are_in_every_file_with_the_reason() {
     let (csv, _) = ends(0, &["list", &master, "--query", "--format", "csv"]);
     let line = csv.lines().find(|line| line.contains(&format!(",{},", address.port()))).unwrap();
     assert!(csv.starts_with("game,address,port,") && line.ends_with(",no answer"), "{csv}");
+    let (table, said) = ends(0, &["list", &master, "--query", "--not-empty"]);
+    assert!(table.is_empty() && said.contains("no servers match the filters"), "{said}");
     let (lines, _) = ends(0, &["list", &master, "--query", "--format", "jsonl"]);
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let faults: Vec<_> = lines.iter().map(|line| line["fault"].as_str()).collect();

@@ -112,7 +112,7 @@ fn an_object_a_line_and_only_what_is_asked_for() {
         game.announce(&announcement(name, port, players));
     }
     until("all", || (server.listed().len() == 3).then_some(()));
-    let arguments = ["--format", "json", "--not-empty", "--sort", "players"];
+    let arguments = ["--format", "jsonl", "--not-empty", "--sort", "players"];
     let (watch, mut lines) = Watch::start(&format!("iceball://{}", server.address("iceball.listen")), &arguments);
     for name in ["many", "few"] {
         let event: serde_json::Value = serde_json::from_str(&next_line(&mut lines)).unwrap();
