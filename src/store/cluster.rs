@@ -5,6 +5,7 @@
 //! is read again, and what it lacks is put. Between visits the node serves alone. Nothing here is on the hot path.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub struct Cluster {
     use_cookies: Box<dyn Fn(Keys, SharedTime) + Send + Sync>,
     ring: Mutex<Keyring>,
     time: Mutex<SharedTime>,
+    /// Whether this node is one of many at the moment; what is shown may be worse.
+    visiting: AtomicBool,
     nodes: Mutex<Nodes>,
     warned_at_ms: Mutex<Vec<(&'static str, u64)>>,
 }
@@ -112,6 +115,7 @@ impl Cluster {
             use_cookies: Box::new(|_, _| {}),
             ring: Mutex::new(ring),
             time: Mutex::default(),
+            visiting: AtomicBool::new(false),
             nodes: Mutex::new(Nodes::new(own)),
             warned_at_ms: Mutex::default(),
         }
@@ -140,7 +144,8 @@ impl Cluster {
                 },
                 () = self.keep() => continue,
             };
-            let was_connected = self.figures().is_some_and(|figures| figures.connected.set(0) == 1);
+            let was_connected = self.visiting.swap(false, Ordering::Relaxed);
+            self.show_connected(false);
             self.ring().disconnected();
             if was_connected || !told_lost {
                 warn!("cluster: no NATS ({lost}); this node serves alone, and goes on trying");
@@ -215,7 +220,7 @@ impl Cluster {
         loop {
             tick.tick().await;
             self.count_nodes();
-            let connected = self.figures().is_some_and(|figures| figures.connected.get() == 1);
+            let connected = self.visiting.load(Ordering::Relaxed);
             let now = self.hub.clock.now();
             let mut ring = self.ring();
             if !connected && ring.go_alone(now.mono_ms, secret) {
@@ -234,10 +239,25 @@ impl Cluster {
 
     /// The store has been read from the start, and its keys are in use: this node is one of many now.
     pub(super) fn connected(&self) {
-        if self.figures().is_some_and(|figures| figures.connected.set(1) == 0) {
+        self.show_connected(true);
+        if !self.visiting.swap(true, Ordering::Relaxed) {
             let servers = self.hub.view().servers.len();
             info!("cluster: connected to NATS as node {}; {servers} servers are known", self.name);
         }
+    }
+
+    /// Why the store does not take what this node puts, for too long to be called connected; None when it does.
+    pub(super) fn set_refused(&self, reason: Option<&str>) {
+        match (self.show_connected(reason.is_none()), reason) {
+            (true, Some(reason)) => warn!("cluster: the other nodes do not hear of this one's servers: {reason}"),
+            (false, None) => info!("cluster: NATS takes again what this node puts"),
+            _ => {}
+        }
+    }
+
+    /// Returns what was shown before.
+    fn show_connected(&self, is_connected: bool) -> bool {
+        self.figures().is_some_and(|figures| figures.connected.set(is_connected.into()) == 1)
     }
 
     /// Takes over the store's keys.

@@ -12,6 +12,11 @@ use crate::registry::view::{Batch, Delta};
 /// Records of the store that are remembered while it is read from the start.
 const HELD_MAX: usize = 8_000_000;
 
+/// Refused records that are remembered.
+const REFUSED_MAX: usize = 1024;
+/// Refused for this long, it is no hiccup.
+const REFUSED_MS_MAX: u64 = 10_000;
+
 #[derive(Default)]
 pub struct Outbox {
     queue: VecDeque<Address>,
@@ -80,6 +85,36 @@ impl Outbox {
     }
 }
 
+/// What the store does not take, and since when. One failure is nothing: it is put again.
+#[derive(Default)]
+pub struct Refused {
+    since_ms: HashMap<Address, u64>,
+    /// Why, the last time.
+    reason: String,
+}
+
+impl Refused {
+    pub fn note(&mut self, address: Address, mono_ms: u64, reason: String) {
+        self.reason = reason;
+        if self.since_ms.len() < REFUSED_MAX {
+            self.since_ms.entry(address).or_insert(mono_ms);
+        }
+    }
+
+    /// It was taken at last, or there is nothing left to put.
+    pub fn forget(&mut self, address: Address) {
+        if !self.since_ms.is_empty() {
+            self.since_ms.remove(&address);
+        }
+    }
+
+    /// Why something has been refused for so long that the other nodes lack it.
+    pub fn lasting(&self, mono_ms: u64) -> Option<&str> {
+        let is_lasting = |since_ms: &u64| mono_ms.saturating_sub(*since_ms) >= REFUSED_MS_MAX;
+        self.since_ms.values().any(is_lasting).then_some(&self.reason)
+    }
+}
+
 /// Whether what is known here has to be put: it is news of this node, or there is nobody else to put it.
 pub fn worth_putting(known: &Known, whoever_knows: bool) -> bool {
     whoever_knows || !known.foreign()
@@ -137,6 +172,26 @@ mod tests {
         assert_eq!(ports(outbox.take(1)), [1]);
         assert_eq!(ports(outbox.take(10)), [3]);
         assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn what_is_refused_for_long_is_told_from_what_is_put_again() {
+        let mut refused = Refused::default();
+        let [one, other] = [1, 2].map(|port| server(port, false).address);
+        refused.note(one, 5_000, "no".into());
+        refused.note(one, 9_000, "still no".into());
+        assert_eq!(
+            (refused.lasting(14_999), refused.lasting(15_000)),
+            (None, Some("still no")),
+            "since the first time"
+        );
+        refused.note(other, 9_000, "nor this".into());
+        refused.forget(one);
+        assert_eq!((refused.lasting(18_999), refused.lasting(19_000)), (None, Some("nor this")));
+        refused.forget(other);
+        assert_eq!(refused.lasting(100_000), None);
+        (1..=2_000).for_each(|port| refused.note(server(port, false).address, 0, String::new()));
+        assert_eq!(refused.since_ms.len(), REFUSED_MAX);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use super::buckets::{Lost, Wanted};
 use super::clock::{self, Offset};
 use super::cluster::{Cluster, secret};
 use super::keyring;
-use super::outbox::{Held, Outbox, worth_putting};
+use super::outbox::{Held, Outbox, Refused, worth_putting};
 use super::record::{self, Games, RecordError, VALUE_BYTES_MAX};
 use super::share::NODE_GONE_MS;
 use crate::model::{Address, Change, Now, Told};
@@ -82,6 +82,7 @@ pub struct Session<'a> {
     keys: Store,
     batches: tokio::sync::Mutex<broadcast::Receiver<std::sync::Arc<Batch>>>,
     outbox: Mutex<Outbox>,
+    refused: Mutex<Refused>,
     to_put: Notify,
     /// What the store held; only until all of it has been read.
     held: Mutex<Option<Held>>,
@@ -96,6 +97,13 @@ pub struct Session<'a> {
 impl<'a> Session<'a> {
     /// Finds or makes the buckets, and measures the clock.
     pub async fn open(cluster: &'a Cluster, client: Client) -> Result<Session<'a>, Lost> {
+        let payload_bytes_max = client.server_info().max_payload;
+        if payload_bytes_max < VALUE_BYTES_MAX {
+            let words = format!(
+                "NATS takes no more than {payload_bytes_max} bytes: its max_payload has to be {VALUE_BYTES_MAX} at least"
+            );
+            return Err(Lost(words));
+        }
         let context = ContextBuilder::new()
             .timeout(ANSWER)
             .ack_timeout(ANSWER)
@@ -127,6 +135,7 @@ impl<'a> Session<'a> {
             cluster,
             batches: tokio::sync::Mutex::new(cluster.hub.subscribe()),
             outbox: Mutex::default(),
+            refused: Mutex::default(),
             to_put: Notify::new(),
             held: Mutex::new(Some(Held::default())),
             caught_up: watch::Sender::new(false),
@@ -319,7 +328,10 @@ impl<'a> Session<'a> {
                     }
                 }
                 () = self.to_put.notified() => {}
-                _ = refill.tick() => self.outbox().refill(REFILL_MOST),
+                _ = refill.tick() => {
+                    self.outbox().refill(REFILL_MOST);
+                    self.cluster.set_refused(self.refused().lasting(self.now().mono_ms));
+                }
             }
             while Instant::now() >= hold_until && acks.len() < IN_FLIGHT_MAX && !self.outbox().is_empty() {
                 self.put_some(&mut acks).await;
@@ -342,7 +354,10 @@ impl<'a> Session<'a> {
         let now = self.now();
         let known = self.cluster.hub.known(waiting.iter().map(|(address, _)| *address), now);
         for ((address, whoever_knows), known) in waiting.into_iter().zip(known) {
-            let Some(known) = known.filter(|known| worth_putting(known, whoever_knows)) else { continue };
+            let Some(known) = known.filter(|known| worth_putting(known, whoever_knows)) else {
+                self.refused().forget(address);
+                continue;
+            };
             let value = record::encode(&self.cluster.name, now.unix_ms, &known, self.offset(now));
             let sent = self.send(&record::key(address), value).await;
             acks.push(Box::pin(async move {
@@ -369,9 +384,14 @@ impl<'a> Session<'a> {
             let counter = if result.is_ok() { &figures.puts } else { &figures.put_failures };
             counter.inc();
         }
-        let Err(error) = result else { return true };
-        debug!(%address, %error, "cluster: not put");
+        let Err(error) = result else {
+            self.refused().forget(address);
+            return true;
+        };
+        let error = Lost::because("not put", &error);
+        debug!(%address, "cluster: {error}");
         self.outbox().push(address, whoever_knows);
+        self.refused().note(address, self.now().mono_ms, error.0);
         false
     }
 
@@ -490,6 +510,10 @@ impl<'a> Session<'a> {
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Refused> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Held>> {

@@ -11,6 +11,7 @@ mod bloodmasters;
 mod browser;
 mod chromium;
 mod cluster;
+mod cluster_buckets;
 mod cluster_time;
 mod commands;
 mod fetch;
