@@ -48,6 +48,8 @@ impl Door {
 pub enum What {
     CookieSent,
     CookieReturned,
+    /// A good cookie that is older than the last one, or says the same: nothing changed.
+    CookieRepeated,
     /// Answered, unless `withheld`: a living server of that address was proven, and the sender could be somebody else.
     BadVersion {
         heartbeat_version: u16,
@@ -74,7 +76,7 @@ pub enum What {
 }
 
 /// Names of all that can happen, in the order of [`What::number`].
-pub const LABELS: [&str; 31] = [
+pub const LABELS: [&str; 32] = [
     "cookie_sent",
     "cookie_returned",
     "bad_version",
@@ -105,6 +107,7 @@ pub const LABELS: [&str; 31] = [
     "disputed",
     "bad_version_unanswered",
     "bad_format_unanswered",
+    "cookie_repeated",
     "other",
 ];
 
@@ -141,13 +144,16 @@ impl What {
             What::Disputed => 27,
             What::BadVersion { withheld: true, .. } => 28,
             What::BadFormat { withheld: true, .. } => 29,
+            What::CookieRepeated => 30,
         }
     }
 
     /// As it should be, or nothing to worry about: it pushes out nothing that is.
     fn is_good(&self) -> bool {
-        matches!(self, What::CookieSent | What::CookieReturned | What::Heartbeat | What::Answered { .. })
-            || self.is_withheld()
+        matches!(
+            self,
+            What::CookieSent | What::CookieReturned | What::CookieRepeated | What::Heartbeat | What::Answered { .. }
+        ) || self.is_withheld()
     }
 
     /// Whether a complaint was earned and not sent.
@@ -159,9 +165,8 @@ impl What {
     /// our query. Otherwise it could be anybody's. None where nobody sent anything.
     pub fn is_senders_own(&self) -> Option<bool> {
         match self {
-            What::CookieReturned | What::Refused(_) | What::Heartbeat | What::Quit | What::Answered { .. } => {
-                Some(true)
-            }
+            What::CookieReturned | What::CookieRepeated | What::Refused(_) => Some(true),
+            What::Heartbeat | What::Quit | What::Answered { .. } => Some(true),
             What::CookieSent | What::BadVersion { .. } | What::BadFormat { .. } => Some(false),
             What::Dropped(_) | What::Banned | What::BadAnswer(_) | What::Disputed => Some(false),
             What::Silent => None,

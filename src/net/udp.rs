@@ -102,7 +102,8 @@ impl Worker {
                 if let (Change::Announce(announce), Some(from)) = (change, senders.next()) {
                     let what = match outcome {
                         Outcome::Refused(refusal) => What::Refused(refusal),
-                        Outcome::Added | Outcome::Changed | Outcome::Refreshed | Outcome::Stale => What::CookieReturned,
+                        Outcome::Added | Outcome::Changed | Outcome::Refreshed => What::CookieReturned,
+                        Outcome::Stale => What::CookieRepeated,
                     };
                     note(from, announce.address.port(), what);
                 }

@@ -364,28 +364,31 @@ impl Registry {
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         let same_strength = server.verified_by.strength() == announce.proof.strength();
         let is_comparable = slot.listed && same_strength && !is_from_the_future(slot.proven_at_ms, now);
-        if is_comparable && announce.proven_at_ms <= slot.proven_at_ms {
-            return Outcome::Stale;
-        }
-        slot.end_ms = end_ms;
-        slot.restored_end_s = 0;
-        slot.proven_at_ms = announce.proven_at_ms;
-        slot.misses = 0;
-        let sooner = self.ends.tick_for(end_ms) < slot.end_tick;
-        let newly_asked = asked && !slot.asked;
-        slot.asked = asked;
-
         let same_game = server.game == announce.game;
         let unchanged = same_game
             && slot.listed
             && server.verified_by == announce.proof
             && server.keys == announce.keys
             && server.says(&announce.facts);
+        let is_tie = is_comparable && announce.proven_at_ms == slot.proven_at_ms;
+        if is_comparable && announce.proven_at_ms < slot.proven_at_ms || is_tie && unchanged {
+            return Outcome::Stale;
+        }
+        // Of two that were begun in the same millisecond and say different things, the later one to arrive counts. The
+        // stamp orders them for other nodes, and makes a replay of either the older one.
+        let proven_at_ms = announce.proven_at_ms + u64::from(is_tie);
+        slot.end_ms = end_ms;
+        slot.restored_end_s = 0;
+        slot.proven_at_ms = proven_at_ms;
+        slot.misses = 0;
+        let sooner = self.ends.tick_for(end_ms) < slot.end_tick;
+        let newly_asked = asked && !slot.asked;
+        slot.asked = asked;
         if !slot.listed || !same_strength {
             self.removals.forget(announce.address, announce.proof);
         }
         slot.listed = true;
-        let published_age_ms = announce.proven_at_ms.abs_diff(server.proven_at_ms);
+        let published_age_ms = proven_at_ms.abs_diff(server.proven_at_ms);
         let is_same_life = is_same_life(server, announce.life_ms);
         if !unchanged || !is_same_life || published_age_ms >= announce.life_ms / REPUBLISH_PART {
             let said = if unchanged { Server::clone(server) } else { server.with_facts(&announce.facts) };
@@ -394,10 +397,10 @@ impl Registry {
                 verified_by: announce.proof,
                 foreign: false,
                 node,
-                proven_at_ms: announce.proven_at_ms,
+                proven_at_ms,
                 rtt_us: announce.rtt_us.map(round_trip),
-                first_seen_ms: if same_game { said.first_seen_ms } else { announce.proven_at_ms },
-                last_seen_ms: announce.proven_at_ms,
+                first_seen_ms: if same_game { said.first_seen_ms } else { proven_at_ms },
+                last_seen_ms: proven_at_ms,
                 life_ms: whole_life(announce.life_ms),
                 keys: announce.keys.clone(),
                 ..said

@@ -90,6 +90,23 @@ fn an_older_word_never_overwrites_a_newer_one() {
 }
 
 #[test]
+fn of_two_that_were_begun_in_the_same_millisecond_the_second_counts_once() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    let players = |registry: &Registry| registry.listed(server).unwrap().players_current;
+    assert_eq!(registry.apply(&announce(server, 1_000, 3), at(1_010)), Outcome::Added);
+    assert_eq!(registry.apply(&announce(server, 1_000, 3), at(1_011)), Outcome::Stale, "the very same");
+    assert_eq!(registry.apply(&announce(server, 1_000, 4), at(1_012)), Outcome::Changed);
+    assert_eq!((players(&registry), registry.listed(server).unwrap().proven_at_ms), (Some(4), T + 1_001));
+    for replayed in [3, 4] {
+        assert_eq!(registry.apply(&announce(server, 1_000, replayed), at(1_013)), Outcome::Stale);
+    }
+    assert_eq!(players(&registry), Some(4));
+    while registry.expire(at(LIFE_MS + 1_000 + wheel::TICK_MS), 100) {}
+    assert!(registry.is_empty(), "and no life is longer for it");
+}
+
+#[test]
 fn a_clock_that_was_set_back_locks_nobody_out() {
     let mut registry = Registry::new(SETTINGS, at(3_600_000));
     let server = address(1, 1);
@@ -493,6 +510,7 @@ struct Known {
     game: &'static str,
     players: u16,
     proven_ms: u64,
+    ends_ms: u64,
     /// When this game was first seen there.
     first_ms: u64,
 }
@@ -537,7 +555,7 @@ proptest! {
                     // To a whole tick, so that the model need not know of ticks.
                     ms += wait.next_multiple_of(wheel::TICK_MS);
                     while registry.expire(at(ms), 3) {}
-                    model.retain(|_, known| known.proven_ms + LIFE_MS > ms);
+                    model.retain(|_, known| known.ends_ms > ms);
                 }
                 Step::Announce { ip, port, age_ms, players, other_game } => {
                     let age_ms = age_ms.next_multiple_of(wheel::TICK_MS);
@@ -549,7 +567,10 @@ proptest! {
                     let largest = model.keys().map(|known| size(*known)).max().unwrap_or(0);
                     let is_full = model.len() >= SETTINGS.servers_max;
                     let expected = match model.get(&place) {
-                        Some(known) if proven_ms <= known.proven_ms => Outcome::Stale,
+                        Some(known) if proven_ms < known.proven_ms => Outcome::Stale,
+                        Some(known) if proven_ms == known.proven_ms && (known.game, known.players) == (game, players) => {
+                            Outcome::Stale
+                        }
                         Some(known) if (known.game, known.players) == (game, players) => Outcome::Refreshed,
                         Some(_) => Outcome::Changed,
                         None if on_ip >= SETTINGS.servers_per_ip_max as usize => Outcome::Refused(Refusal::FullForIp),
@@ -561,9 +582,12 @@ proptest! {
                         if outcome == Outcome::Added && is_full {
                             make_room(&registry, &mut model, place)?;
                         }
+                        // Of two in the same millisecond, the second is the newer one.
+                        let is_tie = model.get(&place).is_some_and(|known| known.proven_ms == proven_ms);
+                        let (ends_ms, proven_ms) = (proven_ms + LIFE_MS, proven_ms + u64::from(is_tie));
                         let known = model.get(&place).filter(|known| known.game == game);
                         let first_ms = known.map_or(proven_ms, |known| known.first_ms);
-                        model.insert(place, Known { game, players, proven_ms, first_ms });
+                        model.insert(place, Known { game, players, proven_ms, ends_ms, first_ms });
                     }
                 }
                 Step::Publish => {

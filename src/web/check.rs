@@ -190,7 +190,7 @@ fn unknown(site: &Site, game: &str, address: Address, notes: &[Note]) -> (String
             "A cookie came back from another address or port than it was sent to, or too late. NAT does that.".into(),
         ),
         What::Quit => Some("It said that it stopped. Start it again.".into()),
-        What::CookieReturned | What::Heartbeat | What::Answered { .. } => {
+        What::CookieReturned | What::CookieRepeated | What::Heartbeat | What::Answered { .. } => {
             Some("It was here, and its life has ended since: see that it still announces itself.".into())
         }
         What::Dropped(_) => None,
@@ -226,6 +226,7 @@ fn words(site: &Site, note: &Note) -> String {
     match &note.what {
         What::CookieSent => "An announcement came, and a cookie was sent to see who it is from.".into(),
         What::CookieReturned => "It brought the cookie back: its address is proven.".into(),
+        What::CookieRepeated => "It brought back a cookie that says nothing newer than is known: ignored.".into(),
         What::BadVersion { heartbeat_version, version, withheld } => {
             let iceball = &site.pages.load().iceball;
             format!(

@@ -171,6 +171,23 @@ fn no_complaint_goes_to_an_address_with_a_living_proof() {
 }
 
 #[test]
+fn the_doctor_tells_a_handshake_that_was_taken_from_one_that_was_not() {
+    let server = Server::start(&[]);
+    let game = Game::new(server.address("iceball.listen"));
+    let cookie = game.cookie(&announcement(b"once", 20737, 0));
+    game.handshake(&cookie);
+    until("the proof", || (server.listed().len() == 1).then_some(()));
+    game.handshake(&cookie);
+    let times = |what: &str| {
+        let check = server.json("/api/v1/check?game=iceball&address=127.0.0.1:20737");
+        let notes = check["seen"].as_array().unwrap().clone();
+        notes.into_iter().find(|note| note["what"] == what).map(|note| note["times"].clone())
+    };
+    assert_eq!(until("the second", || times("cookie_repeated")), 1);
+    assert_eq!(times("cookie_returned").unwrap(), 1);
+}
+
+#[test]
 fn one_address_gets_its_share_and_no_more() {
     let server = Server::start(&["guard.max_servers_per_ip=3"]);
     let game = Game::new(server.address("iceball.listen"));
