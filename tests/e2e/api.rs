@@ -402,7 +402,8 @@ fn the_doctors_command() {
     assert_eq!((code, &serde_json::from_str::<Value>(&json).unwrap()["listed"]), (0, &json!(true)));
     for (arguments, code, says) in [
         (&["iceball"][..], 2, "required"),
-        (&[&master, "iceball", "nonsense"], 2, "not an address"),
+        (&[&master, "iceball", "127.0.0.1:99999"], 2, "is not a port"),
+        (&[&master, "iceball", "no-such-host.invalid"], 3, "cannot find no-such-host.invalid"),
         (&["netpanzer://x", "iceball", "127.0.0.1:1"], 2, "only a Rallypoint"),
         (&["http://127.0.0.1:1", "iceball", "127.0.0.1:1"], 3, "127.0.0.1:1"),
     ] {
