@@ -1,8 +1,10 @@
 //! The rooms put together: binds every port, starts every thread and task, reloads and stops them.
 
+mod services;
+
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,18 +22,20 @@ use crate::cookie::Keys;
 use crate::hub::Hub;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
-use crate::model::{Change, SharedTime};
+use crate::model::Change;
 use crate::net::door::Door;
 use crate::net::guard::Guard;
 use crate::net::listen::{self, ListenError};
-use crate::net::neighbours::{self, Network};
+use crate::net::neighbours;
 use crate::net::session::{self, Desk, SharedStreamRules};
-use crate::net::udp::{self, SharedRules};
+use crate::net::udp;
 use crate::net::{prober, tcp};
-use crate::protocols::{StreamRules, card, hyperbol, iceball, netpanzer};
+use crate::protocols::Card;
+use crate::protocols::section::Spoken;
 use crate::store::Store;
 use crate::store::cluster::Cluster;
 use crate::web::{self, Home, HttpLimits, Pages, Site};
+use services::Services;
 
 /// A cookie key seals for this long, and opens for as long before and after; longer than any cookie is good for.
 const KEY_EVERY: Duration = Duration::from_secs(60);
@@ -52,10 +56,8 @@ pub struct App {
     metrics: Arc<Metrics>,
     site: Arc<Site>,
     keys_made: Instant,
-    iceball: Arc<IceballRules>,
-    netpanzer: SharedStreamRules,
+    services: Arc<Services>,
     asking: watch::Sender<prober::Asking>,
-    network: watch::Sender<Network>,
     threads: Vec<JoinHandle<()>>,
     tasks: JoinSet<()>,
     stop_threads: Arc<AtomicBool>,
@@ -83,12 +85,11 @@ impl App {
         let door = Arc::new(Door::new(hub.clone(), prober, ledger));
         let guard = Arc::new(guard);
         let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
-        let iceball = Arc::new(IceballRules::new(&config, keys));
+        let services = Arc::new(Services::new(&config, keys, &bound));
         let cluster = match is_many {
-            true => Some(cluster(&config, &hub, &guard, &metrics, keys)?.with_cookies(iceball.clone().followed())),
+            true => Some(cluster(&config, &hub, &guard, &metrics, keys)?.with_cookies(services.clone().followed())),
             false => None,
         };
-        let network = network(&config, bound.netpanzer_addresses());
         let mut app = App {
             site: Site::new(
                 door.clone(),
@@ -102,11 +103,9 @@ impl App {
             metrics,
             hub,
             guard,
-            iceball,
-            netpanzer: Arc::new(ArcSwap::from_pointee(netpanzer_rules(&config, &network))),
+            services,
             keys_made: Instant::now(),
             asking: watch::Sender::new(asking(&config)),
-            network: watch::Sender::new(network),
             threads: Vec::new(),
             tasks: JoinSet::new(),
             stop_threads: Arc::default(),
@@ -116,7 +115,7 @@ impl App {
             started_with: config.clone(),
             config,
         };
-        app.warn_of_odd_settings();
+        app.config.warnings().iter().for_each(|text| warn!("{text}"));
         app.apply_words();
         app.restore()?;
         app.threads.push(app.hub.start().context("cannot start a thread")?);
@@ -131,7 +130,9 @@ impl App {
         app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
         app.tasks.spawn(app.door.clone().ask_again(stop.clone()));
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
-        app.tasks.spawn(neighbours::run(app.hub.clone(), app.network.subscribe(), stop));
+        for network in app.services.all.iter().filter_map(|service| service.network.as_ref()) {
+            app.tasks.spawn(neighbours::run(app.hub.clone(), network.subscribe(), stop.clone()));
+        }
         app.serve(bound)?;
         Ok(app)
     }
@@ -145,30 +146,32 @@ impl App {
         store.start(&self.hub).context("cannot start a thread")
     }
 
-    fn serve(&mut self, bound: Bound) -> anyhow::Result<()> {
-        for socket in bound.udp {
-            let worker = udp::Worker {
-                game: iceball::NAME,
-                rules: self.iceball.shared.clone(),
-                guard: self.guard.clone(),
-                hub: self.hub.clone(),
-                ledger: self.door.ledger.clone(),
-                stop: self.stop_threads.clone(),
-            };
-            self.threads.push(worker.start(socket).context("cannot start a thread")?);
-        }
-        for (key, listener) in bound.http {
-            let listener = listening(key, listener)?;
-            self.serve_http(listener, home(key));
-        }
-        for (key, listener) in bound.netpanzer {
-            let listener = listening(key, listener)?;
-            self.serve_stream(listener, self.desk(netpanzer::NAME, self.netpanzer.clone()));
-        }
-        let hyperbol: SharedStreamRules = Arc::new(ArcSwap::from_pointee(Box::new(hyperbol::serve::Rules::new())));
-        for (key, listener) in bound.hyperbol {
-            let listener = listening(key, listener)?;
-            self.serve_stream(listener, self.desk(hyperbol::NAME, hyperbol.clone()));
+    fn serve(&mut self, bound: Vec<Bound>) -> anyhow::Result<()> {
+        let services = self.services.clone();
+        for Bound { key, card, tcp, udp, spoken } in bound {
+            let service = card.and_then(|card| services.of(card));
+            if let Some((service, rules)) = service.and_then(|service| Some((service, service.datagrams.as_ref()?))) {
+                for socket in udp {
+                    let worker = udp::Worker {
+                        game: service.card.name,
+                        rules: rules.clone(),
+                        guard: self.guard.clone(),
+                        hub: self.hub.clone(),
+                        ledger: self.door.ledger.clone(),
+                        stop: self.stop_threads.clone(),
+                    };
+                    self.threads.push(worker.start(socket).context("cannot start a thread")?);
+                }
+            }
+            let listener = listening(&key, tcp)?;
+            let streams = service.and_then(|service| Some((service.card, service.streams.clone()?)));
+            match (spoken, streams) {
+                (Spoken::Stream, Some((card, rules))) => self.serve_stream(listener, self.desk(card.name, rules)),
+                (Spoken::Stream, None) => {}
+                (Spoken::Http | Spoken::DatagramsAndHttp, _) => {
+                    self.serve_http(listener, Home(card.map(|card| card.name)));
+                }
+            }
         }
         Ok(())
     }
@@ -193,7 +196,7 @@ impl App {
             }
             match random() {
                 Ok(secret) => {
-                    self.iceball.set(|rules| rules.keys = rules.keys.rotated(secret));
+                    self.services.set_cookies(|cookies| cookies.keys = cookies.keys.rotated(secret));
                     self.keys_made = Instant::now();
                 }
                 Err(error) => warn!("{error:#}; the cookie keys stay as they are"),
@@ -206,7 +209,7 @@ impl App {
         let pages = Pages::load(&new)?;
         let fixed = self.started_with.needs_restart(&new);
         if self.started_with.is_one_of_many() {
-            new.iceball.settings.life_ms = self.started_with.iceball.settings.life_ms;
+            new.keep_lives(&self.started_with);
         }
         if !fixed.is_empty() {
             warn!("changed, but in effect only after a restart: {}", fixed.join(", "));
@@ -220,12 +223,9 @@ impl App {
         self.hub.set_settings(self.config.registry());
         self.hub.set_exempt(guard.exempt());
         self.site.set_pages(pages);
-        self.iceball.set(|rules| rules.settings = self.config.iceball.settings);
-        let network = network(&self.config, self.network.borrow().listening.clone());
-        self.netpanzer.store(Arc::new(netpanzer_rules(&self.config, &network)));
+        self.services.set(&self.config);
         self.asking.send_replace(asking(&self.config));
-        self.network.send_if_modified(|current| std::mem::replace(current, network.clone()) != network);
-        self.warn_of_odd_settings();
+        self.config.warnings().iter().for_each(|text| warn!("{text}"));
         self.apply_words();
         if let Some(store) = &self.store {
             store.set_history(self.config.history);
@@ -255,14 +255,6 @@ impl App {
         self.hub.apply_one(&Change::Words(self.config.words()), self.hub.clock.now());
     }
 
-    /// What is allowed, but hardly meant.
-    fn warn_of_odd_settings(&self) {
-        let netpanzer = &self.config.netpanzer;
-        if netpanzer.settings.password.is_empty() && !netpanzer.neighbours.is_empty() {
-            warn!("netpanzer.neighbours are not contacted: without netpanzer.password there is no network");
-        }
-    }
-
     fn serve_http(&mut self, listener: TcpListener, home: Home) {
         let router = web::router(self.site.clone(), home);
         let limits = self.limits.clone();
@@ -287,60 +279,37 @@ impl App {
     }
 }
 
-/// Iceball's rules. What is set is in use when `set` returns: each batch of datagrams begins with a look at them.
-struct IceballRules {
-    now: Mutex<iceball::serve::Rules>,
-    shared: SharedRules,
-}
-
-impl IceballRules {
-    fn new(config: &Config, keys: Keys) -> IceballRules {
-        let rules = iceball::serve::Rules { settings: config.iceball.settings, keys, time: SharedTime::default() };
-        IceballRules { now: Mutex::new(rules), shared: Arc::new(ArcSwap::from_pointee(Box::new(rules))) }
-    }
-
-    fn set(&self, change: impl FnOnce(&mut iceball::serve::Rules)) {
-        let mut rules = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut rules);
-        self.shared.store(Arc::new(Box::new(*rules)));
-    }
-
-    /// What the nodes of a cluster tell each other for cookies.
-    fn followed(self: Arc<IceballRules>) -> impl Fn(Keys, SharedTime) + Send + Sync {
-        move |keys, time| self.set(|rules| (rules.keys, rules.time) = (keys, time))
-    }
-}
-
-/// Every port, bound.
+/// A bound port.
 struct Bound {
+    /// The key that asked for it.
+    key: String,
+    /// None for the page's own.
+    card: Option<&'static Card>,
+    tcp: std::net::TcpListener,
     udp: Vec<std::net::UdpSocket>,
-    http: Vec<(&'static str, std::net::TcpListener)>,
-    netpanzer: Vec<(&'static str, std::net::TcpListener)>,
-    hyperbol: Vec<(&'static str, std::net::TcpListener)>,
+    spoken: Spoken,
 }
 
-impl Bound {
-    /// Where other masters reach this one.
-    fn netpanzer_addresses(&self) -> Vec<SocketAddr> {
-        self.netpanzer.iter().filter_map(|(_, listener)| listener.local_addr().ok()).collect()
-    }
-}
-
-fn bind(config: &Config) -> Result<Bound, ListenError> {
+fn bind(config: &Config) -> Result<Vec<Bound>, ListenError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut bound = Bound { udp: Vec::new(), http: Vec::new(), netpanzer: Vec::new(), hyperbol: Vec::new() };
-    for &address in &config.iceball.listen {
-        let (listener, sockets) = listen::tcp_and_udp(address, cores, "iceball.listen")?;
-        bound.http.push(("iceball.listen", listener));
-        bound.udp.extend(sockets);
-    }
-    let bind_all = |key: &'static str, addresses: &[SocketAddr]| -> Result<Vec<_>, ListenError> {
-        addresses.iter().map(|&address| Ok((key, listen::tcp(address, key)?))).collect()
+    let mut bound = Vec::new();
+    let mut bind_all = |key: String, card, addresses: &[SocketAddr], spoken| -> Result<(), ListenError> {
+        for &address in addresses {
+            let (tcp, udp) = match spoken {
+                Spoken::DatagramsAndHttp => listen::tcp_and_udp(address, cores, &key)?,
+                Spoken::Http | Spoken::Stream => (listen::tcp(address, &key)?, Vec::new()),
+            };
+            bound.push(Bound { key: key.clone(), card, tcp, udp, spoken });
+        }
+        Ok(())
     };
-    bound.http.extend(bind_all("iceball.client_listen", &config.iceball.client_listen)?);
-    bound.http.extend(bind_all("web.listen", &config.web.listen)?);
-    bound.netpanzer = bind_all("netpanzer.listen", &config.netpanzer.listen)?;
-    bound.hyperbol = bind_all("hyperbol.listen", &config.hyperbol.listen)?;
+    for (card, section) in config.sections() {
+        for listener in section.listeners() {
+            let key = format!("{}.{}", card.name, listener.key);
+            bind_all(key, Some(card), listener.addresses, listener.spoken)?;
+        }
+    }
+    bind_all("web.listen".into(), None, &config.web.listen, Spoken::Http)?;
     Ok(bound)
 }
 
@@ -357,33 +326,15 @@ fn connections_max(config: &Config) -> usize {
     wanted.min(possible)
 }
 
-/// The game whose section of the configuration a listener is in.
-fn home(key: &str) -> Home {
-    Home(key.split('.').next().and_then(card).map(|card| card.name))
-}
-
 fn listening(key: &str, listener: std::net::TcpListener) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::from_std(listener)?;
     info!("{key}: listening on {}", listener.local_addr()?);
     Ok(listener)
 }
 
-fn netpanzer_rules(config: &Config, network: &Network) -> Box<dyn StreamRules> {
-    Box::new(netpanzer::serve::Rules::new(config.netpanzer.settings.clone(), network.own()))
-}
-
 fn asking(config: &Config) -> prober::Asking {
     let settings = prober::settings(config.probe.per_second_max, config.guard.servers_per_ip_max, config.probe.every);
     prober::Asking { settings, exempt: Arc::new(config.guard.exempt()) }
-}
-
-fn network(config: &Config, listening: Vec<SocketAddr>) -> Network {
-    Network {
-        neighbours: config.netpanzer.neighbours.clone(),
-        password: config.netpanzer.settings.password.clone(),
-        listening,
-        public: config.netpanzer.settings.public,
-    }
 }
 
 fn cluster(

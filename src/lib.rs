@@ -24,6 +24,7 @@ pub mod net;
 pub mod prefix;
 pub mod protocols;
 pub mod registry;
+pub mod settings;
 pub mod store;
 pub mod text;
 pub mod web;

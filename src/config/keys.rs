@@ -1,27 +1,16 @@
-//! The table of keys: what each is called, means, defaults to, and how it is set.
+//! The keys that belong to no protocol, by their whole path.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::value::{Item, Problem};
-use super::{Config, hyperbol_word, iceball_word};
-use crate::protocols::netpanzer::wire::check_value;
+use super::Config;
+use crate::settings::{Item, Key, Problem};
 
-pub struct Key {
-    pub path: &'static str,
-    pub doc: &'static str,
-    /// The default, as TOML.
-    pub default: &'static str,
-    /// For lists of tables: what the default file shows instead of the empty list, commented out.
-    pub example: &'static str,
-    pub set: fn(&mut Config, &Item<'_>) -> Result<(), Problem>,
-}
-
-pub const KEYS: &[Key] = &[
+pub const KEYS: &[Key<Config>] = &[
     Key {
-        path: "log",
+        name: "log",
         doc: "How much to tell on stderr: \"error\", \"warn\", \"info\" (start and stop), \"debug\" (every refusal).",
         default: "\"info\"",
         example: "",
@@ -31,7 +20,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "data_dir",
+        name: "data_dir",
         doc: "The folder for what survives a restart: the list and its history, in one file. Made when it is missing.\n\
               Empty: nothing is kept.",
         default: "\"rallypoint-data\"",
@@ -42,7 +31,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "web.listen",
+        name: "web.listen",
         doc: "Where the page and the API are served. An empty list turns the listener off; \"[::]:8080\" is IPv6 only, so\n\
               name both for both.",
         default: "[\"0.0.0.0:8080\"]",
@@ -53,7 +42,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "web.title",
+        name: "web.title",
         doc: "The page's title.",
         default: "\"Rallypoint\"",
         example: "",
@@ -63,7 +52,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "web.template",
+        name: "web.template",
         doc: "A file with a page template of your own (Jinja); empty: the built-in one.\n\
               `rallypoint config --template` prints the built-in one to start from.",
         default: "\"\"",
@@ -74,7 +63,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "web.stylesheet",
+        name: "web.stylesheet",
         doc: "A file to serve as /style.css instead of the built-in one; `rallypoint config --stylesheet` prints that.",
         default: "\"\"",
         example: "",
@@ -84,7 +73,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "web.token",
+        name: "web.token",
         doc: "Whoever sends it (`Authorization: Bearer …`) may announce other addresses than their own through the API;\n\
               empty: nobody may.",
         default: "\"\"",
@@ -95,163 +84,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "iceball.listen",
-        doc: "UDP for game servers and HTTP for game clients, on the same port number.",
-        default: "[\"0.0.0.0:27790\"]",
-        example: "",
-        set: |config, item| {
-            config.iceball.listen = item.listen()?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "iceball.client_listen",
-        doc: "The same HTTP on the port that the protocol's document names for clients.",
-        default: "[\"0.0.0.0:27795\"]",
-        example: "",
-        set: |config, item| {
-            config.iceball.client_listen = item.listen()?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "iceball.heartbeat_version",
-        doc: "The version of the heartbeat protocol that is expected of game servers.",
-        default: "2",
-        example: "",
-        set: |config, item| {
-            config.iceball.settings.heartbeat_version = item.integer(0, 65_535)? as u16;
-            Ok(())
-        },
-    },
-    Key {
-        path: "iceball.version",
-        doc: "The version of the game that is expected of game servers. Its build (-35) is not compared.",
-        default: "\"0.2.1-35\"",
-        example: "",
-        set: |config, item| {
-            config.iceball.settings.version = item.parsed("a version like \"0.2.1\" or \"0.2.1-35\"")?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "iceball.life",
-        doc: "How long a server stays listed after its last handshake.",
-        default: "\"120s\"",
-        example: "",
-        set: |config, item| {
-            let life = item.duration(Duration::from_secs(1), Duration::from_secs(86_400))?;
-            config.iceball.settings.life_ms = life.as_millis() as u64;
-            Ok(())
-        },
-    },
-    Key {
-        path: "iceball.servers",
-        doc: "Your word on a server: official, and its priority in the list (higher comes first).",
-        default: "[]",
-        example: "[[iceball.servers]]\naddress = \"203.0.113.5:20737\"\nofficial = true\npriority = 10",
-        set: |config, item| {
-            config.iceball.servers =
-                item.list("a list of tables: write [[iceball.servers]]", |table| iceball_word(&table))?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "netpanzer.listen",
-        doc: "TCP for game servers, game clients and other masters.",
-        default: "[\"0.0.0.0:28900\"]",
-        example: "",
-        set: |config, item| {
-            config.netpanzer.listen = item.listen()?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "netpanzer.verify",
-        doc: "\"query\": a server of a game that can be queried is listed when it answers. \"off\": a heartbeat is listed\n\
-              at once, and nobody is ever asked.",
-        default: "\"query\"",
-        example: "",
-        set: |config, item| {
-            config.netpanzer.settings.verify = item.one_of(&[("query", true), ("off", false)])?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "netpanzer.password",
-        doc: "The password that all masters of a network share; empty: this master is in no network. It cannot be the word\n\
-              final, nor contain a backslash or a control character.",
-        default: "\"\"",
-        example: "",
-        set: |config, item| {
-            config.netpanzer.settings.password = network_password(item.text()?).map_err(|reason| (None, reason))?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "netpanzer.neighbours",
-        doc: "Other masters of the network, e.g. [\"198.51.100.7:28900\"]; they name the rest.",
-        default: "[]",
-        example: "",
-        set: |config, item| {
-            config.netpanzer.neighbours = item.list("a list of addresses", |item| {
-                let text = item.text()?;
-                let (host, port) = text.rsplit_once(':').unwrap_or((text, "28900"));
-                let good = !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0);
-                let what = "a master like \"198.51.100.7:28900\" or \"master.example.org\"";
-                if good { Ok(format!("{host}:{port}")) } else { Err((None, format!("must be {what}, not \"{text}\""))) }
-            })?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "netpanzer.public",
-        doc: "This master's own address in its list of masters, where that is not the one that was connected to: behind NAT, in\n\
-              a container. It also keeps this master from taking itself for another.",
-        default: "\"\"",
-        example: "",
-        set: |config, item| {
-            let text = item.text()?;
-            let address = || item.parsed("an address like \"203.0.113.5:28900\"");
-            config.netpanzer.settings.public = if text.is_empty() { None } else { Some(address()?) };
-            Ok(())
-        },
-    },
-    Key {
-        path: "hyperbol.listen",
-        doc: "TCP for game clients.",
-        default: "[\"0.0.0.0:20203\"]",
-        example: "",
-        set: |config, item| {
-            config.hyperbol.listen = item.listen()?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "hyperbol.servers",
-        doc: "Servers that need not announce themselves: asked within seconds, listed while they answer. The flavor makes\n\
-              one official: 0 unofficial, 1 IMF home, 2 Republic home, 3 Syndicate home, 4 Arena, 5 Team Arena,\n\
-              6 Bounty Arena, 7 Training Arena.",
-        default: "[]",
-        example: "[[hyperbol.servers]]\naddress = \"203.0.113.5:20200\"\nflavor = 4",
-        set: |config, item| {
-            config.hyperbol.servers =
-                item.list("a list of tables: write [[hyperbol.servers]]", |table| hyperbol_word(&table))?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "bloodmasters.list",
-        doc: "/bloodmasterslist.php on every HTTP listener, for game servers and launchers.",
-        default: "true",
-        example: "",
-        set: |config, item| {
-            config.bloodmasters.list = item.boolean()?;
-            Ok(())
-        },
-    },
-    Key {
-        path: "probe.every",
+        name: "probe.every",
         doc: "How often each listed server of a game that can be queried is asked.",
         default: "\"30s\"",
         example: "",
@@ -261,7 +94,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "probe.misses",
+        name: "probe.misses",
         doc: "So many times in a row without an answer, and a server is taken off the list.",
         default: "3",
         example: "",
@@ -271,7 +104,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "probe.max_per_second",
+        name: "probe.max_per_second",
         doc: "Questions a second to all servers together.",
         default: "20000",
         example: "",
@@ -281,7 +114,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "history.every",
+        name: "history.every",
         doc: "How often players are counted. Counts are kept for a day, means of 5 minutes for a month, of an hour for a year.",
         default: "\"60s\"",
         example: "",
@@ -291,7 +124,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "history.max_mib",
+        name: "history.max_mib",
         doc: "How much the files in data_dir may take on the disk, in MiB; beyond, the oldest history goes first. 0: no history.",
         default: "512",
         example: "",
@@ -301,7 +134,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "guard.max_servers",
+        name: "guard.max_servers",
         doc: "Servers listed in all. A full list takes the newest one of the network that has most for a newcomer of another.",
         default: "2000000",
         example: "",
@@ -311,7 +144,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "guard.max_servers_per_ip",
+        name: "guard.max_servers_per_ip",
         doc: "Servers listed for one IP address (with IPv6, for one /64). Wider networks around it have larger limits: an\n\
               IPv4 /24 8 times this one, an IPv6 /56 4 times, a /48 16 times. Those that you name yourself do not count.",
         default: "32",
@@ -322,7 +155,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "guard.max_connections",
+        name: "guard.max_connections",
         doc: "TCP connections in all; one more closes the one that has been idle longest.",
         default: "8192",
         example: "",
@@ -332,7 +165,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "guard.max_connections_per_ip",
+        name: "guard.max_connections_per_ip",
         doc: "TCP connections from one IP address (with IPv6, from one /64); one more closes the longest idle of those.\n\
               Wider networks have larger limits, as with servers.",
         default: "256",
@@ -343,7 +176,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "guard.idle_timeout",
+        name: "guard.idle_timeout",
         doc: "A connection is closed when nothing moves on it, or its request is not complete, for this long.",
         default: "\"10s\"",
         example: "",
@@ -353,7 +186,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "guard.bans",
+        name: "guard.bans",
         doc: "Addresses and networks that get no answer and are not listed, e.g. [\"203.0.113.7\", \"198.51.100.0/24\"].",
         default: "[]",
         example: "",
@@ -363,7 +196,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "guard.exempt",
+        name: "guard.exempt",
         doc: "Networks in which only the limits per IP address (IPv6 /64) hold, and not those of wider networks: a hosting\n\
               company with many customers, or a test, e.g. [\"198.51.100.0/24\", \"127.0.0.0/8\"].",
         default: "[]",
@@ -374,7 +207,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "cluster.nats",
+        name: "cluster.nats",
         doc: "Makes this node one of many: where NATS (2.11 or later, with JetStream) is, e.g.\n\
               [\"nats://10.0.0.1:4222\", \"nats://10.0.0.2:4222\"]; tls:// for TLS. Empty: this node is alone. See docs/cluster.md.",
         default: "[]",
@@ -392,7 +225,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "cluster.replicas",
+        name: "cluster.replicas",
         doc: "How many NATS servers keep each record; 0: as many as there are, up to 3.",
         default: "0",
         example: "",
@@ -402,7 +235,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "cluster.node",
+        name: "cluster.node",
         doc: "This node's name, different for each: letters, digits, - and _. Empty: a random one at every start.",
         default: "\"\"",
         example: "",
@@ -417,7 +250,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "cluster.credentials",
+        name: "cluster.credentials",
         doc: "A credentials file for NATS (.creds). A user and password can stand in the address: nats://user:password@host.",
         default: "\"\"",
         example: "",
@@ -427,7 +260,7 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        path: "cluster.ca",
+        name: "cluster.ca",
         doc: "A file with the certificate authority of your NATS servers (PEM), where the system does not know it.",
         default: "\"\"",
         example: "",
@@ -451,50 +284,4 @@ fn networks(item: &Item<'_>) -> Result<Vec<IpNet>, Problem> {
 fn file(item: &Item<'_>) -> Result<Option<PathBuf>, Problem> {
     let path = item.text()?;
     Ok((!path.is_empty()).then(|| path.into()))
-}
-
-/// The password of a network of netPanzer masters, if the protocol can carry it. No message repeats it.
-fn network_password(text: &str) -> Result<String, String> {
-    let why = match check_value(text.as_bytes()) {
-        _ if text.is_empty() => return Ok(String::new()), // no network
-        Err(unsendable) => unsendable.to_string(),
-        Ok(()) if text.chars().any(char::is_control) => {
-            "it has a control character, such as a tab or a line end".into()
-        }
-        Ok(()) if text.trim().is_empty() => "it is nothing but blanks".into(),
-        Ok(()) => return Ok(text.to_string()),
-    };
-    Err(format!("netPanzer's protocol cannot carry this password: {why}. Choose another, the same on all masters"))
-}
-
-impl Key {
-    pub fn find(path: &str) -> Option<&'static Key> {
-        KEYS.iter().find(|key| key.path == path)
-    }
-
-    /// "iceball" of "iceball.listen"; None at the top level.
-    pub fn section(&self) -> Option<&'static str> {
-        self.path.split_once('.').map(|(section, _)| section)
-    }
-
-    pub fn name(&self) -> &'static str {
-        self.path.split_once('.').map_or(self.path, |(_, name)| name)
-    }
-
-    /// What was typed behind `--set KEY=`, as TOML. Texts need no quotes, and a list is comma-separated.
-    pub fn toml_for(&self, typed: &str) -> String {
-        let quoted = |text: &str| toml::Value::String(text.trim().to_string()).to_string();
-        let is_toml = typed.starts_with(['"', '\'', '[']) && toml::de::DeValue::parse(typed).is_ok();
-        match self.default.chars().next() {
-            _ if is_toml => typed.to_string(),
-            Some('[') => {
-                let members: Vec<_> = typed.split(',').filter(|text| !text.trim().is_empty()).map(quoted).collect();
-                format!("[{}]", members.join(", "))
-            }
-            Some('"') => quoted(typed),
-            // true, false, a number; anything else becomes a text, which the key then refuses by name.
-            _ if toml::de::DeValue::parse(typed).is_ok() => typed.to_string(),
-            _ => quoted(typed),
-        }
-    }
 }

@@ -1,8 +1,7 @@
-//! The operator's word: one TOML file, or none. Every key is a row in [`keys::KEYS`]; the default file, the checks,
-//! `--set` and the tests all follow from the row.
+//! The configuration: one TOML file, or none. Every key is a row in a table, in [`keys::KEYS`] or in the section of a
+//! protocol; the default file, the checks, `--set` and the tests all follow from the rows.
 
 pub mod keys;
-mod value;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,14 +14,15 @@ use ipnet::{IpNet, Ipv4Net};
 use toml::de::{DeTable, DeValue};
 use tracing::Level;
 
-use crate::model::{Address, Game, OperatorWord, Word};
+use crate::model::OperatorWord;
 use crate::net::guard;
 use crate::prefix::Networks;
-use crate::protocols::{hyperbol, iceball, life_ms_max, netpanzer};
+use crate::protocols::section::{Configured, Listener, Section};
+use crate::protocols::{CARDS, Card, OTHER_LIFE_MS};
 use crate::registry::Settings;
+use crate::settings::{Item, Key, KeyText, Problem, nearest};
 use crate::store::{cluster, history};
-use keys::{KEYS, Key};
-use value::Item;
+use keys::KEYS;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -31,10 +31,8 @@ pub struct Config {
     pub data_dir: Option<PathBuf>,
     pub history: history::Settings,
     pub web: Web,
-    pub iceball: Iceball,
-    pub netpanzer: Netpanzer,
-    pub hyperbol: Hyperbol,
-    pub bloodmasters: Bloodmasters,
+    /// The sections of all protocols, in the order of their cards.
+    pub protocols: Vec<Box<dyn Section>>,
     pub probe: Probe,
     pub guard: Guard,
     pub cluster: cluster::Settings,
@@ -49,33 +47,6 @@ pub struct Web {
     pub stylesheet: Option<PathBuf>,
     /// The operator's token for the API; empty: none.
     pub token: String,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Iceball {
-    pub listen: Vec<SocketAddr>,
-    pub client_listen: Vec<SocketAddr>,
-    pub settings: iceball::serve::Settings,
-    pub servers: Vec<OperatorWord>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Netpanzer {
-    pub listen: Vec<SocketAddr>,
-    pub settings: netpanzer::serve::Settings,
-    /// Other masters, as typed: names are looked up when they are needed.
-    pub neighbours: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Hyperbol {
-    pub listen: Vec<SocketAddr>,
-    pub servers: Vec<OperatorWord>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Bloodmasters {
-    pub list: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -110,15 +81,7 @@ impl Default for Config {
                 stylesheet: None,
                 token: String::new(),
             },
-            iceball: Iceball {
-                listen: Vec::new(),
-                client_listen: Vec::new(),
-                settings: iceball::serve::Settings::default(),
-                servers: Vec::new(),
-            },
-            netpanzer: Netpanzer { listen: Vec::new(), settings: Default::default(), neighbours: Vec::new() },
-            hyperbol: Hyperbol { listen: Vec::new(), servers: Vec::new() },
-            bloodmasters: Bloodmasters { list: false },
+            protocols: CARDS.iter().map(|card| (card.section)()).collect(),
             probe: Probe { every: Duration::ZERO, misses: 0, per_second_max: 0 },
             guard: Guard {
                 servers_max: 0,
@@ -131,12 +94,7 @@ impl Default for Config {
             },
             cluster: cluster::Settings::default(),
         };
-        for key in KEYS {
-            // A test reads every default, so none of these can fail.
-            if let Ok(value) = DeValue::parse(key.default) {
-                let _ = (key.set)(&mut config, &Item::new(value.get_ref()));
-            }
-        }
+        KEYS.iter().for_each(|key| key.set_default(&mut config));
         config
     }
 }
@@ -196,12 +154,11 @@ impl Config {
         entries.sort_by_key(|(name, _)| name.span().start);
         for (name, value) in entries {
             let path = format!("{prefix}{}", name.get_ref());
-            let is_section = KEYS.iter().any(|key| key.section() == Some(&path));
-            match (Key::find(&path), value.get_ref()) {
-                (Some(key), found) => {
-                    if let Err((span, reason)) = (key.set)(self, &Item::new(found)) {
-                        problems.push((span.unwrap_or(value.span()), format!("{path}: {reason}")));
-                    }
+            let is_section = sections().any(|section| section == path);
+            match (self.set(&path, &Item::new(value.get_ref())), value.get_ref()) {
+                (Some(Ok(())), _) => {}
+                (Some(Err((span, reason))), _) => {
+                    problems.push((span.unwrap_or(value.span()), format!("{path}: {reason}")));
                 }
                 (None, DeValue::Table(inner)) if is_section => {
                     self.read_table(&format!("{path}."), inner, problems);
@@ -215,25 +172,58 @@ impl Config {
     }
 
     fn assign(&mut self, assignment: &str) -> Result<(), String> {
-        let (path, text) = assignment.split_once('=').ok_or_else(|| match Key::find(assignment.trim()) {
-            Some(key) => format!("it lacks a value: write --set {}=VALUE", key.path),
+        let find = |path: &str| all_keys().find(|(known, _)| known == path);
+        let (path, text) = assignment.split_once('=').ok_or_else(|| match find(assignment.trim()) {
+            Some((path, _)) => format!("it lacks a value: write --set {path}=VALUE"),
             None => format!("write --set KEY=VALUE; {}", unknown_key(assignment.trim())),
         })?;
         let (path, text) = (path.trim(), text.trim());
-        let key = Key::find(path).ok_or_else(|| unknown_key(path))?;
+        let (_, key) = find(path).ok_or_else(|| unknown_key(path))?;
         let quoted = key.toml_for(text);
         let value = DeValue::parse(&quoted).map_err(|error| error.message().to_string())?;
-        (key.set)(self, &Item::new(value.get_ref())).map_err(|(_, reason)| reason)
+        let set = self.set(path, &Item::new(value.get_ref()));
+        set.unwrap_or(Ok(())).map_err(|(_, reason)| reason)
+    }
+
+    /// Sets a key by its whole path; None where there is no such key.
+    fn set(&mut self, path: &str, item: &Item<'_>) -> Option<Result<(), Problem>> {
+        if let Some(key) = KEYS.iter().find(|key| key.name == path) {
+            return Some((key.set)(self, item));
+        }
+        let (section, name) = path.split_once('.')?;
+        let (_, section) = CARDS.iter().zip(&mut self.protocols).find(|(card, _)| card.name == section)?;
+        section.set(name, item)
+    }
+
+    /// The settings of one protocol, as it knows them itself.
+    pub fn protocol<S: Configured>(&self) -> S {
+        self.protocols.iter().find_map(|section| section.as_any().downcast_ref()).cloned().unwrap_or_default()
+    }
+
+    /// Every protocol with its section.
+    pub fn sections(&self) -> impl Iterator<Item = (&'static Card, &dyn Section)> {
+        CARDS.iter().zip(self.protocols.iter().map(|section| &**section))
     }
 
     /// The keys whose values differ between two configurations and cannot change while the program runs.
-    pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
+    pub fn needs_restart(&self, new: &Config) -> Vec<String> {
         let changed = self.listeners().into_iter().zip(new.listeners()).filter(|(old, new)| old != new);
         let data_dir = (self.data_dir != new.data_dir).then_some("data_dir");
         let cluster = (self.cluster != new.cluster).then_some("cluster");
-        let other_life = self.iceball.settings.life_ms != new.iceball.settings.life_ms;
-        let life = (self.is_one_of_many() && other_life).then_some("iceball.life");
-        changed.map(|((path, _), _)| path).chain(data_dir).chain(cluster).chain(life).collect()
+        let other_life = |(old, new): &((&Card, &dyn Section), (&Card, &dyn Section))| {
+            self.is_one_of_many() && old.1.life_max_ms() != new.1.life_max_ms()
+        };
+        let lives = self.sections().zip(new.sections()).filter(other_life);
+        let lives = lives.map(|((card, _), _)| format!("{}.life", card.name));
+        let general = data_dir.into_iter().chain(cluster).map(String::from);
+        changed.map(|((path, _), _)| path).chain(general).chain(lives).collect()
+    }
+
+    /// Keeps what cannot change while the program is one of many nodes: what they share is kept for the longest life.
+    pub fn keep_lives(&mut self, from: &Config) {
+        for (section, from) in self.protocols.iter_mut().zip(&from.protocols) {
+            section.keep_life(&**from);
+        }
     }
 
     /// Whether there are other nodes. What all of them share is kept for the longest life, so that cannot change either.
@@ -241,38 +231,44 @@ impl Config {
         !self.cluster.nats.is_empty()
     }
 
-    fn listeners(&self) -> [(&'static str, &Vec<SocketAddr>); 5] {
-        [
-            ("web.listen", &self.web.listen),
-            ("iceball.listen", &self.iceball.listen),
-            ("iceball.client_listen", &self.iceball.client_listen),
-            ("netpanzer.listen", &self.netpanzer.listen),
-            ("hyperbol.listen", &self.hyperbol.listen),
-        ]
+    /// All listeners, by the path of their key.
+    fn listeners(&self) -> Vec<(String, &[SocketAddr])> {
+        let mut listeners = vec![("web.listen".to_string(), &self.web.listen[..])];
+        for (card, section) in self.sections() {
+            let path = |listener: &Listener<'_>| format!("{}.{}", card.name, listener.key);
+            listeners.extend(section.listeners().iter().map(|listener| (path(listener), listener.addresses)));
+        }
+        listeners
     }
 
     /// An address that is named twice could be bound only once.
     fn check_listeners(&self, errors: &mut Vec<String>) {
-        let mut seen: Vec<(&str, SocketAddr)> = Vec::new();
+        let mut seen: Vec<(String, SocketAddr)> = Vec::new();
         for (path, addresses) in self.listeners() {
             for &address in addresses.iter().filter(|address| address.port() != 0) {
                 match seen.iter().find(|(_, known)| *known == address) {
                     Some((other, _)) if *other == path => errors.push(format!("{path}: {address} stands there twice")),
                     Some((other, _)) => errors.push(format!("{path}: {address} is taken by {other} already")),
-                    None => seen.push((path, address)),
+                    None => seen.push((path.clone(), address)),
                 }
             }
         }
     }
 
-    /// The longest that a server can stay listed without a word.
+    /// The longest that a server can stay listed without a sign of life.
     pub fn life_max(&self) -> Duration {
-        Duration::from_millis(self.iceball.settings.life_ms.max(life_ms_max()))
+        let lives = self.protocols.iter().map(|section| section.life_max_ms());
+        Duration::from_millis(lives.fold(OTHER_LIFE_MS, u64::max))
     }
 
-    /// The operator's words on servers, of all games.
+    /// What the operator says of servers, of all games.
     pub fn words(&self) -> Arc<[OperatorWord]> {
-        self.iceball.servers.iter().chain(&self.hyperbol.servers).cloned().collect()
+        self.protocols.iter().flat_map(|section| section.named_servers()).cloned().collect()
+    }
+
+    /// What is allowed, but hardly meant.
+    pub fn warnings(&self) -> Vec<String> {
+        self.protocols.iter().flat_map(|section| section.warnings()).collect()
     }
 
     /// What the registry has to know.
@@ -310,10 +306,30 @@ impl Guard {
     }
 }
 
+/// Every key with its whole path. The protocols stand behind the general settings and the page.
+fn all_keys() -> impl Iterator<Item = (String, KeyText)> {
+    let general = |key: &'static Key<Config>| (key.name.to_string(), key.text());
+    let is_first = |key: &&Key<Config>| section(key.name).is_none_or(|section| section == "web");
+    let of_protocol = |card: &'static Card| {
+        let path = |key: KeyText| (format!("{}.{}", card.name, key.name), key);
+        (card.section)().keys().into_iter().map(path)
+    };
+    let first = KEYS.iter().take_while(is_first).map(general);
+    first.chain(CARDS.iter().flat_map(of_protocol)).chain(KEYS.iter().skip_while(is_first).map(general))
+}
+
+/// "web" of "web.listen"; None at the top level.
+fn section(path: &str) -> Option<&str> {
+    path.split_once('.').map(|(section, _)| section)
+}
+
+fn sections() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().filter_map(|key| section(key.name)).chain(CARDS.iter().map(|card| card.name))
+}
+
 fn unknown_key(path: &str) -> String {
-    let mut known: Vec<&str> = KEYS.iter().map(|key| key.path).collect();
-    known.extend(KEYS.iter().filter_map(Key::section));
-    format!("unknown key `{path}`{}", value::nearest(path, known))
+    let known: Vec<_> = all_keys().map(|(known, _)| known).chain(sections().map(String::from)).collect();
+    format!("unknown key `{path}`{}", nearest(path, known.iter().map(String::as_str).collect()))
 }
 
 /// The commented default file.
@@ -322,42 +338,25 @@ pub fn default_file() -> String {
         "# Rallypoint's configuration. Everything here is the default: keep only what you change.\n\
          # Check a file with `rallypoint config --check FILE`; SIGHUP makes a running server read it again.\n",
     );
-    let mut section = None;
-    for key in KEYS {
-        if key.section() != section {
-            section = key.section();
-            out.push_str(&format!("\n[{}]\n", section.unwrap_or_default()));
+    let mut last = None;
+    for (path, key) in all_keys() {
+        let in_section = section(&path).map(String::from);
+        if in_section != last {
+            out.push_str(&format!("\n[{}]\n", in_section.as_deref().unwrap_or_default()));
+            last = in_section;
         } else {
             out.push('\n');
         }
         for line in key.doc.lines() {
             out.push_str(&format!("# {line}\n"));
         }
+        let name = path.rsplit('.').next().unwrap_or_default();
         match key.example {
-            "" => out.push_str(&format!("{} = {}\n", key.name(), key.default)),
+            "" => out.push_str(&format!("{name} = {}\n", key.default)),
             example => example.lines().for_each(|line| out.push_str(&format!("#{line}\n"))),
         }
     }
     out
-}
-
-/// The operator's word on an Iceball server, from its table.
-fn iceball_word(table: &Item<'_>) -> Result<OperatorWord, value::Problem> {
-    table.only(&["address", "official", "priority"])?;
-    let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20737\""))?;
-    let official = table.optional("official", Item::boolean)?.unwrap_or(false);
-    let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
-    let word = Word { official, priority: priority as i32, flavor: 0 };
-    Ok(OperatorWord { address, game: Game::Known(iceball::NAME), word, asked: false })
-}
-
-/// The operator's word on a Hyperbol server: it need not announce itself, and only here can it be made official.
-fn hyperbol_word(table: &Item<'_>) -> Result<OperatorWord, value::Problem> {
-    table.only(&["address", "flavor"])?;
-    let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20200\""))?;
-    let flavor = table.optional("flavor", |item| item.integer(0, 255))?.unwrap_or(0) as u8;
-    let word = Word { official: flavor != 0, priority: 0, flavor };
-    Ok(OperatorWord { address, game: Game::Known(hyperbol::NAME), word, asked: true })
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::protocols::{iceball, netpanzer};
 
 fn errors(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
@@ -23,19 +24,24 @@ fn the_default_file_says_what_holds_without_a_file() {
     let mut config = Config::default();
     config.read("default", &file, &mut Vec::new());
     assert_eq!(config, Config::default());
-    assert_eq!(config.iceball.listen, ["0.0.0.0:27790".parse().unwrap()]);
-    assert_eq!(config.iceball.client_listen, ["0.0.0.0:27795".parse().unwrap()]);
+    let iceball: iceball::settings::Settings = config.protocol();
+    assert_eq!(iceball.listen, ["0.0.0.0:27790".parse().unwrap()]);
+    assert_eq!(iceball.client_listen, ["0.0.0.0:27795".parse().unwrap()]);
     assert_eq!(config.web.listen, ["0.0.0.0:8080".parse().unwrap()]);
     assert_eq!(config.guard.servers_per_ip_max, 32);
-    assert_eq!(config.iceball.settings, iceball::serve::Settings::default());
+    assert_eq!(iceball.rules, iceball::serve::Settings::default());
+    for (card, section) in config.sections() {
+        assert!(section.is_equal(&*(card.section)()), "{}", card.name);
+    }
 }
 
 #[test]
 fn every_default_is_accepted_and_every_key_has_words() {
-    for key in KEYS {
+    for (path, key) in all_keys() {
         let value = DeValue::parse(key.default).unwrap();
-        assert!((key.set)(&mut Config::default(), &Item::new(value.get_ref())).is_ok(), "{}", key.path);
-        assert!(key.doc.ends_with('.') || key.doc.ends_with(']'), "{}", key.path);
+        let set = Config::default().set(&path, &Item::new(value.get_ref()));
+        assert!(matches!(set, Some(Ok(()))), "{path}");
+        assert!(key.doc.ends_with('.') || key.doc.ends_with(']'), "{path}");
         if !key.example.is_empty() {
             assert_eq!(errors(key.example), Vec::<String>::new());
         }
@@ -114,7 +120,8 @@ fn passwords_that_the_protocol_cannot_carry() {
         assert!(found.contains("netpanzer.password") && found.contains(why), "{found}");
     }
     for good in ["final answer", "Final", "Gr\u{fc}\u{df}e", "a b", ""] {
-        assert_eq!(set(&format!("netpanzer.password={good}")).unwrap().netpanzer.settings.password, good);
+        let config = set(&format!("netpanzer.password={good}")).unwrap();
+        assert_eq!(config.protocol::<netpanzer::settings::Settings>().rules.password, good);
     }
 }
 
@@ -127,20 +134,21 @@ fn all_problems_are_told_at_once() {
 
 #[test]
 fn set_overrides_any_key() {
-    let listen = |config: Config| config.iceball.listen;
+    let listen = |config: Config| config.protocol::<iceball::settings::Settings>().listen;
     assert_eq!(listen(set("iceball.listen=127.0.0.1:27790").unwrap()), ["127.0.0.1:27790".parse().unwrap()]);
     assert_eq!(listen(set("iceball.listen=127.0.0.1:1, [::1]:2").unwrap()).len(), 2);
     assert_eq!(listen(set("iceball.listen=").unwrap()), []);
     assert_eq!(listen(set("iceball.listen=[\"127.0.0.1:1\"]").unwrap()).len(), 1);
     assert_eq!(listen(set("iceball.listen=5000").unwrap()), ["0.0.0.0:5000".parse().unwrap()]);
     assert_eq!(set("web.title=My \"own\" = list").unwrap().web.title, "My \"own\" = list");
-    assert_eq!(set("iceball.life=2s").unwrap().iceball.settings.life_ms, 2_000);
+    let life_ms = |config: Config| config.protocol::<iceball::settings::Settings>().rules.life_ms;
+    assert_eq!(life_ms(set("iceball.life=2s").unwrap()), 2_000);
     assert_eq!(set("guard.max_servers_per_ip=5").unwrap().guard.servers_per_ip_max, 5);
     assert!(set("guard.max_servers_per_ip=five").unwrap_err().contains("whole number from 1 to 65535"));
     assert!(set("iceball.lisen=x").unwrap_err().contains("did you mean `iceball.listen`?"));
     assert!(set("iceball.listen").unwrap_err().contains("write --set iceball.listen=VALUE"));
     let word = set("iceball.servers=[{address=\"192.0.2.1:5\", official=true}]").unwrap();
-    assert!(word.iceball.servers[0].word.official);
+    assert!(word.words()[0].word.official);
 }
 
 #[test]
@@ -166,7 +174,7 @@ fn what_needs_a_restart_is_named() {
     assert_eq!(before.needs_restart(&after), ["cluster"]);
     assert_eq!(after.needs_restart(&set("web.listen=").unwrap()), ["web.listen", "cluster"]);
     let mut long = after.clone();
-    long.iceball.settings.life_ms = 300_000;
+    assert_eq!(long.assign("iceball.life=300s"), Ok(()));
     assert_eq!(after.needs_restart(&long), ["iceball.life"], "what all nodes share is kept for a life");
     assert!(before.needs_restart(&set("iceball.life=1d").unwrap()).is_empty());
     assert_eq!(before.life_max(), Duration::from_secs(720));

@@ -22,7 +22,7 @@ pub struct ListenError {
     pub address: SocketAddr,
     pub protocol: &'static str,
     /// The key in the configuration that asked for it.
-    pub key: &'static str,
+    pub key: String,
     pub error: io::Error,
 }
 
@@ -41,20 +41,20 @@ impl fmt::Display for ListenError {
 
 impl std::error::Error for ListenError {}
 
-pub fn tcp(address: SocketAddr, key: &'static str) -> Result<TcpListener, ListenError> {
-    bind_tcp(address).map_err(|error| ListenError { address, protocol: "TCP", key, error })
+pub fn tcp(address: SocketAddr, key: &str) -> Result<TcpListener, ListenError> {
+    bind_tcp(address).map_err(|error| ListenError { address, protocol: "TCP", key: key.into(), error })
 }
 
 /// `count` sockets on one address, between which the system spreads the senders.
-pub fn udp(address: SocketAddr, count: usize, key: &'static str) -> Result<Vec<UdpSocket>, ListenError> {
-    bind_udp(address, count).map_err(|error| ListenError { address, protocol: "UDP", key, error })
+pub fn udp(address: SocketAddr, count: usize, key: &str) -> Result<Vec<UdpSocket>, ListenError> {
+    bind_udp(address, count).map_err(|error| ListenError { address, protocol: "UDP", key: key.into(), error })
 }
 
 /// TCP and UDP on the same port number, also when the system chooses it.
 pub fn tcp_and_udp(
     address: SocketAddr,
     udp_count: usize,
-    key: &'static str,
+    key: &str,
 ) -> Result<(TcpListener, Vec<UdpSocket>), ListenError> {
     let mut tries = 0;
     loop {

@@ -21,6 +21,7 @@ use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, MASTER
 use crate::protocols::is_one_host;
 use crate::protocols::netpanzer::network::{self, Own};
 use crate::protocols::netpanzer::{CARD, LIFE_MS};
+use crate::protocols::section::MasterNetwork as Network;
 use exchange::{AT_ONCE_MAX, Heard, Target, exchange, exchange_all};
 
 /// The original's pace.
@@ -34,16 +35,6 @@ const MASTERS_MAX: usize = 256;
 /// A master that others tell of is taken at their word for so many rounds.
 const SILENT_ROUNDS_MAX: u8 = 2;
 
-/// What the network is, from the configuration.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Network {
-    pub neighbours: Vec<String>,
-    pub password: String,
-    /// What this master listens on.
-    pub listening: Vec<SocketAddr>,
-    pub public: Option<Address>,
-}
-
 impl Network {
     fn is_on(&self) -> bool {
         !self.password.is_empty()
@@ -56,7 +47,7 @@ impl Network {
     }
 
     /// The addresses of this master itself, with those that the machine has now.
-    pub fn own(&self) -> Own {
+    fn own(&self) -> Own {
         Own::new(&self.listening, &machine_addresses(), self.public)
     }
 
@@ -69,7 +60,7 @@ impl Network {
     }
 }
 
-fn machine_addresses() -> Vec<IpAddr> {
+pub fn machine_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = getifaddrs() else { return Vec::new() };
     let address = interfaces.filter_map(|interface| interface.address);
     address

@@ -9,6 +9,7 @@ pub mod hyperbol;
 pub mod iceball;
 pub mod netpanzer;
 pub mod rows;
+pub mod section;
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -29,6 +30,8 @@ pub struct Card {
     pub title: &'static str,
     /// The port that its masters have always used; none where the list is a page on a web server.
     pub master_port: Option<u16>,
+    /// Its section of the configuration, on its defaults.
+    pub section: fn() -> Box<dyn section::Section>,
     /// The port that its game servers use unless told otherwise.
     pub game_port: u16,
     /// What qstat calls its game servers, where it knows them.
@@ -70,7 +73,7 @@ pub fn card(name: &str) -> Option<&'static Card> {
 }
 
 /// For games without a card. Only netPanzer's protocol carries such games, so they get its times.
-const OTHER_LIFE_MS: u64 = netpanzer::LIFE_MS;
+pub const OTHER_LIFE_MS: u64 = netpanzer::LIFE_MS;
 const OTHER_EVERY_MS: u64 = netpanzer::announce::EVERY_MS;
 
 /// How often a server of this game announces itself.
@@ -84,11 +87,6 @@ pub fn allow_players(game: &str, facts: &mut Facts<'_>) {
     for count in [&mut facts.players_current, &mut facts.players_max] {
         *count = count.map(|count| count.min(most));
     }
-}
-
-/// The longest life that any game has unless the operator sets another.
-pub fn life_ms_max() -> u64 {
-    CARDS.iter().map(|card| card.life_ms).fold(OTHER_LIFE_MS, u64::max)
 }
 
 /// The game's own query, where the game has a card and the card has one.

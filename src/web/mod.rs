@@ -39,6 +39,7 @@ use crate::net::door::Door;
 use crate::net::guard::Guard;
 use crate::protocols::bloodmasters::list::emit_bans;
 use crate::protocols::bloodmasters::serve::ServerLines;
+use crate::protocols::bloodmasters::{self as bloodmasters_protocol};
 use crate::protocols::iceball::{self, list::MasterJson};
 use crate::registry::view::{Rendered, Renderer, View};
 use crate::store::{Status, Store};
@@ -102,6 +103,8 @@ pub struct Pages {
 impl Pages {
     /// Reads the operator's files; an error names the file and what is wrong with it.
     pub fn load(config: &Config) -> Result<Pages, PageError> {
+        let iceball: iceball::settings::Settings = config.protocol();
+        let bloodmasters: bloodmasters_protocol::settings::Settings = config.protocol();
         Ok(Pages {
             index: Arc::new(Index::load(&config.web)?),
             indexes: Lists::default(),
@@ -109,12 +112,12 @@ impl Pages {
             doctor: doctor::Page::new(&config.web.title)?,
             manual: manual::Page::new(&config.web.title, &api::routes().1)?,
             script: Rendered::new(page::SCRIPT),
-            master_json: Arc::new(MasterJson { settings: config.iceball.settings }),
+            master_json: Arc::new(MasterJson { settings: iceball.rules }),
             stylesheet: Arc::new(Rendered::new(page::stylesheet(&config.web)?)),
-            bloodmasters: config.bloodmasters.list,
+            bloodmasters: bloodmasters.list,
             bloodmasters_list: Arc::new(ServerLines),
             bloodmasters_bans: Arc::new(Rendered::new(emit_bans(&config.guard.ipv4_bans()))),
-            iceball: config.iceball.settings,
+            iceball: iceball.rules,
             token: config.web.token.clone(),
         })
     }

@@ -7,9 +7,10 @@ pub mod fetch;
 pub mod list;
 pub mod query;
 pub mod serve;
+pub mod settings;
 pub mod wire;
 
-use super::{Card, Fetch};
+use super::{Card, Fetch, section};
 use crate::model::Proof;
 use wire::{Client, Details, Query, Reply};
 
@@ -22,6 +23,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Bloodmasters",
     master_port: None,
+    section: section::defaults::<settings::Settings>,
     game_port: 6969,
     qstat_type: None,
     proof: Proof::Query,

@@ -5,11 +5,12 @@ pub mod answer;
 pub mod fetch;
 pub mod query;
 pub mod serve;
+pub mod settings;
 pub mod wire;
 
 use std::net::Ipv4Addr;
 
-use super::{Card, Fetch};
+use super::{Card, Fetch, section};
 use crate::model::Proof;
 use wire::{Greeting, Info, ListRequest, Query, Record};
 
@@ -23,6 +24,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Hyperbol",
     master_port: Some(20203),
+    section: section::defaults::<settings::Settings>,
     game_port: 20200,
     qstat_type: None,
     proof: Proof::Query,

@@ -5,9 +5,10 @@ pub mod announce;
 pub mod fetch;
 pub mod list;
 pub mod serve;
+pub mod settings;
 pub mod wire;
 
-use super::{Card, Fetch};
+use super::{Card, Fetch, section};
 use crate::model::Proof;
 use wire::{Announcement, FromMaster, ToMaster, Version};
 
@@ -20,6 +21,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Iceball",
     master_port: Some(27790),
+    section: section::defaults::<settings::Settings>,
     game_port: 20737,
     qstat_type: None,
     proof: Proof::Cookie,

@@ -8,9 +8,10 @@ pub mod list;
 pub mod network;
 pub mod query;
 pub mod serve;
+pub mod settings;
 pub mod wire;
 
-use super::{Card, Fetch};
+use super::{Card, Fetch, section};
 use crate::model::Proof;
 
 pub const NAME: &str = "netpanzer";
@@ -22,6 +23,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "netPanzer",
     master_port: Some(28900),
+    section: section::defaults::<settings::Settings>,
     game_port: 3030,
     qstat_type: Some("NETP"),
     proof: Proof::Query,

@@ -1,4 +1,5 @@
-//! Values of the configuration, with errors that a person can act on.
+//! Keys and values of the configuration. Whoever has settings brings a table of [`Key`]s; reading a value fails with an
+//! error that a person can act on.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -10,6 +11,60 @@ use toml::de::DeValue;
 /// What is wrong with a value, and where, if that is more precise than the whole value.
 pub type Problem = (Option<Range<usize>>, String);
 
+/// One key of the configuration: what it is called, means, defaults to, and how it is set in the settings `S`.
+pub struct Key<S> {
+    /// Within its section.
+    pub name: &'static str,
+    pub doc: &'static str,
+    /// The default, as TOML.
+    pub default: &'static str,
+    /// For lists of tables: what the default file shows instead of the empty list, commented out.
+    pub example: &'static str,
+    pub set: fn(&mut S, &Item<'_>) -> Result<(), Problem>,
+}
+
+/// What the default file and `--set` need to know of a key.
+#[derive(Clone, Copy)]
+pub struct KeyText {
+    pub name: &'static str,
+    pub doc: &'static str,
+    pub default: &'static str,
+    pub example: &'static str,
+}
+
+impl<S> Key<S> {
+    pub fn text(&self) -> KeyText {
+        KeyText { name: self.name, doc: self.doc, default: self.default, example: self.example }
+    }
+
+    /// Sets the default. A test reads every default of every table, so none of them can fail.
+    pub fn set_default(&self, settings: &mut S) {
+        if let Ok(value) = DeValue::parse(self.default) {
+            let _ = (self.set)(settings, &Item::new(value.get_ref()));
+        }
+    }
+}
+
+impl KeyText {
+    /// What was typed behind `--set KEY=`, as TOML. Texts need no quotes, and a list is comma-separated.
+    pub fn toml_for(&self, typed: &str) -> String {
+        let quoted = |text: &str| toml::Value::String(text.trim().to_string()).to_string();
+        let is_toml = typed.starts_with(['"', '\'', '[']) && DeValue::parse(typed).is_ok();
+        match self.default.chars().next() {
+            _ if is_toml => typed.to_string(),
+            Some('[') => {
+                let members: Vec<_> = typed.split(',').filter(|text| !text.trim().is_empty()).map(quoted).collect();
+                format!("[{}]", members.join(", "))
+            }
+            Some('"') => quoted(typed),
+            // true, false, a number; anything else becomes a text, which the key then refuses by name.
+            _ if DeValue::parse(typed).is_ok() => typed.to_string(),
+            _ => quoted(typed),
+        }
+    }
+}
+
+/// A value of the configuration.
 #[derive(Clone, Copy)]
 pub struct Item<'a> {
     value: &'a DeValue<'a>,
@@ -83,6 +138,12 @@ impl<'a> Item<'a> {
             _ => None,
         };
         time.filter(|time| (min..=max).contains(time)).ok_or_else(|| self.must_be(&what))
+    }
+
+    /// A duration in milliseconds.
+    pub fn duration_ms(&self, min_ms: u64, max_ms: u64) -> Result<u64, Problem> {
+        let duration = self.duration(Duration::from_millis(min_ms), Duration::from_millis(max_ms))?;
+        Ok(duration.as_millis() as u64)
     }
 
     /// A list, each member read by `read`; a problem is told with the member's own place.

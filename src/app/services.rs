@@ -1,0 +1,110 @@
+//! The protocols at work: their rules and networks, replaced as a whole when keys rotate or the configuration changes.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use super::Bound;
+use crate::config::Config;
+use crate::cookie::Keys;
+use crate::model::SharedTime;
+use crate::net::neighbours::machine_addresses;
+use crate::net::session::SharedStreamRules;
+use crate::net::udp::SharedRules;
+use crate::protocols::Card;
+use crate::protocols::section::{Cookies, Here, MasterNetwork, Section, Spoken};
+
+pub struct Services {
+    pub all: Vec<Service>,
+    now: Mutex<Now>,
+}
+
+/// What the datagram rules follow from.
+struct Now {
+    sections: Vec<Box<dyn Section>>,
+    cookies: Cookies,
+}
+
+pub struct Service {
+    pub card: &'static Card,
+    pub datagrams: Option<SharedRules>,
+    pub streams: Option<SharedStreamRules>,
+    pub network: Option<watch::Sender<MasterNetwork>>,
+    /// What its listeners for conversations are bound to.
+    listening: Vec<SocketAddr>,
+}
+
+impl Services {
+    pub fn new(config: &Config, keys: Keys, bound: &[Bound]) -> Services {
+        let cookies = Cookies { keys, time: SharedTime::default() };
+        let all = config.sections().map(|(card, section)| Service::new(card, section, cookies, bound)).collect();
+        Services { all, now: Mutex::new(Now { sections: config.protocols.clone(), cookies }) }
+    }
+
+    pub fn of(&self, card: &Card) -> Option<&Service> {
+        self.all.iter().find(|service| service.card.name == card.name)
+    }
+
+    /// Takes over another configuration.
+    pub fn set(&self, config: &Config) {
+        let mut now = self.now();
+        now.sections = config.protocols.clone();
+        for (service, section) in self.all.iter().zip(&now.sections) {
+            service.set(&**section);
+            service.set_datagrams(&**section, now.cookies);
+        }
+    }
+
+    /// What is set is in use when this returns: each batch of datagrams begins with a look at the rules.
+    pub fn set_cookies(&self, change: impl FnOnce(&mut Cookies)) {
+        let mut now = self.now();
+        change(&mut now.cookies);
+        for (service, section) in self.all.iter().zip(&now.sections) {
+            service.set_datagrams(&**section, now.cookies);
+        }
+    }
+
+    /// What the nodes of a cluster tell each other for cookies.
+    pub fn followed(self: Arc<Services>) -> impl Fn(Keys, SharedTime) + Send + Sync {
+        move |keys, time| self.set_cookies(|cookies| *cookies = Cookies { keys, time })
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service {
+    fn new(card: &'static Card, section: &dyn Section, cookies: Cookies, bound: &[Bound]) -> Service {
+        let is_its = |bound: &&Bound| bound.spoken == Spoken::Stream && bound.card.is_some_and(|c| c.name == card.name);
+        let listening: Vec<_> = bound.iter().filter(is_its).filter_map(|bound| bound.tcp.local_addr().ok()).collect();
+        Service {
+            card,
+            datagrams: section.datagrams(cookies).map(|rules| Arc::new(ArcSwap::from_pointee(rules))),
+            streams: section.streams(&here(&listening)).map(|rules| Arc::new(ArcSwap::from_pointee(rules))),
+            network: section.network(&listening).map(watch::Sender::new),
+            listening,
+        }
+    }
+
+    fn set(&self, section: &dyn Section) {
+        if let (Some(shared), Some(rules)) = (&self.streams, section.streams(&here(&self.listening))) {
+            shared.store(Arc::new(rules));
+        }
+        if let (Some(sender), Some(new)) = (&self.network, section.network(&self.listening)) {
+            sender.send_if_modified(|current| std::mem::replace(current, new.clone()) != new);
+        }
+    }
+
+    fn set_datagrams(&self, section: &dyn Section, cookies: Cookies) {
+        if let (Some(shared), Some(rules)) = (&self.datagrams, section.datagrams(cookies)) {
+            shared.store(Arc::new(rules));
+        }
+    }
+}
+
+fn here(listening: &[SocketAddr]) -> Here {
+    Here { listening: listening.to_vec(), machine: machine_addresses() }
+}

@@ -1,0 +1,34 @@
+//! Bloodmasters' section of the configuration.
+
+use super::serve::LIFE_MS;
+use crate::protocols::section::{Configured, Listener};
+use crate::settings::Key;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    pub list: bool,
+}
+
+impl Configured for Settings {
+    const KEYS: &'static [Key<Settings>] = KEYS;
+
+    /// Its list is on every HTTP listener.
+    fn listeners(&self) -> Vec<Listener<'_>> {
+        Vec::new()
+    }
+
+    fn life_max_ms(&self) -> u64 {
+        LIFE_MS
+    }
+}
+
+const KEYS: &[Key<Settings>] = &[Key {
+    name: "list",
+    doc: "/bloodmasterslist.php on every HTTP listener, for game servers and launchers.",
+    default: "true",
+    example: "",
+    set: |settings, item| {
+        settings.list = item.boolean()?;
+        Ok(())
+    },
+}];

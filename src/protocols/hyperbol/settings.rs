@@ -1,0 +1,70 @@
+//! Hyperbol's section of the configuration.
+
+use std::net::SocketAddr;
+
+use super::{LIFE_MS, NAME, serve};
+use crate::model::{Address, Game, OperatorWord, Word};
+use crate::protocols::StreamRules;
+use crate::protocols::section::{Configured, Here, Listener, Spoken};
+use crate::settings::{Item, Key, Problem};
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    pub listen: Vec<SocketAddr>,
+    pub servers: Vec<OperatorWord>,
+}
+
+impl Configured for Settings {
+    const KEYS: &'static [Key<Settings>] = KEYS;
+
+    fn listeners(&self) -> Vec<Listener<'_>> {
+        vec![Listener { key: "listen", addresses: &self.listen, spoken: Spoken::Stream }]
+    }
+
+    fn streams(&self, _here: &Here) -> Option<Box<dyn StreamRules>> {
+        Some(Box::new(serve::Rules::new()))
+    }
+
+    fn named_servers(&self) -> &[OperatorWord] {
+        &self.servers
+    }
+
+    fn life_max_ms(&self) -> u64 {
+        LIFE_MS
+    }
+}
+
+const KEYS: &[Key<Settings>] = &[
+    Key {
+        name: "listen",
+        doc: "TCP for game clients.",
+        default: "[\"0.0.0.0:20203\"]",
+        example: "",
+        set: |settings, item| {
+            settings.listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "servers",
+        doc: "Servers that need not announce themselves: asked within seconds, listed while they answer. The flavor makes\n\
+              one official: 0 unofficial, 1 IMF home, 2 Republic home, 3 Syndicate home, 4 Arena, 5 Team Arena,\n\
+              6 Bounty Arena, 7 Training Arena.",
+        default: "[]",
+        example: "[[hyperbol.servers]]\naddress = \"203.0.113.5:20200\"\nflavor = 4",
+        set: |settings, item| {
+            settings.servers =
+                item.list("a list of tables: write [[hyperbol.servers]]", |table| named_server(&table))?;
+            Ok(())
+        },
+    },
+];
+
+/// A server that need not announce itself; only here can it be made official.
+fn named_server(table: &Item<'_>) -> Result<OperatorWord, Problem> {
+    table.only(&["address", "flavor"])?;
+    let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20200\""))?;
+    let flavor = table.optional("flavor", |item| item.integer(0, 255))?.unwrap_or(0) as u8;
+    let word = Word { official: flavor != 0, priority: 0, flavor };
+    Ok(OperatorWord { address, game: Game::Known(NAME), word, asked: true })
+}

@@ -1,0 +1,118 @@
+//! Iceball's section of the configuration.
+
+use std::net::SocketAddr;
+
+use super::{NAME, serve};
+use crate::model::{Address, Game, OperatorWord, Word};
+use crate::protocols::DatagramRules;
+use crate::protocols::section::{Configured, Cookies, Listener, Spoken};
+use crate::settings::{Item, Key, Problem};
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    pub listen: Vec<SocketAddr>,
+    pub client_listen: Vec<SocketAddr>,
+    pub rules: serve::Settings,
+    pub servers: Vec<OperatorWord>,
+}
+
+impl Configured for Settings {
+    const KEYS: &'static [Key<Settings>] = KEYS;
+
+    fn listeners(&self) -> Vec<Listener<'_>> {
+        vec![
+            Listener { key: "listen", addresses: &self.listen, spoken: Spoken::DatagramsAndHttp },
+            Listener { key: "client_listen", addresses: &self.client_listen, spoken: Spoken::Http },
+        ]
+    }
+
+    fn datagrams(&self, cookies: Cookies) -> Option<Box<dyn DatagramRules>> {
+        Some(Box::new(serve::Rules { settings: self.rules, keys: cookies.keys, time: cookies.time }))
+    }
+
+    fn named_servers(&self) -> &[OperatorWord] {
+        &self.servers
+    }
+
+    fn life_max_ms(&self) -> u64 {
+        self.rules.life_ms
+    }
+
+    fn keep_life(&mut self, from: &Settings) {
+        self.rules.life_ms = from.rules.life_ms;
+    }
+}
+
+const KEYS: &[Key<Settings>] = &[
+    Key {
+        name: "listen",
+        doc: "UDP for game servers and HTTP for game clients, on the same port number.",
+        default: "[\"0.0.0.0:27790\"]",
+        example: "",
+        set: |settings, item| {
+            settings.listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "client_listen",
+        doc: "The same HTTP on the port that the protocol's document names for clients.",
+        default: "[\"0.0.0.0:27795\"]",
+        example: "",
+        set: |settings, item| {
+            settings.client_listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "heartbeat_version",
+        doc: "The version of the heartbeat protocol that is expected of game servers.",
+        default: "2",
+        example: "",
+        set: |settings, item| {
+            settings.rules.heartbeat_version = item.integer(0, 65_535)? as u16;
+            Ok(())
+        },
+    },
+    Key {
+        name: "version",
+        doc: "The version of the game that is expected of game servers. Its build (-35) is not compared.",
+        default: "\"0.2.1-35\"",
+        example: "",
+        set: |settings, item| {
+            settings.rules.version = item.parsed("a version like \"0.2.1\" or \"0.2.1-35\"")?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "life",
+        doc: "How long a server stays listed after its last handshake.",
+        default: "\"120s\"",
+        example: "",
+        set: |settings, item| {
+            settings.rules.life_ms = item.duration_ms(1_000, 86_400_000)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "servers",
+        doc: "Your word on a server: official, and its priority in the list (higher comes first).",
+        default: "[]",
+        example: "[[iceball.servers]]\naddress = \"203.0.113.5:20737\"\nofficial = true\npriority = 10",
+        set: |settings, item| {
+            settings.servers =
+                item.list("a list of tables: write [[iceball.servers]]", |table| named_server(&table))?;
+            Ok(())
+        },
+    },
+];
+
+/// What the operator says of a server.
+fn named_server(table: &Item<'_>) -> Result<OperatorWord, Problem> {
+    table.only(&["address", "official", "priority"])?;
+    let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20737\""))?;
+    let official = table.optional("official", Item::boolean)?.unwrap_or(false);
+    let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
+    let word = Word { official, priority: priority as i32, flavor: 0 };
+    Ok(OperatorWord { address, game: Game::Known(NAME), word, asked: false })
+}
