@@ -18,7 +18,7 @@ use crate::model::Game;
 const RESOLVING_MAX: usize = 32;
 /// The longest file of addresses: a million fit.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// Lines that name no server, told one by one.
+/// Lines that name no server, and names that nobody knows, told one by one.
 const WRONG_TOLD: usize = 20;
 
 #[derive(clap::Args)]
@@ -61,10 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(why) = wrong.first().filter(|_| wrong.len() == 1 && askable == 0) {
         return Err(Failure::new(Exit::Usage, why));
     }
-    wrong.iter().take(WRONG_TOLD).for_each(tell);
-    if wrong.len() > WRONG_TOLD {
-        tell(format!("and {} more that cannot be asked", wrong.len() - WRONG_TOLD));
-    }
+    tell_some(&wrong);
     if askable == 0 && !wrong.is_empty() {
         return Err(Failure::new(Exit::Usage, "none of these can be asked"));
     }
@@ -96,6 +93,14 @@ fn read_file(file: &Path) -> Result<(Vec<Place>, Vec<String>), String> {
     Ok((places, wrong.into_iter().map(|(number, why)| format!("{name}:{number}: {why}")).collect()))
 }
 
+/// A long file may be wrong from its first line to its last.
+fn tell_some(wrong: &[String]) {
+    wrong.iter().take(WRONG_TOLD).for_each(tell);
+    if wrong.len() > WRONG_TOLD {
+        tell(format!("and {} more that cannot be asked", wrong.len() - WRONG_TOLD));
+    }
+}
+
 /// Where they are, each once. A name that cannot be resolved is told, and the others go on.
 async fn resolve(places: Vec<Place>) -> Vec<Found> {
     let permits = Arc::new(Semaphore::new(RESOLVING_MAX));
@@ -114,13 +119,15 @@ async fn resolve(places: Vec<Place>) -> Vec<Found> {
             place.address(port).await.map(|address| (number, card, address)).map_err(|error| (place, error))
         });
     }
+    let mut unknown = Vec::new();
     while let Some(resolved) = resolving.join_next().await {
         match resolved {
             Ok(Ok(server)) => servers.push(server),
-            Ok(Err((place, error))) => tell(format!("{place}: {error}")),
+            Ok(Err((place, error))) => unknown.push(format!("{place}: {error}")),
             Err(_) => {} // it was stopped with us
         }
     }
+    tell_some(&unknown);
     servers.sort_by_key(|(number, _, _)| *number);
     let mut seen = HashSet::new();
     servers.retain(|(_, card, address)| seen.insert((card.name, *address)));

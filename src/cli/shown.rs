@@ -30,10 +30,10 @@ pub struct Asking {
     /// Servers waited for at one time at the most, not counting those that were silent once
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     in_flight: u32,
-    /// How long to wait for each try: for a master's list, 30s if not given; for a server, 900ms
+    /// How long to wait for each try, 100ms to 60s; if not given, 900ms for a server and 30s for a master's list
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     timeout: Option<Duration>,
-    /// How often to try again: a master that fails, 0 if not given; a silent server, 3
+    /// How often to try again, up to 3; if not given, 3 for a silent server and 0 for a master
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=i64::from(Patience::RETRIES_MAX)))]
     retries: Option<u8>,
 }

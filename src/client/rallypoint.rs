@@ -209,6 +209,23 @@ mod tests {
     }
 
     #[test]
+    fn pages_have_an_end() {
+        let page = |from: usize, rows: usize| {
+            let rows: Vec<_> =
+                (from..from + rows).map(|port| format!(r#"{{"game":"x","address":"192.0.2.1:{port}"}}"#)).collect();
+            format!(r#"{{"servers":[{}]}}"#, rows.join(",")).into_bytes()
+        };
+        let mut reader = Reader::default();
+        assert_eq!(reader.take(&page(1, PAGE)).unwrap().as_deref(), Some("192.0.2.1:1000"));
+        assert_eq!(reader.take(&page(1, PAGE)).unwrap(), None, "the same again");
+        assert_eq!(reader.take(&page(1001, PAGE)).unwrap().as_deref(), Some("192.0.2.1:2000"));
+        assert_eq!(reader.take(&page(2001, 5)).unwrap(), None, "the last");
+        assert_eq!((reader.listing.servers.len(), reader.bytes > 1000), (2_005, true));
+        let mut reader = Reader { bytes: PAGES_BYTES_MAX - 5, ..Reader::default() };
+        assert!(reader.take(&page(1, PAGE)).unwrap_err().to_string().contains("longer than 256 MiB"));
+    }
+
+    #[test]
     fn little_is_enough_and_too_little_is_not() {
         let found = read(r#"{"game": "chess", "address": "[2001:db8::1]:5"}"#).unwrap();
         assert_eq!((found.game.name(), found.address.to_string().as_str()), ("chess", "[2001:db8::1]:5"));
