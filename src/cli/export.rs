@@ -163,11 +163,16 @@ async fn round(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Wri
     Ok(stdout)
 }
 
-/// On a thread of its own: a FIFO may wait for its reader for long, and Ctrl-C is to end that, too.
+/// A file is written at once, so that no signal leaves half of one behind. The rest goes onto a thread of its own: a FIFO
+/// may wait for its reader for long, and Ctrl-C is to end that, too.
 async fn write_to(path: PathBuf, text: String) -> Result<Written, Failure> {
     let name = if is_stdout(&path) { "stdout".into() } else { path.display().to_string() };
-    let written = tokio::task::spawn_blocking(move || file::write(&path, text.as_bytes())).await;
-    let written = written.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    let is_file = matches!(Destination::of(&path), Ok(Destination::File(_)));
+    let write = move || file::write(&path, text.as_bytes());
+    let written = match is_file {
+        true => write(),
+        false => tokio::task::spawn_blocking(write).await.unwrap_or_else(|error| Err(std::io::Error::other(error))),
+    };
     written.map_err(|error| Failure::new(Exit::Failed, format!("{name}: cannot be written: {error}")))
 }
 
