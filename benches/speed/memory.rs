@@ -1,5 +1,7 @@
 //! Resident memory per listed server, beyond what the program may take for itself.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::iceball::{fill, start};
@@ -26,8 +28,35 @@ pub fn run() {
             let list = server.get("/master.json").body.len();
             report(&server, count, "after /master.json, without the list itself", list);
             println!("  /master.json has {:.0} bytes a server", list as f64 / f64::from(count));
+            event_reader(&server, count);
         }
     }
+}
+
+/// What the first reader of the event stream takes: its snapshot is written as a whole, and kept for those who come next.
+fn event_reader(server: &Server, count: u32) {
+    let before = server.memory_kib();
+    std::fs::write(format!("/proc/{}/clear_refs", server.id()), "5").unwrap(); // the peak counts from here
+    let mut stream = TcpStream::connect(server.address("web.listen")).unwrap();
+    stream.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: bench\r\n\r\n").unwrap();
+    let (mut buffer, mut size, mut tail) = (vec![0; 1 << 20], 0, Vec::new());
+    while !tail.ends_with(b"\n\n\r\n") {
+        let read = stream.read(&mut buffer).unwrap();
+        assert_ne!(read, 0, "closed after {size} bytes");
+        size += read;
+        tail.extend_from_slice(&buffer[..read]);
+        tail.drain(..tail.len().saturating_sub(4));
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    let each = |kib: u64| kib.saturating_sub(before) as f64 * 1024.0 / f64::from(count);
+    println!(
+        "  a reader of /api/v1/events: {:.0} bytes a server in its snapshot, {:.0} of memory while it is written, {:.0} after",
+        size as f64 / f64::from(count),
+        each(peak),
+        each(server.memory_kib())
+    );
 }
 
 /// The list is one for all its readers, and goes with the next change unless somebody asks again: `besides` is its size.
