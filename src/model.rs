@@ -455,6 +455,20 @@ impl Server {
         }
     }
 
+    /// What it last said of itself.
+    pub fn facts(&self) -> Facts<'_> {
+        Facts {
+            name: self.texts.name().into(),
+            mode: self.texts.mode().into(),
+            map: self.texts.map().into(),
+            version: VersionText::from(self.texts.version()).unwrap_or_default(),
+            players_current: self.players_current,
+            players_max: self.players_max,
+            password: self.password,
+            details: self.details.clone(),
+        }
+    }
+
     /// The same server, saying something else now.
     pub fn with_facts(&self, facts: &Facts<'_>) -> Server {
         Server {

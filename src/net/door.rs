@@ -12,10 +12,10 @@ use tracing::debug;
 use super::again::Again;
 use super::prober::{Prober, Unproven};
 use super::stopped;
-use crate::asker::Failure;
+use crate::asker::{Answer, Failure};
 use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
-use crate::model::{Address, Announce, Change, Facts, Proof};
+use crate::model::{Address, Announce, Change, Facts, Proof, Server};
 use crate::protocols::{Heartbeat, Verdict, query_of};
 use crate::registry::view::Delta;
 use crate::registry::{Outcome, Refusal};
@@ -48,10 +48,7 @@ impl Door {
             _ if query.is_some() && self.renew(&heartbeat) => Verdict::Listed,
             None => self.apply(heartbeat, Proof::Connection, None, Facts::default()).await,
             Some(query) => match self.prober.prove(address, query).await {
-                Ok(answer) => {
-                    let facts = answer.facts.unwrap_or_default();
-                    self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), facts).await
-                }
+                Ok(answer) => self.proven(heartbeat, answer).await,
                 Err(unproven) => Verdict::Refused(match unproven {
                     Unproven::Asked(Failure::Silent) if self.again().add(self.hub.clock.now().mono_ms, heartbeat) => {
                         format!("no answer from {address} over UDP: it is asked again within a minute")
@@ -92,11 +89,19 @@ impl Door {
             Ok(answer) => {
                 // It may have quit, or announced itself anew, in the meantime.
                 let Some(heartbeat) = self.again().take(address) else { return };
-                self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), answer.facts.unwrap_or_default()).await;
+                self.proven(heartbeat, answer).await;
             }
             Err(Unproven::Asked(Failure::Bad(_))) => drop(self.again().take(address)),
             Err(_) => self.again().silent(self.hub.clock.now().mono_ms, address),
         }
+    }
+
+    /// It has answered. Where it said nothing that can be believed, what was known of it stays.
+    async fn proven(&self, heartbeat: Heartbeat, answer: Answer) -> Verdict {
+        let known = self.hub.record(heartbeat.address).map(|record| record.server);
+        let known = known.as_deref().filter(|server| server.game == heartbeat.game);
+        let facts = answer.facts.or_else(|| known.map(Server::facts)).unwrap_or_default();
+        self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), facts).await
     }
 
     fn again(&self) -> MutexGuard<'_, Again> {
@@ -173,5 +178,81 @@ fn in_words(refusal: Refusal) -> &'static str {
         Refusal::Late => "the announcement came too late",
         Refusal::NotListed => "not listed",
         Refusal::StrongerProof => "another server at your address and port has proven itself by more than a connection",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::model::Game;
+    use crate::net::prober::{self, Asking, Worker};
+    use crate::registry::Settings;
+    use tokio::net::UdpSocket;
+
+    const STATUS: &[u8] = br"gamename\netpanzer\hostname\A server\final\";
+    const FORGED: &[u8] = br"gamename\netpanzer\hostname\Forged\final\";
+
+    /// A door with its prober.
+    fn door() -> Arc<Door> {
+        let settings = Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 900_000, misses_max: 1 };
+        let (hub, ledger) = (Arc::new(Hub::new(settings)), Arc::new(Ledger::new()));
+        hub.start().unwrap(); // its thread ends with the tests
+        let settings = prober::settings(1_000, 100, Duration::from_secs(30));
+        let metrics = Arc::new(Metrics::new());
+        let (prober, worker) = Worker::new(hub.clone(), ledger.clone(), metrics, settings, [7; 16]).unwrap();
+        let asking = watch::Sender::new(Asking { settings, exempt: Arc::default() });
+        let stop = watch::Sender::new(false);
+        tokio::spawn(async move {
+            worker.run(asking.subscribe(), stop.subscribe()).await;
+            drop((asking, stop));
+        });
+        Arc::new(Door::new(hub, prober, ledger))
+    }
+
+    fn heartbeat(address: Address) -> Heartbeat {
+        Heartbeat { address, game: Game::Known("netpanzer"), life_ms: 60_000, verify: true, keys: Default::default() }
+    }
+
+    /// A netPanzer game; a forger sends another status with each of its own.
+    async fn disputed_game() -> Address {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let local = socket.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut buffer = [0; 100];
+            while let Ok((size, from)) = socket.recv_from(&mut buffer).await {
+                let is_long = buffer[..size].ends_with(br"\status\");
+                let answers = [&buffer[6..14], STATUS, FORGED];
+                for answer in answers.into_iter().take(if is_long { 3 } else { 1 }) {
+                    socket.send_to(answer, from).await.unwrap();
+                }
+            }
+        });
+        Address::new(local.ip(), local.port()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_was_known_stays_where_nothing_can_be_believed() {
+        let (door, address) = (door(), disputed_game().await);
+        let now = door.hub.clock.now();
+        let known = Facts { name: "Known".into(), map: "Duell".into(), players_max: Some(8), ..Facts::default() };
+        let announce = Announce {
+            address,
+            game: Game::Known("netpanzer"),
+            proof: Proof::Query,
+            proven_at_ms: now.unix_ms,
+            life_ms: 60_000,
+            asked: false,
+            rtt_us: None,
+            keys: None,
+            facts: known.clone(),
+        };
+        let changes = [Change::Announce(announce), Change::Miss { address, game: Game::Known("netpanzer") }];
+        door.hub.apply(&changes, now, |_, _| {});
+        assert!(door.hub.listed(address).is_none(), "it has left the list, and is known");
+        assert_eq!(door.announce(heartbeat(address)).await, Verdict::Listed);
+        let server = door.hub.listed(address).unwrap();
+        assert_eq!((server.facts(), server.verified_by), (known, Proof::Query));
+        assert!(door.ledger.notes(address).iter().any(|note| note.what == What::Disputed));
     }
 }

@@ -44,6 +44,10 @@ fn listed(server: &Server, tank: &Tank) -> Value {
     server.json(&format!("/api/v1/servers/netpanzer/127.0.0.1:{}", tank.port))
 }
 
+fn doctor(tank: &Tank) -> String {
+    format!("/api/v1/check?game=netpanzer&address=127.0.0.1:{}", tank.port)
+}
+
 #[test]
 fn forged_statuses_rename_nobody() {
     if !inside(Own::Network, "forgery::forged_statuses_rename_nobody") {
@@ -100,9 +104,8 @@ fn of_two_statuses_neither_is_believed_and_the_doctor_says_so() {
     assert_eq!(listed(&server, &tank)["name"], "Tank <1>");
     *tank.forged.lock().unwrap() = Some(FORGED.into());
     tank.players.store(5, Ordering::Relaxed);
-    let doctor = format!("/api/v1/check?game=netpanzer&address=127.0.0.1:{}", tank.port);
     let seen = until("the doctor to know", || {
-        let seen = server.json(&doctor)["seen"].as_array().unwrap().clone();
+        let seen = server.json(&doctor(&tank))["seen"].as_array().unwrap().clone();
         seen.into_iter().find(|seen| seen["what"] == "disputed" && seen["times"].as_u64() >= Some(3))
     });
     assert!(seen["text"].as_str().unwrap().contains("forged answers in its name"), "{seen}");
