@@ -144,6 +144,47 @@ mod tests {
     }
 
     #[test]
+    fn what_is_withheld_is_not_sent_and_the_others_are() {
+        let (server, address) = bound();
+        let mut server = BatchSocket::<8>::new(server);
+        let (client, _) = bound();
+        let mut heard = Vec::new();
+        for round in 0..2u8 {
+            // Together, so that they may come in one batch; whatever comes in one is treated alike.
+            for number in 0..5 {
+                client.send_to(&[round * 5 + number], address).unwrap();
+            }
+            let mut seen = 0;
+            while seen < 5 {
+                seen += server.receive().unwrap();
+                let mut odd = Vec::new();
+                let mut replies = 0;
+                server.each(|datagram, reply| {
+                    reply.push(datagram.bytes[0]);
+                    if datagram.bytes[0] % 2 == 1 {
+                        odd.push(replies);
+                    }
+                    replies += 1;
+                });
+                odd.into_iter().rev().for_each(|reply| server.withhold(reply));
+                server.withhold(BATCH);
+                server.send_replies();
+            }
+        }
+        client.send_to(&[100], address).unwrap();
+        server.receive().unwrap();
+        server.each(|datagram, reply| reply.extend(datagram.bytes.iter().copied()));
+        server.send_replies();
+        while heard.last() != Some(&100) {
+            let mut buffer = [0; 10];
+            assert_eq!(client.recv(&mut buffer).unwrap(), 1);
+            heard.push(buffer[0]);
+        }
+        heard.sort_unstable();
+        assert_eq!(heard, [0, 2, 4, 6, 8, 100]);
+    }
+
+    #[test]
     fn long_and_empty_datagrams_are_seen_for_what_they_are() {
         let (server, address) = bound();
         let mut server = BatchSocket::<8>::new(server);

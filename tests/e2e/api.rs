@@ -398,6 +398,8 @@ fn the_doctors_command() {
     let (code, said, _) = doctor(&[&master, "iceball", "127.0.0.1:1"]);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("Listed, proven by cookie") && said.contains("brought the cookie back"), "{said}");
+    let line = |what: &str| said.lines().find(|line| line.contains(what)).unwrap();
+    assert!(line("a cookie was sent").ends_with(", not proven.") && !line("brought the cookie").contains("not proven"));
     let (code, json, _) = doctor(&[&master, "iceball", "127.0.0.1:1", "--json"]);
     assert_eq!((code, &serde_json::from_str::<Value>(&json).unwrap()["listed"]), (0, &json!(true)));
     for (arguments, code, says) in [
