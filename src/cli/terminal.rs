@@ -188,27 +188,31 @@ mod tests {
     use std::io::Read;
     use std::process::{Command, Stdio};
 
-    /// Run by the test below, on a terminal of its own.
-    #[test]
-    #[ignore = "takes over the terminal and panics"]
-    fn panics_on_the_terminal() {
+    /// Set where the test below runs again, on a terminal of its own.
+    const INSIDE: &str = "RALLYPOINT_TEST_PANICS";
+
+    fn panic_on_the_terminal() -> ! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let _terminal = Terminal::open().unwrap();
             // Not dropped by unwinding: the hook alone has to do it.
             std::thread::spawn(|| panic!("on purpose")).join().unwrap_err();
             std::process::exit(7);
-        });
+        })
     }
 
     #[test]
     fn a_panic_gives_the_terminal_back() {
+        if std::env::var_os(INSIDE).is_some() {
+            panic_on_the_terminal();
+        }
         let pty = openpty(None, None).unwrap();
         let end = || Stdio::from(pty.slave.try_clone().unwrap());
-        let name = "cli::terminal::tests::panics_on_the_terminal";
+        let name = "cli::terminal::tests::a_panic_gives_the_terminal_back";
         let mut child = Command::new("setsid")
             .args(["--ctty", &std::env::current_exe().unwrap().to_string_lossy()])
-            .args(["--exact", name, "--ignored", "--nocapture"])
+            .args(["--exact", name, "--nocapture"])
+            .env(INSIDE, "1")
             .env("TERM", "xterm")
             .stdin(end())
             .stdout(end())
