@@ -201,9 +201,10 @@ impl Facts<'_> {
         rules.iter().find(|(found, _)| **found == *name).map(|(_, value)| &**value)
     }
 
-    /// The name as it is listed: none where nobody could see it.
-    pub fn shown_name(&self) -> &str {
-        if self.name.chars().all(is_blank) { "" } else { &self.name }
+    /// The name as it is listed: a name that nobody could see gives way to the address. An empty one stays unknown.
+    fn shown_name(&self, address: Address) -> Cow<'_, str> {
+        let is_invisible = !self.name.is_empty() && self.name.chars().all(is_blank);
+        if is_invisible { address.to_string().into() } else { (&*self.name).into() }
     }
 
     /// How many play, as it is listed: not more than the server has room for, where it says so.
@@ -314,14 +315,14 @@ impl Texts {
     /// The longest text kept of each kind; longer ones are cut at a character's edge.
     pub const BYTES_MAX: usize = 1024;
 
-    pub fn new(facts: &Facts<'_>) -> Texts {
-        let mut all =
-            String::with_capacity(facts.shown_name().len() + facts.mode.len() + facts.map.len() + facts.version.len());
+    pub fn new(address: Address, facts: &Facts<'_>) -> Texts {
+        let name = facts.shown_name(address);
+        let mut all = String::with_capacity(name.len() + facts.mode.len() + facts.map.len() + facts.version.len());
         let mut push = |text: &str| {
             all.push_str(cut(text, Texts::BYTES_MAX));
             all.len() as u16 // at most 4 × BYTES_MAX
         };
-        let ends = [push(facts.shown_name()), push(&facts.mode), push(&facts.map)];
+        let ends = [push(&name), push(&facts.mode), push(&facts.map)];
         push(&facts.version);
         Texts { all: all.into_boxed_str(), ends }
     }
@@ -346,8 +347,8 @@ impl Texts {
         self.part(self.ends[2], self.all.len())
     }
 
-    fn same_as(&self, facts: &Facts<'_>) -> bool {
-        self.name() == cut(facts.shown_name(), Texts::BYTES_MAX)
+    fn same_as(&self, address: Address, facts: &Facts<'_>) -> bool {
+        self.name() == cut(&facts.shown_name(address), Texts::BYTES_MAX)
             && self.mode() == cut(&facts.mode, Texts::BYTES_MAX)
             && self.map() == cut(&facts.map, Texts::BYTES_MAX)
             && self.version() == facts.version.as_str()
@@ -413,7 +414,7 @@ impl Server {
             && self.players_max == facts.players_max
             && self.password == facts.password
             && self.details == facts.details
-            && self.texts.same_as(facts)
+            && self.texts.same_as(self.address, facts)
     }
 
     /// Whether the other differs only in when it was heard of, and from whom.
@@ -437,7 +438,7 @@ impl Server {
         Server {
             address,
             game,
-            texts: Texts::new(facts),
+            texts: Texts::new(address, facts),
             players_current: facts.shown_players(),
             players_max: facts.players_max,
             password: facts.password,
@@ -472,7 +473,7 @@ impl Server {
     /// The same server, saying something else now.
     pub fn with_facts(&self, facts: &Facts<'_>) -> Server {
         Server {
-            texts: Texts::new(facts),
+            texts: Texts::new(self.address, facts),
             players_current: facts.shown_players(),
             players_max: facts.players_max,
             password: facts.password,
@@ -667,8 +668,12 @@ mod tests {
             let server = server(&facts);
             assert_eq!((server.players_current, server.players_max), (expected, max));
         }
-        for name in ["", "   ", "\u{a0}\u{2003}\u{3000}", "\u{200b}\u{2060}\u{ad}", "\u{3164}", "\u{2800} \u{e0020}"] {
-            assert_eq!(server(&Facts { name: name.into(), ..Facts::default() }).texts.name(), "", "{name:?}");
+        assert_eq!(server(&Facts::default()).texts.name(), "", "unknown");
+        for name in ["   ", "\u{a0}\u{2003}\u{3000}", "\u{200b}\u{2060}\u{ad}", "\u{3164}", "\u{2800} \u{e0020}"] {
+            let facts = Facts { name: name.into(), ..Facts::default() };
+            let server = server(&facts);
+            assert_eq!(server.texts.name(), server.address.to_string(), "{name:?}");
+            assert!(server.says(&facts));
         }
         for name in [" a ", "\u{fffd}", "日本", "é\u{200d}"] {
             assert_eq!(server(&Facts { name: name.into(), ..Facts::default() }).texts.name(), name);
@@ -685,9 +690,10 @@ mod tests {
             version: VersionText::from("0.2.1").unwrap(),
             ..Facts::default()
         };
-        let texts = Texts::new(&facts);
+        let address = "203.0.113.5:20737".parse().unwrap();
+        let texts = Texts::new(address, &facts);
         assert_eq!(texts.name(), "é".repeat(Texts::BYTES_MAX / 2));
         assert_eq!((texts.mode(), texts.map(), texts.version()), ("ctf", "", "0.2.1"));
-        assert!(texts.same_as(&facts));
+        assert!(texts.same_as(address, &facts));
     }
 }

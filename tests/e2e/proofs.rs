@@ -170,7 +170,7 @@ fn impossible_counts_are_cut_and_a_blank_name_is_the_address() {
     assert_eq!(players(&rows[1]), (json!(512), json!(512)), "the game has room for no more");
     assert_eq!(rows[2]["name"], "127.0.0.1:3");
     let one = server.json("/api/v1/servers/iceball/127.0.0.1:3");
-    assert_eq!(one["name"], serde_json::Value::Null, "absent, as all that is unknown");
+    assert_eq!(one["name"], "127.0.0.1:3");
     assert_eq!(server.json("/api/v1/servers/iceball/127.0.0.1:1")["players_current"], 1);
     let page = server.get("/");
     assert!(page.text().contains(">127.0.0.1:3</a>") && page.text().contains(">1/1<"), "{}", page.text());
