@@ -143,3 +143,16 @@ fn no_test_waits_for_a_time_or_measures_one() {
     }
     assert!(waiting.is_empty(), "wait for a condition (support::until) or pass the time in:\n{}", waiting.join("\n"));
 }
+
+#[test]
+fn every_test_that_security_md_names_exists() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SECURITY.md")).unwrap();
+    let all: String = sources("src").into_iter().chain(sources("tests")).map(|(_, source)| source).collect();
+    let is_test_name =
+        |word: &&str| word.matches('_').count() >= 3 && word.chars().all(|c| c == '_' || c.is_alphanumeric());
+    let named: Vec<&str> = text.split('`').skip(1).step_by(2).filter(is_test_name).collect();
+    assert!(named.len() > 20, "{named:?}");
+    for name in named {
+        assert!(all.contains(&format!("fn {name}(")), "SECURITY.md names `{name}`, and there is no such test");
+    }
+}
