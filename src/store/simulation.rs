@@ -646,3 +646,22 @@ fn what_the_store_lost_is_put_again_by_those_who_know() {
     late.work(world.ms);
     assert_eq!(world.list(&late), before);
 }
+
+#[test]
+fn a_clock_that_is_set_while_a_node_runs_refuses_nothing_and_tells_nothing_wrong() {
+    for step_ms in [-3_600_000, 3_600_000] {
+        let mut world = World::new(1, 0);
+        world.nodes[1].ahead_ms += step_ms;
+        for (at, port) in [(0, 0), (1, 2)] {
+            let now = world.nodes[at].now(world.ms);
+            world.nodes[at].registry.apply(&announce(port, 1, now), now);
+        }
+        world.settle();
+        for node in &world.nodes {
+            let ports: Vec<u16> = node.list(world.ms, |_| true).iter().map(|(address, ..)| address.port()).collect();
+            assert_eq!(ports, [1, 3], "{} after a step of {step_ms} ms, with no sign of life since", node.name);
+            let proven = node.list(world.ms, |_| true).iter().all(|(.., proven_at_ms)| *proven_at_ms == T + world.ms);
+            assert!(proven, "{:?}", node.list(world.ms, |_| true));
+        }
+    }
+}
