@@ -1,14 +1,16 @@
 //! netPanzer over real sockets: heartbeats that are proven, lists, the prober, bad input.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use crate::support::*;
 
 const FAST: &[&str] = &["probe.every=1s", "probe.misses=2"];
+
+type Meanwhile = Arc<Mutex<Option<Box<dyn Fn(&BTreeSet<u16>) + Send>>>>;
 
 /// A pretend netPanzer game: answers its query while it is told to.
 pub struct Tank {
@@ -18,8 +20,8 @@ pub struct Tank {
     honest: Arc<AtomicBool>,
     /// Another status, which is sent with each.
     pub forged: Arc<Mutex<Option<String>>>,
-    /// How far away it is.
-    pub round_trip: Arc<Mutex<Duration>>,
+    /// What is done with the ports that it was asked from earlier, before it answers.
+    pub meanwhile: Meanwhile,
     asked_from: Arc<Mutex<Vec<u16>>>,
 }
 
@@ -32,25 +34,29 @@ impl Tank {
             players: Arc::new(AtomicUsize::new(1)),
             honest: Arc::new(AtomicBool::new(true)),
             forged: Arc::default(),
-            round_trip: Arc::default(),
+            meanwhile: Arc::default(),
             asked_from: Arc::default(),
         };
         let (alive, players, honest) = (tank.alive.clone(), tank.players.clone(), tank.honest.clone());
-        let (forged, round_trip, asked_from) = (tank.forged.clone(), tank.round_trip.clone(), tank.asked_from.clone());
+        let (forged, meanwhile, asked_from) = (tank.forged.clone(), tank.meanwhile.clone(), tank.asked_from.clone());
         std::thread::spawn(move || {
             let mut buffer = [0; 500];
             // Ends with the test's process; it only ever answers.
             while let Ok((size, from)) = socket.recv_from(&mut buffer) {
+                if let Some(act) = &*meanwhile.lock().unwrap() {
+                    act(&asked_from.lock().unwrap().iter().copied().collect());
+                }
                 asked_from.lock().unwrap().push(from.port());
                 if !alive.load(Ordering::Relaxed) {
                     continue;
                 }
                 let players = players.load(Ordering::Relaxed);
+                let players_max = players.max(8);
                 let named: String = (0..players)
                     .map(|at| format!(r"player_{at}\Driver of tank number {at}\kills_{at}\1\deaths_{at}\2\score_{at}\3\flag_{at}\4\"))
                     .collect();
                 let status = format!(
-                    r"gamename\netpanzer\protocol\1122\hostname\Tank <1>\gameversion\0.8.7\mapname\Two clans\password\n\numplayers\{players}\maxplayers\8\gamestyle\Objective\{named}final\"
+                    r"gamename\netpanzer\protocol\1122\hostname\Tank <1>\gameversion\0.8.7\mapname\Two clans\password\n\numplayers\{players}\maxplayers\{players_max}\gamestyle\Objective\{named}final\"
                 );
                 let mut answers = netpanzer_answers(&buffer[..size], status.as_bytes());
                 if !honest.load(Ordering::Relaxed) {
@@ -59,7 +65,6 @@ impl Tank {
                 if answers.len() > 1 {
                     answers.extend(forged.lock().unwrap().clone().map(String::into_bytes));
                 }
-                std::thread::sleep(*round_trip.lock().unwrap());
                 for answer in answers {
                     socket.send_to(&answer, from).unwrap();
                 }
