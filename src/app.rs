@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::cookie::Keys;
 use crate::hub::Hub;
@@ -33,7 +34,6 @@ use crate::net::{prober, tcp};
 use crate::protocols::Card;
 use crate::protocols::section::Spoken;
 use crate::store::Store;
-use crate::store::cluster::Cluster;
 use crate::web::{self, Home, HttpLimits, Pages, Site};
 use services::Services;
 
@@ -121,7 +121,10 @@ impl App {
         app.threads.push(app.hub.start().context("cannot start a thread")?);
         let stop = app.stop_tasks.subscribe();
         let prober_worker = match &cluster {
-            Some(cluster) => prober_worker.sharing(cluster.share()),
+            Some(cluster) => {
+                let share = cluster.share();
+                prober_worker.sharing(Box::new(move |address| share.is_mine(address)))
+            }
             None => prober_worker,
         };
         if let Some(cluster) = cluster {

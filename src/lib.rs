@@ -13,6 +13,7 @@ pub mod asker;
 pub mod bytes;
 pub mod cli;
 pub mod client;
+pub mod cluster;
 pub mod config;
 pub mod cookie;
 pub mod export;

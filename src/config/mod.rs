@@ -14,6 +14,7 @@ use ipnet::{IpNet, Ipv4Net};
 use toml::de::{DeTable, DeValue};
 use tracing::Level;
 
+use crate::cluster;
 use crate::model::OperatorWord;
 use crate::net::guard;
 use crate::prefix::Networks;
@@ -21,7 +22,7 @@ use crate::protocols::section::{Configured, Listener, Section};
 use crate::protocols::{CARDS, Card, OTHER_LIFE_MS};
 use crate::registry::Settings;
 use crate::settings::{Item, Key, KeyText, Problem, nearest};
-use crate::store::{cluster, history};
+use crate::store::history;
 use keys::KEYS;
 
 #[derive(Clone, Debug, PartialEq)]

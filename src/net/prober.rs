@@ -23,7 +23,6 @@ use crate::model::{Address, Change, Game};
 use crate::prefix::Networks;
 use crate::protocols::{Ask, Query, query_of};
 use crate::registry::Target;
-use crate::store::share::Share;
 
 /// How often the prober looks at what is due.
 const TICK: Duration = Duration::from_millis(20);
@@ -95,6 +94,9 @@ impl Prober {
     }
 }
 
+/// Whether a server is this node's to ask, where there are several nodes.
+pub type IsMine = Box<dyn Fn(Address) -> bool + Send + Sync>;
+
 /// The prober at work. One task: everything it does is short.
 pub struct Worker {
     hub: Arc<Hub>,
@@ -103,7 +105,7 @@ pub struct Worker {
     lanes: Lanes,
     asker: Asker<Purpose>,
     /// Which servers are this node's to ask.
-    share: Arc<Share>,
+    is_mine: IsMine,
     proofs: mpsc::Receiver<Proof>,
     /// How many are asked because somebody waits.
     proving: usize,
@@ -123,14 +125,14 @@ impl Worker {
         let (sender, proofs) = mpsc::channel(PROOFS_MAX);
         let asker = Asker::new(settings, seed);
         let (changes, targets) = (Vec::new(), Vec::new());
-        let share = Arc::default();
-        let worker = Worker { hub, ledger, metrics, lanes, asker, share, proofs, proving: 0, changes, targets };
+        let is_mine: IsMine = Box::new(|_| true);
+        let worker = Worker { hub, ledger, metrics, lanes, asker, is_mine, proofs, proving: 0, changes, targets };
         Ok((Prober { proofs: sender }, worker))
     }
 
     /// Asks only this node's share, where there are others.
-    pub fn sharing(self, share: Arc<Share>) -> Worker {
-        Worker { share, ..self }
+    pub fn sharing(self, is_mine: IsMine) -> Worker {
+        Worker { is_mine, ..self }
     }
 
     /// Asks until told to stop; new settings take effect as they come.
@@ -200,7 +202,7 @@ impl Worker {
         let mut targets = std::mem::take(&mut self.targets);
         self.hub.due(self.hub.clock.now(), room.min(DUE_MAX), &mut targets);
         for Target { address, game, named, proven } in targets.drain(..) {
-            let Some(query) = query_of(&game).filter(|_| named || self.share.is_mine(address)) else { continue };
+            let Some(query) = query_of(&game).filter(|_| named || (self.is_mine)(address)) else { continue };
             let purpose = Purpose { is_proof: false, round: Some(game), proofs: Vec::new() };
             let ask = if proven { Ask::Facts } else { Ask::Proof };
             if let Err(Purpose { round, .. }) = self.asker.ask(address, query, ask, purpose)

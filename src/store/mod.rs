@@ -1,26 +1,11 @@
-//! What outlives a moment or a machine.
-//!
-//! [`cluster`] makes many nodes one, on NATS JetStream's key-value store; [`record`] is what is put there, [`clock`] what
-//! time it is there, [`share`] who asks whom, [`outbox`] what has to be put, [`keyring`] the cookie keys.
-//!
 //! What survives: one SQLite file in `data_dir` with every listed server and the history of players. Written in batches
 //! by a thread of its own; a full or broken disk costs what would have been kept, never the service.
 
-mod buckets;
-pub mod clock;
-pub mod cluster;
 pub mod history;
 mod hold;
-pub mod keyring;
-mod lives;
-pub mod outbox;
-pub mod record;
-mod restore;
+pub(crate) mod lives;
+pub(crate) mod restore;
 mod row;
-mod session;
-pub mod share;
-#[cfg(test)]
-mod simulation;
 pub mod sqlite;
 mod writer;
 

@@ -79,7 +79,7 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
 }
 
 /// The server with its newest stamps, and when its life ends.
-pub(super) fn up_to_date(mut server: Server, stamps: Option<Stamps>, now_ms: u64) -> (Server, u64) {
+pub fn up_to_date(mut server: Server, stamps: Option<Stamps>, now_ms: u64) -> (Server, u64) {
     let life_ms = u64::from(server.life_ms);
     let mut ends_at_ms = server.last_seen_ms + life_ms;
     // Older than the row, it is that of an earlier server at this address.
@@ -99,7 +99,7 @@ pub(super) fn up_to_date(mut server: Server, stamps: Option<Stamps>, now_ms: u64
 }
 
 /// How much longer its life may really be.
-pub(super) fn grace_ms(server: &Server, lag_ms: u64) -> u64 {
+pub fn grace_ms(server: &Server, lag_ms: u64) -> u64 {
     if lag_ms <= LAG_MAX_MS { lag_ms } else { u64::from(server.life_ms) / QUARTER }
 }
 

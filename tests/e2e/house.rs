@@ -13,7 +13,7 @@ fn files_under(folder: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+pub fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     files_under(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut files);
     assert!(!files.is_empty());

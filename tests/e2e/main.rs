@@ -23,6 +23,7 @@ mod hyperbol;
 mod iceball;
 mod limits;
 mod machines;
+mod map;
 mod masters;
 mod nats;
 mod netpanzer;

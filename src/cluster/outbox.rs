@@ -149,8 +149,8 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::record::node_id;
     use crate::model::{Facts, Game, Proof};
-    use crate::store::record::node_id;
     use std::sync::Arc;
 
     fn server(port: u16, foreign: bool) -> Server {

@@ -3,6 +3,20 @@
 //!
 //! A visit to the store begins with a connection and ends with its loss; the next begins from the start: the whole list
 //! is read again, and what it lacks is put. Between visits the node serves alone. Nothing here is on the hot path.
+//!
+//! [`session`] is one visit, [`buckets`] what is there; without a socket or a clock are [`record`], what is put, [`clock`],
+//! the time there, [`outbox`], what has to be put, [`share`], who asks whom, [`keyring`], the cookie keys, and
+//! `simulation.rs`, all of it in made-up time.
+
+mod buckets;
+pub mod clock;
+pub mod keyring;
+pub mod outbox;
+pub mod record;
+mod session;
+pub mod share;
+#[cfg(test)]
+mod simulation;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,18 +29,18 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
-use super::buckets::Lost;
-use super::clock::Offset;
-use super::keyring::Keyring;
-use super::record::{node_id, node_tag};
-use super::session::Session;
-use super::share::{Nodes, Share};
 use crate::cookie::Keys;
 use crate::hub::Hub;
 use crate::metrics::{ClusterFigures, Metrics};
 use crate::model::SharedTime;
 use crate::net::guard::Guard;
 use crate::net::stopped;
+use buckets::Lost;
+use clock::Offset;
+use keyring::Keyring;
+use record::{node_id, node_tag};
+use session::Session;
+use share::{Nodes, Share};
 
 /// How long to wait for a NATS server to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -68,15 +82,15 @@ impl Settings {
 
 /// This node among the others.
 pub struct Cluster {
-    pub(super) settings: Settings,
-    pub(super) name: String,
+    settings: Settings,
+    name: String,
     /// Tells this run of the program from another node that has the same name.
-    pub(super) run: u32,
+    run: u32,
     /// The longest life of a server: what the store has to keep.
-    pub(super) life_max: Duration,
-    pub(super) hub: Arc<Hub>,
-    pub(super) guard: Arc<Guard>,
-    pub(super) share: Arc<Share>,
+    life_max: Duration,
+    hub: Arc<Hub>,
+    guard: Arc<Guard>,
+    share: Arc<Share>,
     metrics: Arc<Metrics>,
     /// Has what cookies are made with used from now on: when it returns, it is.
     use_cookies: Box<dyn Fn(Keys, SharedTime) + Send + Sync>,
@@ -229,7 +243,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn count_nodes(&self) {
+    fn count_nodes(&self) {
         let live = self.nodes().live(self.hub.clock.now().mono_ms);
         if let Some(figures) = self.figures() {
             figures.nodes.set(live.len() as i64);
@@ -238,7 +252,7 @@ impl Cluster {
     }
 
     /// The store has been read from the start, and its keys are in use: this node is one of many now.
-    pub(super) fn connected(&self) {
+    fn connected(&self) {
         self.show_connected(true);
         if !self.visiting.swap(true, Ordering::Relaxed) {
             let servers = self.hub.view().servers.len();
@@ -247,7 +261,7 @@ impl Cluster {
     }
 
     /// Why the store does not take what this node puts, for too long to be called connected; None when it does.
-    pub(super) fn set_refused(&self, reason: Option<&str>) {
+    fn set_refused(&self, reason: Option<&str>) {
         match (self.show_connected(reason.is_none()), reason) {
             (true, Some(reason)) => warn!("cluster: the other nodes do not hear of this one's servers: {reason}"),
             (false, None) => info!("cluster: NATS takes again what this node puts"),
@@ -261,7 +275,7 @@ impl Cluster {
     }
 
     /// Takes over the store's keys.
-    pub(super) fn take_keys(&self, keys: Keys, revision: u64, age_ms: u64) {
+    fn take_keys(&self, keys: Keys, revision: u64, age_ms: u64) {
         let mut ring = self.ring();
         if ring.take_over(keys, revision, self.hub.clock.now().mono_ms, age_ms) {
             (self.use_cookies)(ring.keys, self.time());
@@ -269,11 +283,11 @@ impl Cluster {
     }
 
     /// What time it is in the store, as far as this node knows. It stays known when the store is lost.
-    pub(super) fn time(&self) -> SharedTime {
+    fn time(&self) -> SharedTime {
         *self.time.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_time(&self, time: SharedTime) {
+    fn set_time(&self, time: SharedTime) {
         let before = std::mem::replace(&mut *self.time.lock().unwrap_or_else(PoisonError::into_inner), time);
         if before != time {
             self.hub.set_time(time);
@@ -289,7 +303,7 @@ impl Cluster {
     }
 
     /// Warns, but not of the same thing all the time.
-    pub(super) fn warn(&self, what: &'static str, words: impl FnOnce() -> String) {
+    fn warn(&self, what: &'static str, words: impl FnOnce() -> String) {
         let now_ms = self.hub.clock.now().mono_ms;
         let mut warned = self.warned_at_ms.lock().unwrap_or_else(PoisonError::into_inner);
         warned.retain(|(_, at_ms)| now_ms.saturating_sub(*at_ms) < WARN_EVERY_MS);
@@ -299,15 +313,15 @@ impl Cluster {
         }
     }
 
-    pub(super) fn figures(&self) -> Option<&ClusterFigures> {
+    fn figures(&self) -> Option<&ClusterFigures> {
         self.metrics.cluster.as_ref()
     }
 
-    pub(super) fn ring(&self) -> MutexGuard<'_, Keyring> {
+    fn ring(&self) -> MutexGuard<'_, Keyring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn nodes(&self) -> MutexGuard<'_, Nodes> {
+    fn nodes(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -328,7 +342,7 @@ fn user(options: ConnectOptions, server: &ServerAddr) -> ConnectOptions {
 }
 
 /// A new cookie secret; None when the system gives no random numbers.
-pub(super) fn secret() -> Option<[u8; 16]> {
+fn secret() -> Option<[u8; 16]> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret).ok().map(|()| secret)
 }

@@ -24,11 +24,11 @@ use tracing::debug;
 
 use super::buckets::{Lost, Wanted};
 use super::clock::{self, Offset};
-use super::cluster::{Cluster, secret};
 use super::keyring;
 use super::outbox::{Held, Outbox, Refused, worth_putting};
 use super::record::{self, Games, RecordError, VALUE_BYTES_MAX};
 use super::share::NODE_GONE_MS;
+use super::{Cluster, secret};
 use crate::model::{Address, Change, Now, Told};
 use crate::net::stopped as is_true;
 use crate::registry::Outcome;

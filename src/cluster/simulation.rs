@@ -20,14 +20,13 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use super::clock::{self, Offset, SKEW_MAX_MS};
-use super::lives::Stamps;
 use super::outbox::{Held, Outbox, worth_putting};
 use super::record::{self, Games, node_id, node_tag};
-use super::restore;
 use super::share::Share;
 use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, Server, SharedTime, Told};
 use crate::registry::view::{Publisher, View};
 use crate::registry::{Life, Outcome, Registry, Settings};
+use crate::store::{lives::Stamps, restore};
 
 const T: u64 = 1_760_000_000_000;
 const LIFE_MS: u64 = 120_000;
@@ -79,7 +78,7 @@ impl Store {
     }
 }
 
-/// What a node's file holds after a kill or a stop: see [`super::restore`].
+/// What a node's file holds after a kill or a stop: see `store/restore.rs`.
 struct File {
     servers: Vec<Server>,
     stamps: HashMap<Address, Stamps>,
