@@ -339,7 +339,8 @@ impl<T> Asker<T> {
             // A later try has its own time.
             let Some(asking) = asking.filter(|asking| asking.tries_sent() == tries) else { continue };
             self.fresh -= usize::from(std::mem::take(&mut asking.fresh));
-            if !asking.is_listening()
+            asking.overdue = asking.is_listening();
+            if !asking.overdue
                 && let Some(finished) = self.ask_again(now_us, address, false)
             {
                 return Some(finished);

@@ -32,6 +32,8 @@ pub(super) struct Asking<T> {
     pub fresh: bool,
     /// A try waits to be sent.
     pub queued: bool,
+    /// The last try timed out while facts were due: when those do not come, nothing else is waited for.
+    pub overdue: bool,
     /// When the first try of the first question was sent.
     pub began_us: Option<u64>,
     query: &'static dyn Query,
@@ -81,6 +83,7 @@ impl<T> Asking<T> {
             tag,
             fresh: true,
             queued: true,
+            overdue: false,
             began_us: None,
             query,
             ask,
@@ -94,7 +97,7 @@ impl<T> Asking<T> {
 
     /// The next try. None when there were enough.
     pub fn send(&mut self, now_us: u64, lane: Lane, key: &[u8; 16]) -> Option<Question> {
-        self.queued = false;
+        (self.queued, self.overdue) = (false, false);
         self.began_us.get_or_insert(now_us);
         let mut hasher = SipHasher13::new_with_key(key);
         hasher.write_u64(self.serial);
@@ -211,8 +214,8 @@ impl<T> Asking<T> {
 
     fn no_facts_yet(&self) -> Next {
         let is_proven = self.ask == Ask::Facts && self.rtt_us.is_some();
-        let is_over = is_proven && self.claim.is_none() && self.tries.iter().all(|sent| sent.spent);
-        if is_over { Next::NoFacts } else { Next::Wait }
+        let is_over = self.tries.iter().all(|sent| sent.spent) || self.overdue;
+        if is_proven && is_over && !self.is_listening() { Next::NoFacts } else { Next::Wait }
     }
 
     /// Facts are due any moment, or are there and have to settle.

@@ -247,3 +247,22 @@ fn an_answer_without_a_nonce_proves_nothing() {
         assert!(result.is_err(), "{ask:?}: {result:?}");
     }
 }
+
+/// The last try's time is over while facts are due after the nonce of it or of an earlier one, and they never come.
+#[test]
+fn a_status_that_is_lost_after_the_last_timeout_keeps_nobody_waiting() {
+    for late in [0, 1] {
+        let (mut asker, token_1) = asked();
+        assert!(asker.timed_out(1_000_000).is_none());
+        let (_, again) = asker.next_question(1_000_000, B).unwrap();
+        let (lane, nonce) = [(A, token_1), (B, token(&again))][late].clone();
+        hear(&mut asker, 1_950_000, lane, &nonce);
+        let mut finished = None;
+        for now_us in (2_000_000..10_000_000).step_by(10_000) {
+            finished = finished.or_else(|| asker.timed_out(now_us));
+            asker.next_question(now_us, B);
+        }
+        assert_eq!(finished.expect("an end").result.unwrap().facts, None);
+        assert_eq!((asker.in_flight(), asker.has_questions()), (0, false));
+    }
+}
