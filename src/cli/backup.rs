@@ -14,7 +14,8 @@ use crate::store::sqlite::{self, Fault};
 #[derive(clap::Args)]
 #[command(after_help = "\
 The copy has its name only when it is whole. A file that it replaces keeps its mode and owner, and symbolic links are followed. \
-For a FIFO, a device or stdout the copy is first made in TMPDIR (or /tmp), which needs room for it.
+For a FIFO, a device or stdout the copy is first made in TMPDIR (or /tmp), which needs room for it; \
+a reader that goes away before the end is an error.
 
 Examples:
   rallypoint backup /backup/rallypoint.db --force --config /etc/rallypoint.toml

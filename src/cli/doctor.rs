@@ -11,9 +11,11 @@ use crate::client::place::Kind;
 use crate::client::reach::addresses;
 use crate::client::{Patience, Place, http};
 use crate::model::Address;
-use crate::protocols::{card, netpanzer};
+use crate::protocols::{CARDS, card, netpanzer};
+use crate::text;
 
 #[derive(clap::Args)]
+#[command(override_usage = "rallypoint doctor [OPTIONS] [MASTER] <GAME> <ADDRESS>")]
 #[command(after_help = "\
 Examples:
   rallypoint doctor iceball 203.0.113.5:20737
@@ -23,7 +25,7 @@ Exit codes: 0 the server is listed, 1 it is not, 2 usage, 3 the master cannot be
 pub struct Arguments {
     /// The master (http://127.0.0.1:8080 when left out), the game, and the server: its address or name, with its port
     /// unless it is the game's usual one
-    #[arg(num_args = 2..=3, required = true, value_names = ["MASTER", "GAME", "ADDRESS"])]
+    #[arg(num_args = 1..=3, required = true, value_name = "MASTER GAME ADDRESS")]
     asked: Vec<String>,
     /// Print what the master says as JSON
     #[arg(long)]
@@ -54,15 +56,19 @@ struct Seen {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let usage = |error: String| Failure::new(Exit::Usage, error);
     let (master, game, address) = match arguments.asked.as_slice() {
+        [master, address] if master.contains("://") => {
+            return Err(usage(format!("which game? Write `rallypoint doctor {master} GAME {address}`")));
+        }
         [game, address] => (HERE, game, address),
         [master, game, address] => (master.as_str(), game, address),
-        _ => return Err(usage("name a game and an address".into())),
+        _ => return Err(usage("name a game and a server: `rallypoint doctor iceball 203.0.113.5:20737`".into())),
     };
     let place: Place = master.parse().map_err(usage)?;
     if !matches!(place.kind, Kind::Rallypoint) {
         return Err(usage(format!("`{master}`: only a Rallypoint has a doctor; write http://host:port")));
     }
     let (server, port) = server(game, address).map_err(usage)?;
+    let meant = misspelt(game);
     let game: String = form_urlencoded::byte_serialize(game.as_bytes()).collect();
     run_async(async {
         let address = find(&server, port).await?;
@@ -75,13 +81,34 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             .map_err(failed)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&body)
             .map_err(|error| Failure::new(Exit::Failed, format!("{place}: its answer is no diagnosis: {error}")))?;
-        let text = match arguments.json {
-            true => format!("{}\n", String::from_utf8_lossy(&body).trim_end()),
-            false => in_words(&diagnosis),
-        };
+        let text = if arguments.json { as_json(&body) } else { in_words(&diagnosis) };
         let _ = print(&text)?; // with or without a reader, the exit code says it
-        if diagnosis.listed { Ok(()) } else { Err(Failure::silent(Exit::Failed)) }
+        if diagnosis.listed {
+            return Ok(());
+        }
+        meant.inspect(|meant| tell(format!("did you mean the game `{meant}`?")));
+        Err(Failure::silent(Exit::Failed))
     })
+}
+
+/// The known game that was probably meant. Masters list unknown ones, too, so this is no mistake by itself.
+fn misspelt(game: &str) -> Option<&'static str> {
+    let typed = game.to_ascii_lowercase();
+    let names = CARDS.iter().map(|card| (strsim::osa_distance(&typed, card.name), card.name));
+    names.min().filter(|(distance, _)| (1..=2).contains(distance)).map(|(_, name)| name)
+}
+
+/// The answer as it came. JSON lets some control characters stand that a terminal would obey.
+fn as_json(body: &[u8]) -> String {
+    let mut text = String::new();
+    for c in String::from_utf8_lossy(body).trim_end().chars() {
+        match c {
+            '\n' | '\r' | '\t' => text.push(c),
+            c if c.is_control() => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => text.push(c),
+        }
+    }
+    text + "\n"
 }
 
 /// The server as it was typed: an address or a name, with its port or with the game's usual one.
@@ -113,10 +140,12 @@ async fn find(server: &Place, port: u16) -> Result<Address, Failure> {
     Ok(address)
 }
 
+/// For people. The texts are the master's own: a terminal must not obey them.
 fn in_words(diagnosis: &Diagnosis) -> String {
-    let mut text = format!("{}\n", diagnosis.summary);
+    let clean = |text: &str| text::clean(text.as_bytes()).into_owned();
+    let mut text = format!("{}\n", clean(&diagnosis.summary));
     if let Some(advice) = &diagnosis.advice {
-        text.push_str(&format!("{advice}\n"));
+        text.push_str(&format!("{}\n", clean(advice)));
     }
     if !diagnosis.seen.is_empty() {
         text.push_str("\nSeen lately:\n");
@@ -125,7 +154,7 @@ fn in_words(diagnosis: &Diagnosis) -> String {
         let times = if seen.times > 1 { format!(" ({} times)", seen.times) } else { String::new() };
         let unproven = if seen.sender_proven == Some(false) { ", not proven" } else { "" };
         let port = seen.observed_port.map(|port| format!(" From port {port}{unproven}.")).unwrap_or_default();
-        text.push_str(&format!("  {}  {}{port}{times}\n", seen.at, seen.text));
+        text.push_str(&format!("  {}  {}{port}{times}\n", clean(&seen.at), clean(&seen.text)));
     }
     text
 }
@@ -154,6 +183,30 @@ mod tests {
         ] {
             let error = server(game, text).unwrap_err();
             assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_terminal_obeys_nothing_that_a_master_says() {
+        let evil = "a\u{1b}[31m\u{7}\u{9b}2J\r\nb\u{202e}";
+        let seen = Seen { at: evil.into(), text: evil.into(), times: 2, sender_proven: None, observed_port: Some(5) };
+        let diagnosis = Diagnosis { listed: false, summary: evil.into(), advice: Some(evil.into()), seen: vec![seen] };
+        let text = in_words(&diagnosis);
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        assert_eq!(text.lines().count(), 5, "{text}");
+        let body = "{\n  \"summary\": \"a\u{9b}2J\u{7f}\"\n}\n";
+        let shown = as_json(body.as_bytes());
+        assert_eq!(shown, "{\n  \"summary\": \"a\\u009b2J\\u007f\"\n}\n");
+        let same = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(same(&shown), same(body));
+    }
+
+    #[test]
+    fn a_game_that_was_probably_meant() {
+        for (typed, meant) in
+            [("icebal", Some("iceball")), ("NetPanser", Some("netpanzer")), ("iceball", None), ("chess", None)]
+        {
+            assert_eq!(misspelt(typed), meant, "{typed}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `rallypoint export`: fetches a master's list, asks every server and writes what it finds to files, once or again and
 //! again. A round that fails is logged, and the next one comes.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,21 +23,24 @@ const EVERY_MIN: Duration = Duration::from_secs(1);
 const EVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 #[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("files").args(["xml", "json", "csv"]).required(true).multiple(true)))]
 #[command(after_help = "\
 The files are replaced whole: a reader never sees half of one. They keep their mode and owner, and symbolic links are \
 followed. FIFOs and devices are written into; `-` is stdout. Servers that did not answer are in the files, too: in XML with \
 responding=\"0\" and the reason as fault, in JSON under `failed`, in \
 CSV with the reason in the last column.
 
-Ends with 0 when a server answered, or none can be asked; with 1 when none answered, or a file cannot be written. With \
---every a failed round is logged, and the next one comes.
+Ends with 0 when a server answered, or none can be asked; with 1 when none answered, a file cannot be written, or it was \
+stopped before the end. With --every a failed round is logged, the next one comes, and being stopped is 0.
 
-Example: rallypoint export hyperbol://master.example --xml servers.xml --every 5m --ftp ftp://me@web.example/lists")]
+Examples:
+  rallypoint export hyperbol://master.example --xml servers.xml --every 5m
+  rallypoint export hyperbol://master.example --xml servers.xml --ftp ftp://me@web.example/lists")]
 pub struct Arguments {
     /// The master, as for `rallypoint list`
     url: Place,
     /// Write XML to this file; `-` is stdout
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["json", "csv"])]
+    #[arg(long, value_name = "FILE")]
     xml: Option<PathBuf>,
     /// Write JSON to this file; `-` is stdout
     #[arg(long, value_name = "FILE")]
@@ -78,7 +82,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             result = rounds(arguments, upload.as_ref()) => return result,
             () = stop => info!("stopped"),
         }
-        Ok(())
+        // Nothing else ends the rounds; a single one has not come to its end.
+        if arguments.every.is_some() { Ok(()) } else { Err(Failure::silent(Exit::Failed)) }
     })
 }
 
@@ -89,6 +94,12 @@ impl Arguments {
     }
 
     fn check(&self) -> Result<(), String> {
+        let mut seen = HashSet::new();
+        let mut destinations = self.files().filter_map(|(path, _)| Some((path, Destination::of(path).ok()?)));
+        let again = destinations.find(|(_, to)| matches!(to, Destination::File(path) if !seen.insert(path.clone())));
+        if let Some((path, _)) = again {
+            return Err(format!("{}: two formats cannot be in one file", path.display()));
+        }
         match self.files().filter(|(path, _)| is_stdout(path)).count() {
             0 => Ok(()),
             _ if self.ftp.is_some() => Err("stdout has no name to upload it under: name a file".into()),

@@ -20,8 +20,9 @@ Columns in which nothing is known are left out everywhere; --columns keeps them.
 stderr with the reason. JSON has them under `failed`; in JSON lines, CSV and XML they are among the others, with the reason \
 as `fault`.
 
-Example: rallypoint list netpanzer://master.example --query --not-empty --sort ping
-         rallypoint list netpanzer://master.example --columns url --no-header | rallypoint query --from -")]
+Examples:
+  rallypoint list netpanzer://master.example --query --not-empty --sort ping
+  rallypoint list netpanzer://master.example --columns url --no-header | rallypoint query --from -")]
 pub struct Arguments {
     /// The master, by what it speaks and where it is
     url: Place,

@@ -126,7 +126,10 @@ impl Place {
         let usual = match self.kind {
             Kind::Game(card) => card.master_port.ok_or_else(|| {
                 let host = self.host_text();
-                format!("{}'s list is a page: write {}+http://{host}/… or +https://", card.title, card.name)
+                format!(
+                    "the list of {} is on a web server; write {1}+http://{host} or {1}+https://{host}",
+                    card.title, card.name
+                )
             })?,
             Kind::Page(_) | Kind::Rallypoint if self.secure => HTTPS_PORT,
             Kind::Page(_) | Kind::Rallypoint => HTTP_PORT,
@@ -218,7 +221,10 @@ mod tests {
         }
         assert_eq!(place("NetPanzer://Host").to_string(), "netpanzer://Host");
         let no_master = place("bloodmasters://example.org").master_port().unwrap_err();
-        assert!(no_master.contains("bloodmasters+http://example.org/"), "{no_master}");
+        assert!(
+            no_master.ends_with("write bloodmasters+http://example.org or bloodmasters+https://example.org"),
+            "{no_master}"
+        );
     }
 
     #[test]

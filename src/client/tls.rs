@@ -11,7 +11,8 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 
-pub const NO_CERTIFICATES: &str = "no certificates to trust on this machine: install ca-certificates";
+pub const NO_CERTIFICATES: &str = "no certificates to trust on this machine: install ca-certificates, or look at \
+                                   SSL_CERT_FILE and SSL_CERT_DIR, which name others";
 
 /// Named, because another dependency may bring a second provider along.
 pub fn provider() -> Arc<CryptoProvider> {

@@ -114,9 +114,9 @@ impl Column {
         }
         let distance = |column: &&Column| strsim::osa_distance(&typed, column.name);
         let near = COLUMNS.iter().min_by_key(distance).filter(|near| distance(near) <= (typed.len() / 2).max(1));
-        let near = near.map(|near| format!("did you mean `{}`? ", near.name)).unwrap_or_default();
+        let near = near.map(|near| format!("; did you mean `{}`?", near.name)).unwrap_or_else(|| ".".into());
         let known: Vec<_> = COLUMNS.iter().map(|column| column.name).collect();
-        Err(format!("there is no such column; {near}The columns are {}", known.join(", ")))
+        Err(format!("there is no such column{near} The columns are {}", known.join(", ")))
     }
 }
 

@@ -30,7 +30,7 @@ const BODY_BYTES_MAX: usize = 4096;
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Rallypoint", description = "Game servers that are up, each proven to be where it says it is."),
+    info(title = "Rallypoint", description = "Game servers that are up. Every address is verified."),
     servers((url = "/", description = "this master")),
 )]
 struct Document;

@@ -403,7 +403,10 @@ fn the_doctors_command() {
     let (code, json, _) = doctor(&[&master, "iceball", "127.0.0.1:1", "--json"]);
     assert_eq!((code, &serde_json::from_str::<Value>(&json).unwrap()["listed"]), (0, &json!(true)));
     for (arguments, code, says) in [
-        (&["iceball"][..], 2, "required"),
+        (&["iceball"][..], 2, "name a game and a server"),
+        (&[], 2, "Usage: rallypoint doctor [OPTIONS] [MASTER] <GAME> <ADDRESS>"),
+        (&[&master, "127.0.0.1:1"], 2, "which game? Write `rallypoint doctor http://"),
+        (&[&master, "icebal", "127.0.0.1:1"], 1, "did you mean the game `iceball`?"),
         (&[&master, "iceball", "127.0.0.1:99999"], 2, "is not a port"),
         (&[&master, "iceball", "no-such-host.invalid"], 3, "cannot find no-such-host.invalid"),
         (&["netpanzer://x", "iceball", "127.0.0.1:1"], 2, "only a Rallypoint"),

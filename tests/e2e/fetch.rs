@@ -198,7 +198,7 @@ fn a_certificate_that_cannot_be_trusted_is_explained() {
     ends(3, "its certificate is not trusted: no authority", trusting(None, &["list", &good]).output().unwrap());
     let empty = authority.0.write("empty.pem", "");
     let without = trusting(Some(&empty), &["list", &good]).env("SSL_CERT_DIR", "/nowhere").output().unwrap();
-    ends(3, "no certificates to trust on this machine", without);
+    ends(3, "no certificates to trust on this machine: install ca-certificates, or look at SSL_CERT_FILE", without);
     ends(3, "its certificate expired on 2021-02-03", authority.run(&["list", &url("expired.crt")]));
     let wrong = authority.run(&["list", &url("elsewhere.crt")]);
     ends(3, "its certificate is not for 127.0.0.1, but for elsewhere.example", wrong);

@@ -190,6 +190,8 @@ fn an_export_follows_links_keeps_modes_and_replaces_only_files() {
     };
     usage(&["--xml", "-", "--json", "-"], "only one of --xml, --json and --csv");
     usage(&["--xml", "-", "--ftp", "ftp://me@127.0.0.1/"], "no name to upload it under");
+    usage(&["--xml", &path(&file), "--csv", &path(&link)], "two formats cannot be in one file");
+    usage(&[], "<--xml <FILE>|--json <FILE>|--csv <FILE>>");
 }
 
 #[test]
@@ -205,6 +207,19 @@ fn an_export_that_waits_for_a_fifos_reader_can_be_interrupted() {
         assert_eq!(xml(&text).len(), 2);
     }
     assert_eq!(export.interrupt(), Some(0));
+}
+
+/// A script that goes on with the file must not take it for written.
+#[test]
+fn an_export_that_is_stopped_before_its_end_says_so() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = Folder::new("export-stopped");
+    let file = folder.path().join("servers.xml");
+    let master = format!("netpanzer://{}", listener.local_addr().unwrap());
+    let export = Running::start(&["export", &master, "--xml", file.to_str().unwrap()]);
+    let _silent = listener.accept().unwrap();
+    assert_eq!(export.interrupt(), Some(1));
+    assert!(!file.exists());
 }
 
 #[test]

@@ -13,6 +13,10 @@ use crate::client::Found;
 
 /// Rows of the list beside an opened server, with its head.
 const LIST_ROWS_MIN: u16 = 5;
+/// Of the list on a low terminal: its head and the chosen server.
+const CHOSEN_ROWS: u16 = 2;
+/// A line of the details in its frame.
+const DETAILS_ROWS_MIN: u16 = 3;
 /// Below this height the line with the keys and the counts gives way to the list.
 const ROWS_COMFORTABLE: u16 = 8;
 /// The first column of the details.
@@ -38,8 +42,10 @@ impl Screen {
         frame.render_widget(Paragraph::new(lines).style(Modifier::BOLD), why);
         let details = self.details(middle.width);
         let height = details.as_ref().map_or(0, |(_, lines)| lines.len() as u16 + 2);
-        // The chosen server stays in sight.
-        let height = height.min(middle.height.saturating_sub(LIST_ROWS_MIN));
+        // The chosen server stays in sight, and at least a line of its details.
+        let room = middle.height.saturating_sub(LIST_ROWS_MIN).max(DETAILS_ROWS_MIN);
+        let fits = middle.height >= DETAILS_ROWS_MIN + CHOSEN_ROWS;
+        let height = if fits { height.min(room) } else { 0 };
         let [list, below] = Layout::vertical([Constraint::Min(0), Constraint::Length(height)]).areas(middle);
         self.draw_list(frame, list);
         if let Some((title, lines)) = details {

@@ -233,3 +233,14 @@ fn help_names_every_key_and_long_names_are_cut() {
     let actions = ['c', 'z', 'l', 'x'].map(|key| screen.on(&control(key)));
     assert_eq!(actions, [Action::Quit, Action::Suspend, Action::Redraw, Action::Nothing]);
 }
+
+#[test]
+fn details_on_a_low_terminal_show_a_line_at_least() {
+    let mut screen = three();
+    press(&mut screen, &[KeyCode::Enter]);
+    for rows in 8..=14 {
+        let shown = drawn_on(&mut screen, 40, rows);
+        assert_eq!(lines("netpanzer://203.0.113.5:3", &shown).len(), 1, "{rows}:\n{shown}");
+        assert!(lines("Gamma", &shown).len() >= 2, "the row and the frame, at {rows}:\n{shown}");
+    }
+}
