@@ -499,7 +499,7 @@ fn masters_that_do_not_are_told_for_what_they_are() {
         (format!("iceball://{}", page("404 Not Found", b"no such page\nat all")), 1, "404 Not Found: no such page"),
         (format!("bloodmasters+http://{}", page("200 OK", b"<html>\n<h1>hi</h1>")), 1, "not a list"),
         (format!("http://{}", page("200 OK", b"[]")), 1, "not a Rallypoint's list"),
-        ("bloodmasters://127.0.0.1".into(), 2, "bloodmasters+http://127.0.0.1/"),
+        ("bloodmasters://127.0.0.1".into(), 2, "write bloodmasters+http://127.0.0.1 or"),
     ];
     for (url, code, why) in cases {
         let (stdout, stderr) = ends(code, &["list", &url]);
