@@ -75,7 +75,8 @@ pub async fn ask_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Foun
     let queue = found.iter().enumerate().filter(|(_, server)| query_of(&server.game).is_some());
     let queue: VecDeque<_> = queue.map(|(number, _)| Turn { number, tries: 0, losses: 0 }).collect();
     let all_here = found.iter().all(|server| server.address.ip().is_loopback());
-    let throttle = Throttle::new(pace.in_flight, pace.patience.server_try().as_micros() as u64);
+    let try_us = pace.patience.server_try().as_micros() as u64;
+    let throttle = Throttle::new(pace.in_flight, try_us, try_us * u64::from(pace.patience.server_tries()));
     let mut seed = [0; 16];
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
     let socket = Socket::open(pace.receive_buffer)?;
@@ -144,8 +145,10 @@ impl<F: FnMut(&Found)> Run<'_, F> {
     fn take_more(&mut self) {
         self.throttle.recover(self.now_us());
         if self.throttle.has_lost() {
-            // Each try has its own turn now: what is in flight is bounded then, whichever try it is.
-            self.asker.set_settings(Settings { tries: 1, ..settings(self.pace, self.all_here) });
+            // Each try has its own turn now: what is in flight is bounded then, whichever try it is. Its answer does not
+            // count any more when the next try begins, so it has the time that servers have been seen to take.
+            let try_us = self.throttle.try_us();
+            self.asker.set_settings(Settings { tries: 1, try_us, ..settings(self.pace, self.all_here) });
         }
         for _ in 0..self.queue.len() {
             if self.asker.fresh() >= self.throttle.in_flight() {
@@ -233,9 +236,7 @@ impl<F: FnMut(&Found)> Run<'_, F> {
         let is_lost = self.throttle.may_have_lost(tag.asked_us);
         if let Ok(Answer { rtt_us, facts: Some(_), .. }) = &result {
             self.throttle.answered(self.now_us(), *rtt_us, self.asker.in_flight());
-        } else if (is_lost || is_silence(&result))
-            && let Some(turn) = self.another_turn(tag.turn, is_lost)
-        {
+        } else if let Some(turn) = self.another_turn(tag.turn, is_lost) {
             self.queue.push_back(turn);
             return;
         }
@@ -299,14 +300,14 @@ mod tests {
     use crate::protocols::card;
 
     /// Pretend servers on a thread of their own: they answer whatever this one is doing.
-    fn pretend(game: &'static str, count: usize) -> Vec<Found> {
+    fn pretend(game: &'static str, count: usize, delay_ms: u64) -> Vec<Found> {
         let (sender, addresses) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let servers = simulate::bind(card(game).unwrap(), count, "127.0.0.1:0".parse().unwrap()).await.unwrap();
                 sender.send(servers.iter().map(|server| server.address).collect::<Vec<_>>()).unwrap();
-                simulate::run(servers, Network { loss_percent: 0, delay: Duration::from_millis(20) }, None).await;
+                simulate::run(servers, Network { loss_percent: 0, delay: Duration::from_millis(delay_ms) }, None).await;
             });
         });
         let addresses = addresses.recv().unwrap();
@@ -319,12 +320,22 @@ mod tests {
         let patience = Patience { timeout: Some(Duration::from_millis(500)), retries: Some(1) };
         let pace = Pace { per_second: 1_000_000, in_flight: 1_000_000, patience, receive_buffer: Some(8 << 10) };
         for game in ["hyperbol", "netpanzer"] {
-            let mut found = pretend(game, 300);
+            let mut found = pretend(game, 300, 20);
             let mut finished = 0;
             ask_all(&mut found, pace, |_| finished += 1).await.unwrap();
             let failed: Vec<_> = found.iter().filter_map(Found::failure).collect();
             assert_eq!((failed.as_slice(), finished), (&[][..], 300), "{game}");
         }
+    }
+
+    #[tokio::test]
+    async fn servers_that_take_longer_than_a_try_are_found_though_they_are_many() {
+        let patience = Patience { timeout: Some(Duration::from_millis(400)), retries: None };
+        let pace = Pace { in_flight: 20, patience, ..Pace::default() };
+        let mut found = pretend("netpanzer", 120, 500);
+        ask_all(&mut found, pace, |_| {}).await.unwrap();
+        let failed: Vec<_> = found.iter().filter_map(Found::failure).collect();
+        assert_eq!(failed, Vec::<&str>::new());
     }
 
     #[test]

@@ -18,23 +18,32 @@ pub struct Throttle {
     in_flight: usize,
     changed_us: u64,
     lost_us: Option<u64>,
-    /// For one try of a server.
+    /// For one try of a server; longer when servers turn out to be farther away.
     try_us: u64,
-    /// When the count of answers began, how many there are, and how many of them came late.
+    try_us_max: u64,
+    /// When the count of answers began, how many there are, how many of them came late, and how late.
     counting_us: u64,
     answers: u32,
     late: u32,
+    latest_us: u64,
 }
 
 impl Throttle {
-    pub fn new(most: usize, try_us: u64) -> Throttle {
+    pub fn new(most: usize, try_us: u64, try_us_max: u64) -> Throttle {
         let in_flight = most.min(START);
-        Throttle { most, in_flight, changed_us: 0, lost_us: None, try_us, counting_us: 0, answers: 0, late: 0 }
+        let (changed_us, counting_us, latest_us) = (0, 0, 0);
+        let (lost_us, answers, late) = (None, 0, 0);
+        Throttle { most, in_flight, changed_us, lost_us, try_us, try_us_max, counting_us, answers, late, latest_us }
     }
 
     /// Servers to wait for at one time, at the most.
     pub fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// How long to wait for the answer to one try.
+    pub fn try_us(&self) -> u64 {
+        self.try_us
     }
 
     /// Answers were lost while so many servers were waited for.
@@ -48,16 +57,22 @@ impl Throttle {
     }
 
     /// A server answered, while so many were waited for. An answer to a try that was given up already is late; where a
-    /// quarter of them are, it is not the servers.
+    /// quarter of them are, there is a queue on the way, or all servers are far away: less in flight helps against the
+    /// one, and a longer wait against the other.
     pub fn answered(&mut self, now_us: u64, rtt_us: u32, in_flight: usize) {
         let rtt_us = u64::from(rtt_us);
         if now_us >= self.counting_us + STEP_US {
-            (self.counting_us, self.answers, self.late) = (now_us, 0, 0);
+            (self.counting_us, self.answers, self.late, self.latest_us) = (now_us, 0, 0, 0);
         }
         self.answers += 1;
-        self.late += u32::from(rtt_us > self.try_us);
+        if rtt_us > self.try_us {
+            self.late += 1;
+            self.latest_us = self.latest_us.max(rtt_us);
+        }
         if self.late >= ANSWERS_MIN && self.late * 4 >= self.answers {
             self.lost(now_us, in_flight);
+            self.try_us = self.try_us.max((self.latest_us * 3 / 2).min(self.try_us_max));
+            self.late = 0;
         } else if !self.has_lost() && rtt_us < self.try_us / 4 {
             self.in_flight = (self.in_flight + 1).min(self.most);
         }
@@ -88,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_loss_halves_it_and_quiet_brings_it_back() {
-        let mut throttle = Throttle::new(1_000_000, 900_000);
+        let mut throttle = Throttle::new(1_000_000, 900_000, 3_600_000);
         throttle.recover(10_000_000);
         assert!(!throttle.may_have_lost(0) && !throttle.has_lost());
         for us in [20_000_000, 20_000_001, 20_099_999] {
@@ -107,7 +122,7 @@ mod tests {
     #[test]
     fn it_never_stops_and_never_exceeds_what_was_asked_for() {
         for most in [2_000, 1] {
-            let mut throttle = Throttle::new(most, 900_000);
+            let mut throttle = Throttle::new(most, 900_000, 3_600_000);
             (1..100).for_each(|step| throttle.lost(step * STEP_US, 5_000));
             assert_eq!(throttle.in_flight(), 1);
             (100..1_000).for_each(|step| throttle.recover(step * GROWTH_US));
@@ -117,7 +132,7 @@ mod tests {
 
     #[test]
     fn quick_answers_make_it_grow_and_late_ones_halve_it() {
-        let mut throttle = Throttle::new(5_000, 900_000);
+        let mut throttle = Throttle::new(5_000, 900_000, 3_600_000);
         assert_eq!(throttle.in_flight(), START);
         let answers = |throttle: &mut Throttle, now_us, rtt_us, count| {
             (0..count).for_each(|_| throttle.answered(now_us, rtt_us, 4_000));
@@ -136,5 +151,21 @@ mod tests {
         assert_eq!(answers(&mut throttle, 5_000_000, 1_000_000, 1), 2_000);
         assert!(throttle.may_have_lost(4_900_000));
         assert_eq!(answers(&mut throttle, 5_050_000, 1_000_000, 50), 2_000, "the same queue");
+    }
+    #[test]
+    fn servers_that_are_far_away_are_waited_for_longer_and_are_late_only_once() {
+        let mut throttle = Throttle::new(2_000, 900_000, 3_600_000);
+        let mut now_us = 1_000_000;
+        let mut answers = |throttle: &mut Throttle, rtt_us| {
+            now_us += STEP_US;
+            (0..100).for_each(|_| throttle.answered(now_us, rtt_us, 2_000));
+            (throttle.in_flight(), throttle.try_us())
+        };
+        assert_eq!(answers(&mut throttle, 1_000_000), (1_000, 1_500_000));
+        for _ in 0..100 {
+            assert_eq!(answers(&mut throttle, 1_100_000), (1_000, 1_500_000), "in time now");
+        }
+        assert_eq!(answers(&mut throttle, 3_000_000), (500, 3_600_000), "no longer than all tries together");
+        assert_eq!(answers(&mut throttle, 5_000_000), (250, 3_600_000));
     }
 }
