@@ -44,7 +44,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Everybody gets this long to come to an end when the program stops.
 const GRACE: Duration = Duration::from_secs(2);
 /// Descriptors that are not for connections: listeners, files, sockets to game servers and other masters.
-const DESCRIPTORS_RESERVED: usize = 128;
+const DESCRIPTORS_RESERVED: usize = 192;
 
 pub struct App {
     /// What the ports were bound by.

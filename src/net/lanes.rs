@@ -57,10 +57,10 @@ impl Lanes {
         self.linger_us = linger_us;
     }
 
-    /// Closes those whose answers are over.
+    /// Closes those whose answers are over; but not the last, which is asked from where the system gives no other.
     pub fn close_old(&mut self, now_us: u64) {
-        let linger_us = self.linger_us;
-        self.open.retain(|open| now_us < open.used_until_us + linger_us);
+        let (linger_us, newest) = (self.linger_us, self.opened);
+        self.open.retain(|open| open.lane == newest || now_us < open.used_until_us + linger_us);
     }
 
     /// Opens as many as are missing. Where the system gives none, the others are used for longer.
@@ -160,8 +160,14 @@ mod tests {
         }
         let ports: HashSet<u16> = asked_from.iter().map(|(_, _, port)| *port).collect();
         assert!(ports.len() > 60, "{} in 20 s", ports.len());
+        // After a long rest, when the system has no descriptors left: the last one is kept until there is another.
         lanes.close_old(100_000_000);
-        assert_eq!((lanes.count(), lanes.pick(100_000_000)), (0, None), "idle: nothing is open");
+        let kept = lanes.pick(100_000_000);
+        assert_eq!((lanes.count(), kept), (1, Some(lanes.opened)));
+        lanes.open_new(100_000_000);
+        assert!((0..100).all(|_| lanes.pick(100_000_000) != kept), "it is not asked from again");
+        lanes.close_old(100_000_000);
+        assert_eq!(lanes.count(), CURRENT, "and closed");
     }
 
     #[tokio::test]
