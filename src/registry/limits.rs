@@ -6,10 +6,14 @@
 
 use std::net::IpAddr;
 
-use super::ranking::Ranking;
-use super::{Refusal, Registry, Slot};
+use super::{Refusal, Registry};
 use crate::model::{Address, Proof};
 use crate::prefix::Networks;
+
+/// The ranking begins when only this part of the list is free.
+const NEARLY_FULL: usize = 16;
+/// Steps of the ranking for each newcomer. It takes two for each entry, so it is complete before the list is full.
+const RANKED_AT_ONCE: usize = 64;
 
 impl Registry {
     /// The networks that have only the limit per address; what there is counts anew.
@@ -34,9 +38,7 @@ impl Registry {
         if self.len() < self.settings.servers_max {
             return Ok(());
         }
-        if self.ranking.is_none() {
-            self.ranking = Some(self.rank());
-        }
+        self.rank(usize::MAX);
         let owner = self.owners.owner(ip);
         let goes = self.ranking.as_ref().and_then(|ranking| ranking.makes_room_for(&owner));
         // Nobody is told of it as of a removal: other nodes have their own limits, and the server has not quit.
@@ -44,17 +46,13 @@ impl Registry {
         Ok(())
     }
 
-    /// Everybody, in the order in which they were first seen.
-    fn rank(&self) -> Ranking {
-        let counted = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.counted);
-        let seen = |(at, slot): (u32, &Slot)| Some((slot.server.as_ref()?.first_seen_ms, at, slot.address.ip()));
-        let mut counted: Vec<(u64, u32, IpAddr)> = counted.filter_map(seen).collect();
-        counted.sort_unstable();
-        let mut ranking = Ranking::default();
-        for (_, at, ip) in counted {
-            ranking.join(at, self.owners.owner(ip));
-        }
-        ranking
+    /// Goes on with the ranking of all entries that count.
+    fn rank(&mut self, most: usize) {
+        let Registry { ranking, slots, owners, .. } = self;
+        let entry = |at: u32| slots.get(at as usize).filter(|slot| slot.counted && slot.server.is_some());
+        let first_seen_ms = |at| entry(at)?.server.as_ref().map(|server| server.first_seen_ms);
+        let owner = |at| entry(at).map(|slot| owners.owner(slot.address.ip()));
+        ranking.get_or_insert_default().advance(slots.len(), most, first_seen_ms, owner);
     }
 
     /// Counts an entry for its owner's limits, or no longer.
@@ -64,13 +62,17 @@ impl Registry {
         } else {
             self.owners.remove(ip)
         }
+        let (len, most) = (self.len(), self.settings.servers_max);
         // With some room in the list again, it is not worth its memory.
-        if self.len() < self.settings.servers_max - self.settings.servers_max / 8 {
+        if len < most - most / 8 {
             self.ranking = None;
         }
         if let Some(ranking) = &mut self.ranking {
             let owner = self.owners.owner(ip);
             if counts { ranking.join(at, owner) } else { ranking.leave(at, owner) }
+        }
+        if counts && len >= most - most / NEARLY_FULL {
+            self.rank(RANKED_AT_ONCE);
         }
     }
 
@@ -97,6 +99,7 @@ mod tests {
     use std::net::Ipv6Addr;
     use std::sync::Arc;
 
+    use super::super::ranking::Ranking;
     use super::*;
     use crate::model::{Announce, Change, Facts, Game, HeartbeatKeys, Listed, Now, OperatorWord, Told, Word};
     use crate::registry::{Outcome, Settings};
@@ -213,6 +216,33 @@ mod tests {
         assert!(registry.listed(address("198.51.100.1:1")).is_some());
         let left = (0..64_000).filter(|number| registry.listed(of_the_48(*number)).is_some());
         assert!(left.eq(0..1_499), "the newest of the flood went, and nobody else");
+    }
+
+    #[test]
+    fn the_ranking_is_complete_before_anybody_needs_it() {
+        let mut registry = Registry::new(SETTINGS, at(0));
+        let mut number = 0;
+        let mut newcomer = |registry: &mut Registry| {
+            let ip = IpAddr::from((0x0a00_0000u32 + number * 50).to_be_bytes());
+            number += 1;
+            let newcomer = Address::new(ip, 20737).unwrap();
+            assert_eq!(registry.apply(&announce(newcomer), at(0)), Outcome::Added);
+            newcomer
+        };
+        let first: Vec<_> = (0..9_300).map(|_| newcomer(&mut registry)).collect();
+        assert!(registry.ranking.is_none(), "a list with room to spare does without");
+        // Some go while it is being made, so that slots are used again.
+        for _ in 0..100 {
+            newcomer(&mut registry);
+        }
+        assert!(registry.ranking.as_ref().is_some_and(|ranking| !ranking.is_complete()), "a bit for each newcomer");
+        registry.retain(|server| !first[..300].contains(&server));
+        while registry.len() < SETTINGS.servers_max {
+            newcomer(&mut registry);
+        }
+        assert!(registry.ranking.as_ref().is_some_and(Ranking::is_complete));
+        let last = newcomer(&mut registry);
+        assert!(registry.len() == SETTINGS.servers_max && registry.listed(last).is_some());
     }
 
     #[test]
