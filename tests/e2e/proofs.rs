@@ -135,6 +135,7 @@ fn another_site() -> SocketAddr {
 fn a_page_of_another_site_lists_nothing_in_a_real_browser() {
     let server = Server::start(&[]);
     let (master, game) = (server.address("web.listen"), crate::bloodmasters::game());
+    let netpanzer = server.address("netpanzer.listen");
     let browser = Browser::new("drive-by");
     browser.goto_url(&format!("http://localhost:{}/", another_site().port()));
     let said = browser.run_until_called(&format!(
@@ -146,9 +147,14 @@ fn a_page_of_another_site_lists_nothing_in_a_real_browser() {
         const update = (referrerPolicy) =>
             fetch("http://{master}/bloodmasterslist.php?action=update&port={game}", {{mode: "no-cors", referrerPolicy}})
                 .then(() => "sent", () => "blocked");
-        Promise.all([post(), post("application/json"), update("unsafe-url"), update("no-referrer")]).then(done);"#
+        // netPanzer's port answers no browser, but it could listen to one.
+        const heartbeat = "\\final\\heartbeat\\gamename\\mygame\\port\\2\\final\\";
+        const stream = (path, options) =>
+            fetch("http://{netpanzer}/" + path, {{mode: "no-cors", ...options}}).then(() => "sent", () => "blocked");
+        const streams = [stream("?" + heartbeat), stream("", {{method: "POST", body: heartbeat}})];
+        Promise.all([post(), post("application/json"), update("unsafe-url"), update("no-referrer"), ...streams]).then(done);"#
     ));
-    assert_eq!(said, json!(["sent", "blocked", "sent", "sent"]));
+    assert_eq!(said, json!(["sent", "blocked", "sent", "sent", "blocked", "blocked"]));
     assert_eq!(server.json("/api/v1/servers")["total"], 0);
 }
 

@@ -8,6 +8,7 @@
 //! | heartbeat or quit of gamename=master without or with a wrong password | `\error\…\final\` |
 //! | list | `\ip\A.B.C.D\port\N` for each, then `\final\`; without gamename `\error\…\final\` |
 //! | anything else | `\error\Unknown request\final\` |
+//! | HTTP | the same, and the connection is closed |
 //! | a bare `\final\`, or the end | nothing, and the connection is closed |
 //!
 //! After `list` and unknown requests the connection stays open; after `heartbeat` and `quit` it is closed. Requests may be
@@ -163,6 +164,7 @@ impl Conversation {
             b"list" => self.list(&request, view, out),
             b"heartbeat" => self.heartbeat(&request, out),
             b"quit" => self.quit(&request, out),
+            kind if is_http(kind) => refuse(UNKNOWN, out),
             _ => {
                 error(UNKNOWN, out);
                 Next::Read
@@ -263,6 +265,13 @@ impl Conversation {
 fn kept(request: &Request) -> HeartbeatKeys {
     let pairs = request.pairs.iter().filter(|(key, _)| key != b"password");
     HeartbeatKeys(pairs.map(|(key, value)| (key.as_slice().into(), value.as_slice().into())).collect())
+}
+
+/// Whether a message begins as a request over HTTP does, like `GET /`. Any page can make its visitor's browser send one to this
+/// port, with a heartbeat in the address or the body; the browser's user has announced nothing.
+fn is_http(kind: &[u8]) -> bool {
+    let method = kind.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+    method > 0 && kind.get(method..).is_some_and(|rest| rest.starts_with(b" "))
 }
 
 fn refuse(reason: &str, out: &mut Vec<Bytes>) -> Next {

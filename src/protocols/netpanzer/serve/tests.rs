@@ -60,6 +60,20 @@ fn announced(request: &[u8]) -> Heartbeat {
 }
 
 #[test]
+fn a_browser_announces_nothing_and_ends_nothing() {
+    for message in [r"\heartbeat\gamename\mygame\port\1\final\", r"\quit\gamename\mygame\port\1\final\"] {
+        let get = format!("GET /?\\final{message} HTTP/1.1\r\nHost: x\r\n\r\n");
+        let post = format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n\\final{message}");
+        let unfinished = format!("OPTIONS /{message} HTTP/1.1\r\n\r\n{message}");
+        for request in [get, post, unfinished] {
+            let (out, next) = answer(request.as_bytes());
+            assert_eq!(out, r"\error\Unknown request\final\", "{request}");
+            assert!(matches!(next, Next::Close), "{request}: {next:?}");
+        }
+    }
+}
+
+#[test]
 fn the_originals_answers_byte_for_byte() {
     let closing: &[(&[u8], &str)] = &[
         (br"\heartbeat\port\1\final\", r"\error\no gamename specified\final\"),
