@@ -75,7 +75,7 @@ pub struct Networks {
 
 impl Networks {
     pub fn new(networks: &[IpNet]) -> Networks {
-        let mut ranges: Vec<_> = networks.iter().map(|net| (number(net.network()), number(net.broadcast()))).collect();
+        let mut ranges: Vec<_> = networks.iter().flat_map(ranges).collect();
         ranges.sort_unstable();
         ranges.dedup_by(|next, before| {
             let overlap = next.0 <= before.1;
@@ -95,6 +95,16 @@ impl Networks {
         let after = self.ranges.partition_point(|range| range.0 <= ip);
         after.checked_sub(1).and_then(|at| self.ranges.get(at)).is_some_and(|range| ip <= range.1)
     }
+}
+
+/// The addresses of a network: one range, or those before and behind IPv4's where it is an IPv6 network around them.
+fn ranges(net: &IpNet) -> impl Iterator<Item = (u128, u128)> {
+    let (first, last) = (number(net.network()), number(net.broadcast()));
+    let (ipv4_first, ipv4_last) = (number(Ipv4Addr::UNSPECIFIED.into()), number(Ipv4Addr::BROADCAST.into()));
+    let is_around = first < ipv4_first && ipv4_last <= last;
+    let before_and_behind = [(first, ipv4_first - 1), (ipv4_last + 1, last)];
+    let ranges = if is_around { ArrayVec::from(before_and_behind) } else { ArrayVec::from_iter([(first, last)]) };
+    ranges.into_iter().filter(|(first, last)| first <= last)
 }
 
 /// An address as a number: IPv4 in its IPv6 form, so that both can be compared.
@@ -143,6 +153,23 @@ mod tests {
         assert_eq!(limits("192.0.2.1"), [32, 256]);
         assert_eq!(limits("2001:db8::1"), [32, 128, 512]);
         assert_eq!(Prefix::all("2001:db8::1".parse().unwrap(), &Networks::default())[2].limit(u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn a_network_of_ipv6_contains_no_ipv4() {
+        let contains = |nets: &[&str], ip: &str| {
+            let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().unwrap()).collect();
+            Networks::new(&nets).contains(ip.parse().unwrap())
+        };
+        for net in ["::/0", "::/64", "::/80"] {
+            assert!(!contains(&[net], "192.0.2.1") && !contains(&[net], "::ffff:192.0.2.1"), "{net}");
+            assert!(contains(&[net], "::1") && contains(&[net], "::fffe:ffff:ffff"), "{net}");
+            assert_eq!(contains(&[net], "::1:0:0:0"), net != "::/80", "{net}");
+            assert!(contains(&[net, "0.0.0.0/0"], "192.0.2.1"), "{net}");
+        }
+        assert!(contains(&["::/0"], "2001:db8::1"));
+        assert!(!contains(&["0.0.0.0/0"], "2001:db8::1") && contains(&["0.0.0.0/0"], "::ffff:192.0.2.1"));
+        assert!(contains(&["::ffff:192.0.2.0/120"], "192.0.2.1"), "written as IPv6");
     }
 
     proptest! {
