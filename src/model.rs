@@ -2,7 +2,7 @@
 //! change. Plain data, without behaviour of its own.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU16, NonZeroU32};
@@ -202,9 +202,9 @@ impl Facts<'_> {
     }
 
     /// The name as it is listed: a name that nobody could see gives way to the address. An empty one stays unknown.
-    fn shown_name(&self, address: Address) -> Cow<'_, str> {
+    fn shown_name<'a>(&'a self, address: Address, buffer: &'a mut ArrayString<64>) -> &'a str {
         let is_invisible = !self.name.is_empty() && self.name.chars().all(is_blank);
-        if is_invisible { address.to_string().into() } else { (&*self.name).into() }
+        if is_invisible && write!(buffer, "{address}").is_ok() { buffer } else { &self.name }
     }
 
     /// How many play, as it is listed: not more than the server has room for, where it says so.
@@ -316,13 +316,14 @@ impl Texts {
     pub const BYTES_MAX: usize = 1024;
 
     pub fn new(address: Address, facts: &Facts<'_>) -> Texts {
-        let name = facts.shown_name(address);
+        let mut buffer = ArrayString::new();
+        let name = facts.shown_name(address, &mut buffer);
         let mut all = String::with_capacity(name.len() + facts.mode.len() + facts.map.len() + facts.version.len());
         let mut push = |text: &str| {
             all.push_str(cut(text, Texts::BYTES_MAX));
             all.len() as u16 // at most 4 × BYTES_MAX
         };
-        let ends = [push(&name), push(&facts.mode), push(&facts.map)];
+        let ends = [push(name), push(&facts.mode), push(&facts.map)];
         push(&facts.version);
         Texts { all: all.into_boxed_str(), ends }
     }
@@ -348,7 +349,7 @@ impl Texts {
     }
 
     fn same_as(&self, address: Address, facts: &Facts<'_>) -> bool {
-        self.name() == cut(&facts.shown_name(address), Texts::BYTES_MAX)
+        self.name() == cut(facts.shown_name(address, &mut ArrayString::new()), Texts::BYTES_MAX)
             && self.mode() == cut(&facts.mode, Texts::BYTES_MAX)
             && self.map() == cut(&facts.map, Texts::BYTES_MAX)
             && self.version() == facts.version.as_str()
