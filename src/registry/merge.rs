@@ -244,6 +244,7 @@ impl Registry {
             return Outcome::Stale;
         }
         let shared_end_ms = self.time.unix_ms(now) + announce.life_ms;
+        let own_node = self.node;
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         let same_strength = server.verified_by.strength() == announce.proof.strength();
@@ -251,7 +252,9 @@ impl Registry {
         let same_game = server.game == announce.game && same_strength;
         // What is not listed was removed, and before this proof, or it has not been proven here at all.
         let theirs_counts = !slot.listed || !same_strength || is_from_the_future(slot.proven_at_ms, now);
-        let newer_proof = theirs_counts || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, server.node);
+        // A newer proof that said nothing new was not published, and it is this node's own.
+        let proven_by = if slot.proven_at_ms == server.proven_at_ms { server.node } else { own_node };
+        let newer_proof = theirs_counts || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, proven_by);
         let newer_sign = newer_proof && !same_game || same_game && listed.last_seen_ms > server.last_seen_ms;
         if same_game {
             if end_ms >= slot.end_ms {
@@ -269,8 +272,8 @@ impl Registry {
             return Outcome::Stale;
         }
         let unchanged = same_game && slot.listed && (!newer_proof || server.says(&announce.facts));
-        let nothing_of_ours =
-            announce.proven_at_ms >= server.proven_at_ms && listed.last_seen_ms >= server.last_seen_ms;
+        let nothing_of_ours = (announce.proven_at_ms, listed.node) >= (server.proven_at_ms, server.node)
+            && listed.last_seen_ms >= server.last_seen_ms;
         let mut new = if newer_proof { server.with_facts(&announce.facts) } else { Server::clone(server) };
         if newer_proof {
             new.game = announce.game.clone();
@@ -393,6 +396,25 @@ mod tests {
         let server = registry.listed(address(1)).unwrap();
         assert!(server.foreign && server.node == 9 && server.texts.name() == "told");
         assert!(matches!(registry.known(address(1), at(20_000)), Some(Known::Listed { life_left_ms: 100_000, .. })));
+    }
+
+    #[test]
+    fn two_nodes_that_prove_a_server_in_the_same_millisecond_end_with_the_same_facts() {
+        for (own_node, is_theirs) in [(5, true), (200, false)] {
+            let mut registry = Registry::new(SETTINGS, at(0));
+            registry.set_node(own_node);
+            registry.apply(&told(1, "netpanzer", 0), at(0));
+            let unpublished = registry.apply(&Change::Announce(announce(1, "netpanzer", 1_000)), at(1_000));
+            assert_eq!(unpublished, Outcome::Refreshed, "it says nothing new");
+            let facts = Facts { name: "theirs".into(), ..Facts::default() };
+            let announce = Announce { facts, ..announce(1, "netpanzer", 1_000) };
+            let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
+            let listed = Listed { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms: None };
+            registry.apply(&Change::Merge(Box::new(Told::Listed(listed))), at(1_010));
+            let server = registry.listed(address(1)).unwrap();
+            let expected = if is_theirs { ("theirs", 9, true) } else { ("told", own_node, false) };
+            assert_eq!((server.texts.name(), server.node, server.foreign), expected, "others hear of what is ours");
+        }
     }
 
     #[test]
