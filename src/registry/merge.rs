@@ -264,7 +264,7 @@ impl Registry {
             }
             slot.end_ms = slot.end_ms.max(end_ms);
         }
-        if !newer_proof && announce.proven_at_ms > server.proven_at_ms {
+        if !newer_proof && (announce.proven_at_ms, listed.node) > (server.proven_at_ms, server.node) {
             self.say_it_is_proven(at);
             return if newer_sign { self.merge_into(at, listed, end_ms, now) } else { Outcome::Stale };
         }
@@ -370,6 +370,15 @@ mod tests {
         })))
     }
 
+    /// The same server as another node has proven it, at that time.
+    fn told_other_facts(proven_ms: u64) -> Change<'static> {
+        let facts = Facts { name: "theirs".into(), ..Facts::default() };
+        let announce = Announce { facts, ..announce(1, "netpanzer", proven_ms) };
+        let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
+        let listed = Listed { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms: None };
+        Change::Merge(Box::new(Told::Listed(listed)))
+    }
+
     fn gone(port: u16, ms: u64, quit: bool) -> Change<'static> {
         Change::Merge(Box::new(Told::Gone(Gone {
             address: address(port),
@@ -406,15 +415,24 @@ mod tests {
             registry.apply(&told(1, "netpanzer", 0), at(0));
             let unpublished = registry.apply(&Change::Announce(announce(1, "netpanzer", 1_000)), at(1_000));
             assert_eq!(unpublished, Outcome::Refreshed, "it says nothing new");
-            let facts = Facts { name: "theirs".into(), ..Facts::default() };
-            let announce = Announce { facts, ..announce(1, "netpanzer", 1_000) };
-            let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
-            let listed = Listed { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms: None };
-            registry.apply(&Change::Merge(Box::new(Told::Listed(listed))), at(1_010));
+            registry.apply(&told_other_facts(1_000), at(1_010));
             let server = registry.listed(address(1)).unwrap();
             let expected = if is_theirs { ("theirs", 9, true) } else { ("told", own_node, false) };
             assert_eq!((server.texts.name(), server.node, server.foreign), expected, "others hear of what is ours");
         }
+    }
+
+    #[test]
+    fn a_later_proof_that_was_not_published_is_told_when_the_published_one_loses_a_tie() {
+        let mut registry = registry();
+        registry.apply(&Change::Announce(announce(1, "netpanzer", 1_000)), at(1_000));
+        registry.apply(&Change::Announce(announce(1, "netpanzer", 2_000)), at(2_000));
+        registry.drain(&mut Vec::new());
+        registry.apply(&told_other_facts(1_000), at(2_010));
+        let server = registry.listed(address(1)).unwrap();
+        let expected = ("told", T + 2_000, false);
+        assert_eq!((server.texts.name(), server.proven_at_ms, server.foreign), expected);
+        assert!(registry.is_dirty(), "the other nodes hear of it");
     }
 
     #[test]
