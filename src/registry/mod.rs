@@ -388,7 +388,8 @@ impl Registry {
             self.removals.forget(announce.address, announce.proof);
         }
         slot.listed = true;
-        let published_age_ms = proven_at_ms.abs_diff(server.proven_at_ms);
+        // The proof may be newer than the sign of life: an answer gives only the one.
+        let published_age_ms = proven_at_ms.abs_diff(server.proven_at_ms.min(server.last_seen_ms));
         let is_same_life = is_same_life(server, announce.life_ms);
         if !unchanged || !is_same_life || published_age_ms >= announce.life_ms / REPUBLISH_PART {
             let said = if unchanged { Server::clone(server) } else { server.with_facts(&announce.facts) };

@@ -136,19 +136,24 @@ impl Registry {
         let (shared_ms, offset_ms) = (self.time.unix_ms(now), self.time.offset_ms(now));
         let Some(slot) = self.slots.get_mut(at as usize).filter(|slot| slot.restored_end_s != 0) else { return };
         let Some(server) = &mut slot.server else { return };
-        let restored_end_ms = u64::from(slot.restored_end_s) * 1_000;
+        let (end_ms, life_ms) = (u64::from(slot.restored_end_s) * 1_000, u64::from(server.life_ms));
+        // Heard of in the future: its stamps were made while nobody knew that the clock was wrong, and the true end is
+        // unknown. It counts as ended, so that whatever other nodes know is newer.
+        let is_from_the_future = end_ms.saturating_sub(life_ms) > shared_ms + SHIFT_MIN_MS;
+        let restored_end_ms = if is_from_the_future { shared_ms } else { end_ms };
+        slot.restored_end_s = seconds(restored_end_ms);
         let left_ms = (restored_end_ms + grace_of(server)).saturating_sub(shared_ms);
         slot.end_ms = slot.end_ms.min(now.mono_ms + left_ms);
         let (address, end_ms) = (slot.address, slot.end_ms);
-        let is_shifted = shift_ms.unsigned_abs() > SHIFT_MIN_MS;
-        if is_shifted {
-            let shifted = |ms: u64| ms.saturating_add_signed(shift_ms).min(now.unix_ms);
-            let seen_ms = restored_end_ms.saturating_sub(server.life_ms.into()).saturating_add_signed(-offset_ms);
+        if shift_ms.unsigned_abs() > SHIFT_MIN_MS || is_from_the_future {
+            let seen_ms = restored_end_ms.saturating_sub(life_ms).saturating_add_signed(-offset_ms).min(now.unix_ms);
+            let latest_ms = if is_from_the_future { seen_ms } else { now.unix_ms };
+            let shifted = |ms: u64| ms.saturating_add_signed(shift_ms).min(latest_ms);
             slot.proven_at_ms = shifted(slot.proven_at_ms);
             *server = Arc::new(Server {
                 proven_at_ms: shifted(server.proven_at_ms),
                 first_seen_ms: shifted(server.first_seen_ms),
-                last_seen_ms: seen_ms.min(now.unix_ms),
+                last_seen_ms: seen_ms,
                 ..Server::clone(server)
             });
             self.mark(at);
@@ -258,6 +263,23 @@ mod tests {
         let server = alive.listed(address()).unwrap();
         assert_eq!((server.last_seen_ms, server.proven_at_ms), (now.unix_ms - 70_000, now.unix_ms - 70_000));
         assert!(is_listed(&mut alive, at(79_000, behind_ms)) && !is_listed(&mut alive, at(80_300, behind_ms)));
+    }
+
+    #[test]
+    fn stamps_that_a_clock_made_in_the_future_are_told_to_nobody() {
+        // Written by a node that was alone, with a clock that was ten minutes ahead: nobody knew.
+        for behind_ms in [0, -600_000] {
+            let now = at(0, behind_ms);
+            let mut registry = restored(650_000, now);
+            assert!(is_listed(&mut registry, now));
+            registry.set_time(SHARED, now);
+            assert_eq!(told(&registry, now), None);
+            let server = registry.listed(address()).unwrap();
+            let ended_ms = now.unix_ms - LIFE_MS;
+            assert!(server.last_seen_ms <= ended_ms && server.proven_at_ms <= ended_ms, "older than what others know");
+            assert!(is_listed(&mut registry, at(29_000, behind_ms)), "the grace is for this node");
+            assert!(!is_listed(&mut registry, at(30_300, behind_ms)));
+        }
     }
 
     #[test]

@@ -282,6 +282,19 @@ fn an_announcement_starts_the_count_of_misses_again() {
 }
 
 #[test]
+fn an_announcement_is_published_when_the_published_sign_of_life_is_old_however_new_the_proof() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    registry.apply(&asked(server, 0), at(0));
+    registry.apply(&answer(server, 2), at(179_000));
+    let answered = only(&mut registry);
+    let Change::Announce(announce) = asked(server, 180_000) else { unreachable!() };
+    let announce = Change::Announce(Announce { facts: answered.facts(), ..announce });
+    assert_eq!(registry.apply(&announce, at(180_000)), Outcome::Refreshed, "it says nothing new");
+    assert_eq!(only(&mut registry).last_seen_ms, T + 180_000, "other nodes hear that it lives on");
+}
+
+#[test]
 fn an_answer_that_brings_a_server_back_takes_back_its_removal() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
