@@ -191,7 +191,9 @@ impl Registry {
             return if is_older { Outcome::Stale } else { Outcome::Refused(Refusal::Late) };
         }
         if let Some(at_ms) = listed.stronger_gone_ms {
-            self.merge_gone(&Gone { address, at_ms, game_at_ms: at_ms, quit: false, foreign: true }, now);
+            // This proof came after it, even in the same millisecond.
+            let before_ms = at_ms.min(announce.proven_at_ms.saturating_sub(1));
+            self.merge_gone(&Gone { address, at_ms: before_ms, game_at_ms: at_ms, quit: false, foreign: true }, now);
         }
         let word = self.words.get(&address);
         if word.is_some_and(|word| word.game != announce.game) {

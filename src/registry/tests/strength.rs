@@ -87,6 +87,21 @@ fn a_server_that_no_longer_answers_holds_its_place_no_longer() {
 }
 
 #[test]
+fn a_weaker_proof_of_the_millisecond_in_which_the_stronger_one_went_counts_on_all_nodes() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    registry.apply(&announce(server, 0, 7), at(0));
+    registry.apply(&told(connected(server, "other", 1_000), Some(T + 1_000)), at(1_000));
+    assert_eq!(only(&mut registry).game.name(), "other");
+    assert_eq!(registry.apply(&told(asked_announce(server, 1_000), None), at(1_000)), Outcome::Stale, "it went then");
+}
+
+fn asked_announce(address: Address, ms: u64) -> Announce<'static> {
+    let Change::Announce(announce) = asked(address, ms) else { unreachable!() };
+    announce
+}
+
+#[test]
 fn a_stronger_proof_takes_the_place_of_a_weaker_one_even_if_it_is_older() {
     let server = address(1, 1);
     let weak = || {
