@@ -266,3 +266,41 @@ fn a_status_that_is_lost_after_the_last_timeout_keeps_nobody_waiting() {
         assert_eq!((asker.in_flight(), asker.has_questions()), (0, false));
     }
 }
+
+proptest::proptest! {
+    /// Whatever comes, whenever and in whatever order: every question has an end, and only one.
+    #[test]
+    fn every_question_ends_once(
+        proven in proptest::bool::ANY,
+        events in proptest::collection::vec((0..600u64, 0..5u8, 0..4usize), 0..30),
+    ) {
+        let mut asker = asker(SETTINGS);
+        let ask = if proven { Ask::Facts } else { Ask::Proof };
+        asker.ask(game(), &GameQuery, ask, 0).unwrap();
+        let (mut now_us, mut lane, mut ends) = (0, 0, 0);
+        let mut sent: Vec<(Lane, Vec<u8>)> = Vec::new();
+        // After the events nothing comes any more.
+        for (wait_ms, kind, number) in events.into_iter().chain([(10, 5, 0); 1_000]) {
+            while asker.timed_out(now_us).is_some() {
+                ends += 1;
+            }
+            while let Some((_, question)) = asker.next_question(now_us, lane) {
+                sent.push((lane, token(&question)));
+                lane += 1;
+            }
+            if let Some((to, token)) = sent.iter().rev().nth(number) {
+                let bytes = match kind {
+                    0 | 1 => token.clone(),
+                    2 => status(),
+                    3 => forged(),
+                    _ => b"x".to_vec(),
+                };
+                if kind < 5 && asker.heard(now_us, *to, game().socket(), &bytes).is_some() {
+                    ends += 1;
+                }
+            }
+            now_us += wait_ms * 1_000;
+        }
+        proptest::prop_assert_eq!((ends, asker.in_flight(), asker.fresh(), asker.has_questions()), (1, 0, 0, false));
+    }
+}
