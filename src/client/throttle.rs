@@ -9,6 +9,8 @@ const STEP_US: u64 = 100_000;
 const GROWTH_US: u64 = 250_000;
 /// Where it begins.
 const START: usize = 2_000;
+/// So many answers fit into any usual buffer. Fewer would only help somebody who floods this machine to hold it up.
+const LEAST: usize = 8;
 /// Answers within a step before their times mean something.
 const ANSWERS_MIN: u32 = 10;
 
@@ -49,8 +51,7 @@ impl Throttle {
     /// Answers were lost while so many servers were waited for.
     pub fn lost(&mut self, now_us: u64, in_flight: usize) {
         if self.lost_us.is_none() || now_us >= self.changed_us + STEP_US {
-            // One at a time fits into any buffer.
-            self.in_flight = (self.in_flight.min(in_flight) / 2).max(1);
+            self.in_flight = (self.in_flight.min(in_flight) / 2).max(LEAST.min(self.most));
             self.changed_us = now_us;
         }
         self.lost_us = Some(now_us);
@@ -124,7 +125,7 @@ mod tests {
         for most in [2_000, 1] {
             let mut throttle = Throttle::new(most, 900_000, 3_600_000);
             (1..100).for_each(|step| throttle.lost(step * STEP_US, 5_000));
-            assert_eq!(throttle.in_flight(), 1);
+            assert_eq!(throttle.in_flight(), LEAST.min(most));
             (100..1_000).for_each(|step| throttle.recover(step * GROWTH_US));
             assert_eq!(throttle.in_flight(), most);
         }
