@@ -101,7 +101,7 @@ mod tests {
 
     use super::super::ranking::Ranking;
     use super::*;
-    use crate::model::{Announce, Change, Facts, Game, HeartbeatKeys, Listed, Now, OperatorWord, Told, Word};
+    use crate::model::{Announce, Change, Facts, Game, Gone, HeartbeatKeys, Listed, Now, OperatorWord, Told, Word};
     use crate::registry::{Outcome, Settings};
 
     const T: u64 = 1_760_000_000_000;
@@ -340,6 +340,12 @@ mod tests {
         assert!(is_proven(&registry));
         registry.retain(|_| false);
         assert!(!is_proven(&registry));
+        // Another node says that it is gone: it is known, and not listed.
+        registry.apply(&announce(there), at(0));
+        let gone = Gone { address: there, at_ms: T + 1, game_at_ms: T + 1, quit: false, foreign: true };
+        registry.apply(&Change::Merge(Box::new(Told::Gone(gone))), at(1));
+        assert!(registry.len() == 1 && !is_proven(&registry));
+        registry.retain(|_| false);
         // No other proof will do.
         let keys = Some(Arc::new(HeartbeatKeys::default()));
         registry.apply(&Change::Announce(Announce { keys, ..said(there, Proof::Query) }), at(0));
