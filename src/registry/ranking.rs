@@ -64,6 +64,7 @@ impl Ranking {
                     // Where another has taken its place since, that one is late.
                     Some((_, at)) => Some(at).filter(|at| matches!(self.member(*at), Member::Unknown)),
                     None => {
+                        self.found = Vec::new(); // its memory is not needed again
                         let Some(at) = self.late.pop_front() else { return };
                         Some(at).filter(|at| matches!(self.member(*at), Member::Late))
                     }
