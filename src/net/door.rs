@@ -171,7 +171,7 @@ impl Door {
 /// What the owner of a server is told.
 fn in_words(refusal: Refusal) -> &'static str {
     match refusal {
-        Refusal::Full => "this master's list is full, and no network has more servers on it than yours",
+        Refusal::Full => "this master's list is full, and no network has more servers on it than yours would have",
         Refusal::FullForIp => "too many servers at your address",
         Refusal::FullForNetwork => "too many servers in your network",
         Refusal::OtherGameConfigured => "this master's operator names another game at your address",

@@ -62,7 +62,7 @@ pub enum Outcome {
 /// Why a proven server is not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The list has as many servers as the operator allows, and no network has more of them than its own.
+    /// The list has as many servers as the operator allows, and no network has more of them than its own would have.
     Full,
     /// Its IP address (IPv6 /64) has as many servers as the operator allows.
     FullForIp,

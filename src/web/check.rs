@@ -253,7 +253,7 @@ fn words(site: &Site, note: &Note) -> String {
         What::Quit => "It said that it stopped.".into(),
         What::Refused(refusal) => match refusal {
             Refusal::Full => {
-                "It was proven, and refused: the list is full, and no network has more servers on it than its own."
+                "It was proven, and refused: the list is full, and no network has more servers on it than its own would have."
                     .into()
             }
             Refusal::FullForIp => "It was proven, and refused: too many servers at its address.".into(),
