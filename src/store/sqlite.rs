@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior};
 use tracing::warn;
 
 /// The file's name in `data_dir`.
@@ -123,10 +123,12 @@ pub fn open(path: &Path) -> Result<Connection, Fault> {
 }
 
 fn try_open(path: &Path) -> Result<Connection, Fault> {
-    check_header(path)?;
     let mut connection = Connection::open(path).map_err(|error| cannot_open(path, error))?;
     connection.busy_timeout(BUSY)?;
     let is_new = is_empty(&connection).map_err(misread)?;
+    if connection.is_readonly(MAIN_DB)? {
+        check_header(path)?;
+    }
     if is_new {
         // Only possible before there is anything in the file: free pages can be given back to the system.
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
@@ -151,7 +153,8 @@ fn misread(error: rusqlite::Error) -> Fault {
     if is_not_understood { Fault::Damaged(error.to_string()) } else { Fault::Failed(error) }
 }
 
-/// A header that asks for a later SQLite makes the file read-only, without a word.
+/// A header that asks for a later SQLite makes the file read-only, without a word. Only for a file that is: closing it
+/// here gives up the locks that this process has on it, those of SQLite's connections too.
 fn check_header(path: &Path) -> Result<(), Fault> {
     let mut header = [0; 20];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));

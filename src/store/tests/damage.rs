@@ -1,5 +1,7 @@
 //! Damage that SQLite does not mind when it opens a file.
 
+use std::os::unix::fs::MetadataExt;
+
 use super::*;
 
 fn aside(folder: &Folder) -> usize {
@@ -105,4 +107,35 @@ fn a_page_in_the_middle_that_makes_no_sense_is_damage() {
         assert_eq!(started(&folder, &format!("page {page}")).unwrap(), 0);
         assert_eq!(aside(&folder), before + 1, "page {page}");
     }
+}
+
+#[test]
+fn opening_the_file_keeps_the_locks_of_who_reads_it() {
+    let folder = Folder::new("locks");
+    folder.run(&[announce(1, 0, Proof::Cookie)]);
+    let inode = std::fs::metadata(folder.file()).unwrap().ino();
+    let is_locked = || {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|lock| lock.contains(" POSIX ") && lock.contains(&format!(":{inode} ")))
+    };
+    let reader = sqlite::open_to_read(&folder.file()).unwrap();
+    reader.query_row("SELECT count(*) FROM servers", [], |_| Ok(())).unwrap();
+    assert!(is_locked());
+    let writer = sqlite::open(&folder.file()).unwrap();
+    assert!(is_locked(), "without it, another process would take itself for the last one and remove the log");
+    drop((reader, writer));
+}
+
+/// Files that exist are compared with the text of the schema, comments included. A new step is fine; a change to one of
+/// these would have every file set aside as damaged.
+#[test]
+fn the_schema_of_files_that_exist_does_not_change() {
+    let folder = Folder::new("schema");
+    folder.run(&[]);
+    let connection = sqlite::open_to_read(&folder.file()).unwrap();
+    let mut select = connection.prepare("SELECT sql FROM sqlite_schema WHERE sql NOT NULL ORDER BY name").unwrap();
+    let all: Vec<String> = select.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    let mut hasher = siphasher::sip::SipHasher13::new();
+    std::hash::Hasher::write(&mut hasher, all.join("\n").as_bytes());
+    assert_eq!(std::hash::Hasher::finish(&hasher), 3_537_940_423_021_184_819, "{all:#?}");
 }
