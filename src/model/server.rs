@@ -1,0 +1,241 @@
+//! A listed server as it is kept.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use arrayvec::ArrayString;
+
+use super::{Address, Details, Facts, Game, HeartbeatKeys, Proof, VersionText, Word};
+
+/// The four texts of a listed server in one allocation: at a million servers, four would be the bulk of the memory.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Texts {
+    all: Box<str>,
+    ends: [u16; 3],
+}
+
+impl Texts {
+    /// The longest text kept of each kind; longer ones are cut at a character's edge.
+    pub const BYTES_MAX: usize = 1024;
+
+    pub fn new(address: Address, facts: &Facts<'_>) -> Texts {
+        let mut buffer = ArrayString::new();
+        let name = facts.shown_name(address, &mut buffer);
+        let mut all = String::with_capacity(name.len() + facts.mode.len() + facts.map.len() + facts.version.len());
+        let mut push = |text: &str| {
+            all.push_str(cut(text, Texts::BYTES_MAX));
+            all.len() as u16 // at most 4 × BYTES_MAX
+        };
+        let ends = [push(name), push(&facts.mode), push(&facts.map)];
+        push(&facts.version);
+        Texts { all: all.into_boxed_str(), ends }
+    }
+
+    fn part(&self, from: u16, to: usize) -> &str {
+        self.all.get(from as usize..to).unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        self.part(0, self.ends[0] as usize)
+    }
+
+    pub fn mode(&self) -> &str {
+        self.part(self.ends[0], self.ends[1] as usize)
+    }
+
+    pub fn map(&self) -> &str {
+        self.part(self.ends[1], self.ends[2] as usize)
+    }
+
+    pub fn version(&self) -> &str {
+        self.part(self.ends[2], self.all.len())
+    }
+
+    fn same_as(&self, address: Address, facts: &Facts<'_>) -> bool {
+        self.name() == cut(facts.shown_name(address, &mut ArrayString::new()), Texts::BYTES_MAX)
+            && self.mode() == cut(&facts.mode, Texts::BYTES_MAX)
+            && self.map() == cut(&facts.map, Texts::BYTES_MAX)
+            && self.version() == facts.version.as_str()
+    }
+}
+
+impl fmt::Debug for Texts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {:?} {:?} {:?}", self.name(), self.mode(), self.map(), self.version())
+    }
+}
+
+/// The longest start of `text` of at most `bytes_max` bytes that ends at a character's edge.
+fn cut(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
+}
+
+/// A round trip as it is kept; one that took no time took a microsecond.
+pub fn round_trip(us: u32) -> NonZeroU32 {
+    NonZeroU32::new(us).unwrap_or(NonZeroU32::MIN)
+}
+
+/// One listed server: immutable and shared between the registry, the views and their readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    pub address: Address,
+    pub game: Game,
+    pub texts: Texts,
+    pub players_current: Option<u16>,
+    pub players_max: Option<u16>,
+    pub password: Option<bool>,
+    pub word: Word,
+    pub verified_by: Proof,
+    /// Whether other nodes know all of this already, because it came from them.
+    pub foreign: bool,
+    /// The node that has the proof, in one byte: it only breaks ties. 0 where there is one node.
+    pub node: u8,
+    /// When it was last proven. Republished with the facts, and at the latest after a quarter of its life.
+    pub proven_at_ms: u64,
+    /// The last proof's round trip in microseconds, where it was a query.
+    pub rtt_us: Option<NonZeroU32>,
+    pub first_seen_ms: u64,
+    /// When it last announced itself, or was asked by name of the operator.
+    pub last_seen_ms: u64,
+    /// How long it is listed after that; 0 where the operator's word keeps it.
+    pub life_ms: u32,
+    pub details: Option<Arc<Details>>,
+    pub keys: Option<Arc<HeartbeatKeys>>,
+}
+
+impl Server {
+    pub fn says(&self, facts: &Facts<'_>) -> bool {
+        self.players_current == facts.shown_players()
+            && self.players_max == facts.players_max
+            && self.password == facts.password
+            && self.details == facts.details
+            && self.texts.same_as(self.address, facts)
+    }
+
+    /// Whether the other differs only in when it was heard of, and from whom.
+    pub fn is_the_same_as(&self, other: &Server) -> bool {
+        self.address == other.address
+            && self.game == other.game
+            && self.texts == other.texts
+            && self.players_current == other.players_current
+            && self.players_max == other.players_max
+            && self.password == other.password
+            && self.word == other.word
+            && self.verified_by == other.verified_by
+            && self.first_seen_ms == other.first_seen_ms
+            && self.life_ms == other.life_ms
+            && self.details == other.details
+            && self.keys == other.keys
+    }
+
+    /// A server as it is first known.
+    pub fn new(address: Address, game: Game, verified_by: Proof, seen_ms: u64, facts: &Facts<'_>) -> Server {
+        Server {
+            address,
+            game,
+            texts: Texts::new(address, facts),
+            players_current: facts.shown_players(),
+            players_max: facts.players_max,
+            password: facts.password,
+            word: Word::default(),
+            verified_by,
+            foreign: false,
+            node: 0,
+            proven_at_ms: seen_ms,
+            rtt_us: None,
+            first_seen_ms: seen_ms,
+            last_seen_ms: seen_ms,
+            life_ms: 0,
+            details: facts.details.clone(),
+            keys: None,
+        }
+    }
+
+    /// What it last said of itself.
+    pub fn facts(&self) -> Facts<'_> {
+        Facts {
+            name: self.texts.name().into(),
+            mode: self.texts.mode().into(),
+            map: self.texts.map().into(),
+            version: VersionText::from(self.texts.version()).unwrap_or_default(),
+            players_current: self.players_current,
+            players_max: self.players_max,
+            password: self.password,
+            details: self.details.clone(),
+        }
+    }
+
+    /// The same server, saying something else now.
+    pub fn with_facts(&self, facts: &Facts<'_>) -> Server {
+        Server {
+            texts: Texts::new(self.address, facts),
+            players_current: facts.shown_players(),
+            players_max: facts.players_max,
+            password: facts.password,
+            details: facts.details.clone(),
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_as_small_as_a_million_of_them_need() {
+        assert_eq!(size_of::<Server>(), 136);
+    }
+
+    #[test]
+    fn impossible_counts_are_cut_and_invisible_names_are_none() {
+        let address = "203.0.113.5:20737".parse().unwrap();
+        let server = |facts: &Facts<'_>| {
+            let server = Server::new(address, Game::Known("iceball"), Proof::Cookie, 1, facts);
+            assert!(server.says(facts), "the same again says nothing new: {facts:?}");
+            let before = Server::new(address, Game::Known("iceball"), Proof::Cookie, 1, &Facts::default());
+            let changed = before.with_facts(facts);
+            assert_eq!((&changed.texts, changed.players_current), (&server.texts, server.players_current));
+            server
+        };
+        for (current, max, expected) in [
+            (Some(65_535), Some(1), Some(1)),
+            (Some(1), Some(1), Some(1)),
+            (Some(5), Some(0), Some(5)),
+            (Some(5), None, Some(5)),
+            (None, Some(1), None),
+        ] {
+            let facts = Facts { players_current: current, players_max: max, ..Facts::default() };
+            let server = server(&facts);
+            assert_eq!((server.players_current, server.players_max), (expected, max));
+        }
+        assert_eq!(server(&Facts::default()).texts.name(), "", "unknown");
+        for name in ["   ", "\u{a0}\u{2003}\u{3000}", "\u{200b}\u{2060}\u{ad}", "\u{3164}", "\u{2800} \u{e0020}"] {
+            let facts = Facts { name: name.into(), ..Facts::default() };
+            let server = server(&facts);
+            assert_eq!(server.texts.name(), server.address.to_string(), "{name:?}");
+            assert!(server.says(&facts));
+        }
+        for name in [" a ", "\u{fffd}", "日本", "é\u{200d}"] {
+            assert_eq!(server(&Facts { name: name.into(), ..Facts::default() }).texts.name(), name);
+        }
+    }
+
+    #[test]
+    fn texts_come_back_and_long_ones_are_cut_at_a_character() {
+        let long = "é".repeat(Texts::BYTES_MAX);
+        let facts = Facts {
+            name: long.as_str().into(),
+            mode: "ctf".into(),
+            map: "".into(),
+            version: VersionText::from("0.2.1").unwrap(),
+            ..Facts::default()
+        };
+        let address = "203.0.113.5:20737".parse().unwrap();
+        let texts = Texts::new(address, &facts);
+        assert_eq!(texts.name(), "é".repeat(Texts::BYTES_MAX / 2));
+        assert_eq!((texts.mode(), texts.map(), texts.version()), ("ctf", "", "0.2.1"));
+        assert!(texts.same_as(address, &facts));
+    }
+}

@@ -1,0 +1,29 @@
+//! Moments, as the clocks of a node and of a cluster tell them.
+
+/// A moment, as the hub's clock told it: rules and the registry never ask for the time themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Milliseconds of the monotonic clock; life times are counted with it.
+    pub mono_ms: u64,
+    /// Milliseconds since 1970, UTC; what people and other nodes are told.
+    pub unix_ms: u64,
+}
+
+/// The time that all nodes of a cluster share, as its distance from this node's monotonic clock: a time of day that is set
+/// anew does not move it. Without a cluster, it is this node's own time of day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedTime {
+    pub ahead_of_mono_ms: Option<i64>,
+}
+
+impl SharedTime {
+    /// Milliseconds since 1970, as all nodes count them.
+    pub fn unix_ms(self, now: Now) -> u64 {
+        self.ahead_of_mono_ms.map_or(now.unix_ms, |ahead_ms| now.mono_ms.saturating_add_signed(ahead_ms))
+    }
+
+    /// What has to be added to this node's time of day to get the shared time.
+    pub fn offset_ms(self, now: Now) -> i64 {
+        (self.unix_ms(now) as i64).saturating_sub(now.unix_ms as i64)
+    }
+}
