@@ -333,7 +333,10 @@ fn shrink(connection: &Connection, now_s: u64, settings: Settings) -> rusqlite::
     let bytes_max = settings.bytes_max.saturating_sub(2 * log_bytes_max(settings));
     let is_too_large = settings.bytes_max > 0 && (pages * size) as u64 > bytes_max;
     if free > 0 && (is_too_large || free > FREE_PAGES_MAX) {
-        connection.execute_batch(&format!("PRAGMA incremental_vacuum({PAGES_AT_ONCE})"))?;
+        // Every step gives back one page.
+        let mut vacuum = connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES_AT_ONCE})"))?;
+        let mut pages = vacuum.query([])?;
+        while pages.next()?.is_some() {}
         if pragma("freelist_count")? < free {
             return Ok(true);
         }

@@ -215,6 +215,16 @@ fn free_pages_and_the_log_count_and_go_before_any_history() {
 }
 
 #[test]
+fn many_free_pages_are_given_back_at_once() {
+    let mut book = Book::new("vacuum", 3 * HOUR_S, 512 << 10);
+    book.connection.execute_batch("CREATE TABLE list (data); INSERT INTO list VALUES (zeroblob(4000000))").unwrap();
+    book.connection.execute_batch("DROP TABLE list").unwrap();
+    let before = book.rows("PRAGMA freelist_count");
+    book.recorder.thin(&book.connection, T * 1_000, book.settings).unwrap();
+    assert_eq!(before - book.rows("PRAGMA freelist_count"), 512, "a file of a gigabyte is not shrunk page by page");
+}
+
+#[test]
 fn a_recount_leaves_nothing_of_the_count_before_it() {
     let mut book = Book::new("recount", 60, 1 << 30);
     // More series than one row holds, then a restart within the same minute, and most of them are gone.
