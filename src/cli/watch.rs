@@ -1,6 +1,5 @@
 //! `rallypoint watch`: a master's list, live: a screen on a terminal, a line for every change otherwise.
 
-use std::io::{ErrorKind, Write};
 use std::pin::pin;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
 use super::list::exit_of;
+use super::out::{print, tell};
 use super::screen::{Action, KEYS, Screen};
 use super::shown::{Asking, Chosen};
 use super::terminal::{Happening, Terminal, is_drawable};
@@ -17,6 +17,7 @@ use crate::client::list::ListError;
 use crate::client::query::Pace;
 use crate::client::watch::{Changes, Seen, What, fetch};
 use crate::client::{Found, Place};
+use crate::export::file::Written;
 use crate::export::{json, table};
 
 #[derive(clap::Args)]
@@ -77,7 +78,7 @@ fn every(text: &str) -> Result<Duration, String> {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let on_a_screen = is_drawable().unwrap_or_else(|why| {
-        tell(&format!("{why}: writing a line for every change instead"));
+        tell(format!("{why}: writing a line for every change instead"));
         false
     });
     run_async(async {
@@ -108,18 +109,16 @@ async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Un
         match found {
             Ok(mut servers) => {
                 if std::mem::take(&mut failing) {
-                    tell(&format!("{}: is there again", arguments.url));
+                    tell(format!("{}: is there again", arguments.url));
                 }
                 arguments.chosen.choose(&mut servers);
-                match write_lines(arguments.format, &changes.since_last(servers)) {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()), // nobody reads any more
-                    Err(error) => return Err(Failure::new(Exit::Failed, format!("cannot write: {error}"))),
+                if write_lines(arguments.format, &changes.since_last(servers))? == Written::NobodyReads {
+                    return Ok(());
                 }
             }
             Err(error) if is_first => return Err(first_failed(arguments, &error)),
             // Told once; what was known stays.
-            Err(error) if !std::mem::replace(&mut failing, true) => tell(&format!("{}: {error}", arguments.url)),
+            Err(error) if !std::mem::replace(&mut failing, true) => tell(format!("{}: {error}", arguments.url)),
             Err(_) => {}
         }
         is_first = false;
@@ -130,21 +129,13 @@ async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Un
     }
 }
 
-/// Nobody may be listening.
-fn tell(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-fn write_lines(format: Format, news: &[(What, Found)]) -> std::io::Result<()> {
+fn write_lines(format: Format, news: &[(What, Found)]) -> Result<Written, Failure> {
     let at = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let line = |(what, server): &(What, Found)| match format {
         Format::Text => format!("{at} {:<7} {} {}\n", what.name(), server.url(), table::line(server)),
         Format::Json => json::event(&at, what.name(), server) + "\n",
     };
-    let text: String = news.iter().map(line).collect();
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
+    print(&news.iter().map(line).collect::<String>())
 }
 
 /// A screen that is there from the first moment, and shows everything as it arrives.

@@ -33,8 +33,12 @@ impl Facts<'_> {
 
     /// The name as it is listed: a name that nobody could see gives way to the address. An empty one stays unknown.
     pub(super) fn shown_name<'a>(&'a self, address: Address, buffer: &'a mut ArrayString<64>) -> &'a str {
-        let is_invisible = !self.name.is_empty() && self.name.chars().all(is_blank);
+        let is_invisible = !self.name.is_empty() && !self.has_visible_name();
         if is_invisible && write!(buffer, "{address}").is_ok() { buffer } else { &self.name }
+    }
+
+    pub fn has_visible_name(&self) -> bool {
+        !self.name.chars().all(is_blank)
     }
 
     /// How many play, as it is listed: not more than the server has room for, where it says so.

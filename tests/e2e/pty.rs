@@ -124,11 +124,15 @@ impl Pty {
         !flags.intersects(LINE_MODE) && screen.screen().alternate_screen() && screen.screen().hide_cursor()
     }
 
+    /// Keys are echoed and come in lines, as a shell has it, whatever is on the screen.
+    pub fn is_in_line_mode(&self) -> bool {
+        tcgetattr(&self.end).unwrap().local_flags.contains(LINE_MODE)
+    }
+
     /// Whether nothing of that is left.
     pub fn is_given_back(&self) -> bool {
-        let flags = tcgetattr(&self.end).unwrap().local_flags;
         let screen = self.screen.lock().unwrap();
-        flags.contains(LINE_MODE) && !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
+        self.is_in_line_mode() && !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
     }
 }
 

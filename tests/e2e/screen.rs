@@ -176,6 +176,8 @@ fn a_job_that_is_suspended_and_resumed() {
     // Stopped without being asked, and the terminal used by others meanwhile.
     kill(watch, Signal::SIGSTOP).unwrap();
     until("it to stop", || (state() == 'T').then_some(()));
+    // The shell gives the terminal its own settings back first; what is typed earlier, the `q` included, it could read at once.
+    until("the shell's terminal", || pty.is_in_line_mode().then_some(()));
     pty.press("stty sane; printf '\\033[?1049l\\033[?25h'; clear; fg\n");
     until("the terminal taken over again", || pty.is_taken_over().then_some(()));
     pty.until("the whole screen", |screen| screen.contains("game 1.") && screen.contains("? help"));

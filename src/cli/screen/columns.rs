@@ -44,7 +44,7 @@ impl Column {
     pub fn text(self, server: &Found, asking: bool) -> String {
         let facts = &server.facts;
         match self {
-            Column::Server if !facts.name.is_empty() => facts.name.to_string(),
+            Column::Server if facts.has_visible_name() => facts.name.to_string(),
             Column::Server => match server.failure() {
                 Some(why) => format!("({why})"),
                 None if asking => "(asking)".into(),
@@ -193,6 +193,9 @@ mod tests {
         let said = |server: &Found, asking| [Column::Server, Column::Ping].map(|column| column.text(server, asking));
         assert_eq!(said(&named, true), ["(asking)", "asking"]);
         assert_eq!(said(&named, false), ["(no name)", ""]);
+        let mut blank = named.clone();
+        blank.facts.name = " \u{200b} ".into();
+        assert_eq!(said(&blank, false), ["(no name)", ""], "nobody could see it");
         let silent = Found { state: State::Failed("no answer".into()), ..named.clone() };
         assert_eq!(said(&silent, true), ["(no answer)", "silent"]);
         let closed = "connection refused: nothing listens there";

@@ -139,7 +139,7 @@ impl Screen {
     fn details(&self, width: u16) -> Option<(String, Vec<String>)> {
         let server = self.chosen_server().filter(|_| self.is_open)?;
         let facts = &server.facts;
-        let name = if facts.name.is_empty() { server.address.to_string() } else { facts.name.to_string() };
+        let name = if facts.has_visible_name() { facts.name.to_string() } else { server.address.to_string() };
         Some((name, details_of(server, usize::from(width.saturating_sub(2)))))
     }
 
