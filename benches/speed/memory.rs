@@ -28,8 +28,9 @@ pub fn run() {
             let list = server.get("/master.json").body.len();
             report(&server, count, "after /master.json, without the list itself", list);
             println!("  /master.json has {:.0} bytes a server", list as f64 / f64::from(count));
-            event_reader(&server, count);
         }
+        // Last: the snapshot stays.
+        event_reader(&server, filled);
     }
 }
 
