@@ -44,13 +44,14 @@ impl Known {
     /// Whether what was told leaves out something that is known here: it would be lost to whoever reads it next.
     pub fn is_ahead_of(&self, told: &Told<'_>) -> bool {
         match (self, told) {
-            (Known::Listed { server, .. }, Told::Listed(told)) => {
+            (Known::Listed { server, stronger_gone_ms, .. }, Told::Listed(told)) => {
                 match server.verified_by.strength().cmp(&told.announce.proof.strength()) {
                     Ordering::Equal => {
                         (server.proven_at_ms, server.node) > (told.announce.proven_at_ms, told.node)
                             || server.last_seen_ms > told.last_seen_ms
                     }
-                    stronger => stronger == Ordering::Greater,
+                    Ordering::Greater => true,
+                    Ordering::Less => stronger_gone_ms.is_some_and(|gone_ms| gone_ms >= told.announce.proven_at_ms),
                 }
             }
             (Known::Listed { server, .. }, Told::Gone(gone)) => !gone.ends(server.verified_by, server.proven_at_ms),

@@ -96,6 +96,18 @@ fn a_weaker_proof_of_the_millisecond_in_which_the_stronger_one_went_counts_on_al
     assert_eq!(registry.apply(&told(asked_announce(server, 1_000), None), at(1_000)), Outcome::Stale, "it went then");
 }
 
+#[test]
+fn a_stronger_proof_that_has_gone_does_not_stay_in_the_store_for_newcomers() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    registry.apply(&told(connected(server, "other", 1_000), Some(T + 500)), at(1_000));
+    let known = registry.known(server, at(1_000)).unwrap();
+    for (ms, is_ahead) in [(400, true), (500, true), (600, false)] {
+        let Change::Merge(late) = told(asked_announce(server, ms), None) else { unreachable!() };
+        assert_eq!(known.is_ahead_of(&late), is_ahead, "{ms}");
+    }
+}
+
 fn asked_announce(address: Address, ms: u64) -> Announce<'static> {
     let Change::Announce(announce) = asked(address, ms) else { unreachable!() };
     announce
