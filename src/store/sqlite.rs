@@ -226,6 +226,10 @@ fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
 fn check(path: &Path, connection: &Connection) -> Result<(), Fault> {
     let shown = path.display();
     let id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if id != APPLICATION_ID && check_schema(connection).is_ok() {
+        // No other program has all of our tables.
+        return Err(Fault::Damaged("its header does not say that it is ours".into()));
+    }
     if id != APPLICATION_ID {
         return Err(Fault::Refused(format!(
             "data_dir: {shown} belongs to another program: name another folder, or move the file away"

@@ -295,11 +295,14 @@ fn a_newer_file_and_a_foreign_one_are_refused_and_left_alone() {
     let newer = folder.open().err().unwrap().to_string();
     assert!(newer.contains("written by a newer rallypoint (its schema is 99, this one knows up to 2)"), "{newer}");
     pragma("user_version", 2);
-    pragma("application_id", 7);
+    assert_eq!(folder.restored().1.listed, 1);
+
+    std::fs::remove_file(folder.file()).unwrap();
+    Connection::open(folder.file()).unwrap().execute_batch("CREATE TABLE notes (text TEXT)").unwrap();
+    let before = std::fs::read(folder.file()).unwrap();
     let foreign = folder.open().err().unwrap().to_string();
     assert!(foreign.contains("belongs to another program"), "{foreign}");
-    pragma("application_id", 0x5261_6c6c);
-    assert_eq!(folder.restored().1.listed, 1);
+    assert_eq!(std::fs::read(folder.file()).unwrap(), before);
     assert!(!folder.names().iter().any(|name| name.contains("damaged")));
 }
 
