@@ -83,6 +83,7 @@ impl App {
             prober::Worker::new(hub.clone(), ledger.clone(), metrics.clone(), asking(&config).settings, random()?)
                 .context("cannot open a UDP socket to ask game servers")?;
         let door = Arc::new(Door::new(hub.clone(), prober, ledger));
+        door.set_exempt(config.guard.exempt());
         let guard = Arc::new(guard);
         let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
         let services = Arc::new(Services::new(&config, keys, &bound));
@@ -225,6 +226,7 @@ impl App {
         self.limits.store(Arc::new(HttpLimits { idle: guard.idle }));
         self.hub.set_settings(self.config.registry());
         self.hub.set_exempt(guard.exempt());
+        self.door.set_exempt(guard.exempt());
         self.site.set_pages(pages);
         self.services.set(&self.config);
         self.asking.send_replace(asking(&self.config));

@@ -4,8 +4,10 @@
 
 use std::collections::HashMap;
 
+use arrayvec::ArrayVec;
+
 use crate::model::Address;
-use crate::prefix::{Networks, Prefix};
+use crate::prefix::{LEVELS_MAX, Networks, Prefix};
 use crate::protocols::Heartbeat;
 
 /// How long after the first silence each of them is asked again.
@@ -18,10 +20,14 @@ const GAMES_PER_IP_MAX: u32 = 8;
 pub struct Again {
     games: HashMap<Address, Pending>,
     counts: HashMap<Prefix, u32>,
+    /// Networks that have only the limit per address.
+    exempt: Networks,
 }
 
 struct Pending {
     heartbeat: Heartbeat,
+    /// What it counts for.
+    prefixes: ArrayVec<Prefix, LEVELS_MAX>,
     began_ms: u64,
     asked: usize,
     /// None while it is being asked.
@@ -29,24 +35,29 @@ struct Pending {
 }
 
 impl Again {
+    /// The networks that have only the limit per address, from the next game on.
+    pub fn set_exempt(&mut self, exempt: Networks) {
+        self.exempt = exempt;
+    }
+
     /// Remembers a game that was silent. False where there are too many.
     pub fn add(&mut self, now_ms: u64, heartbeat: Heartbeat) -> bool {
         self.take(heartbeat.address);
-        let prefixes = prefixes(heartbeat.address);
+        let prefixes = Prefix::all(heartbeat.address.ip(), &self.exempt);
         let is_full = |prefix: &Prefix| self.count(prefix) >= prefix.limit(GAMES_PER_IP_MAX);
-        if self.games.len() >= GAMES_MAX || prefixes.clone().any(|prefix| is_full(&prefix)) {
+        if self.games.len() >= GAMES_MAX || prefixes.iter().any(is_full) {
             return false;
         }
-        prefixes.for_each(|prefix| *self.counts.entry(prefix).or_default() += 1);
+        prefixes.iter().for_each(|prefix| *self.counts.entry(*prefix).or_default() += 1);
         let due_ms = AFTER_MS.first().map(|after_ms| now_ms + after_ms);
-        self.games.insert(heartbeat.address, Pending { heartbeat, began_ms: now_ms, asked: 0, due_ms });
+        self.games.insert(heartbeat.address, Pending { heartbeat, prefixes, began_ms: now_ms, asked: 0, due_ms });
         true
     }
 
     /// Forgets a game: it has answered, it is gone, or it announced itself again.
     pub fn take(&mut self, address: Address) -> Option<Heartbeat> {
         let pending = self.games.remove(&address)?;
-        for prefix in prefixes(address) {
+        for prefix in pending.prefixes {
             let left = self.count(&prefix).saturating_sub(1);
             if left == 0 {
                 self.counts.remove(&prefix);
@@ -80,10 +91,6 @@ impl Again {
     fn count(&self, prefix: &Prefix) -> u32 {
         self.counts.get(prefix).copied().unwrap_or(0)
     }
-}
-
-fn prefixes(address: Address) -> impl Iterator<Item = Prefix> + Clone {
-    Prefix::all(address.ip(), &Networks::default()).into_iter()
 }
 
 #[cfg(test)]
@@ -143,5 +150,17 @@ mod tests {
         assert_eq!(many.filter(|ip| add(*ip, 1)).count(), GAMES_MAX - 64 - 256);
         assert_eq!(again.games.len(), GAMES_MAX);
         assert!(again.due(60_000).len() == GAMES_MAX);
+    }
+
+    #[test]
+    fn exempt_networks_have_only_the_limit_per_address() {
+        let mut again = Again::default();
+        let add = |again: &mut Again| (1..=100).filter(|host| again.add(0, heartbeat([192, 0, 2, *host], 1))).count();
+        assert_eq!(add(&mut again), 64);
+        again.set_exempt(Networks::new(&["192.0.2.0/24".parse().unwrap()]));
+        assert_eq!(add(&mut again), 100);
+        assert_eq!((1..=100).filter(|port| again.add(0, heartbeat([192, 0, 2, 7], *port))).count(), 8);
+        again.games.keys().copied().collect::<Vec<_>>().into_iter().for_each(|address| drop(again.take(address)));
+        assert!(again.counts.is_empty(), "each is taken back where it was counted");
     }
 }

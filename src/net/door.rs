@@ -16,6 +16,7 @@ use crate::asker::{Answer, Failure};
 use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
 use crate::model::{Address, Announce, Change, Facts, Proof, Server};
+use crate::prefix::Networks;
 use crate::protocols::{Heartbeat, Verdict, query_of};
 use crate::registry::view::Delta;
 use crate::registry::{Outcome, Refusal};
@@ -102,6 +103,11 @@ impl Door {
         let known = known.as_deref().filter(|server| server.game == heartbeat.game);
         let facts = answer.facts.or_else(|| known.map(Server::facts)).unwrap_or_default();
         self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), facts).await
+    }
+
+    /// The networks that have only the limit per address.
+    pub fn set_exempt(&self, exempt: Networks) {
+        self.again().set_exempt(exempt);
     }
 
     fn again(&self) -> MutexGuard<'_, Again> {
