@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use toml::de::{DeTable, DeValue};
 use tracing::Level;
 
@@ -296,14 +296,6 @@ impl Guard {
 
     pub fn exempt(&self) -> Networks {
         Networks::new(&self.exempt)
-    }
-
-    pub fn ipv4_bans(&self) -> Vec<Ipv4Net> {
-        let ipv4 = |ban: &IpNet| match ban {
-            IpNet::V4(net) => Some(*net),
-            IpNet::V6(_) => None,
-        };
-        self.bans.iter().filter_map(ipv4).collect()
     }
 }
 

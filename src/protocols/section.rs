@@ -6,10 +6,14 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use super::{DatagramRules, StreamRules};
+use ipnet::IpNet;
+
+use super::{DatagramRules, Heartbeat, StreamRules};
 use crate::cookie::Keys;
 use crate::model::{Address, OperatorWord, SharedTime};
+use crate::registry::view::{Rendered, Renderer};
 use crate::settings::{Item, Key, KeyText, Problem};
 
 /// The settings of a protocol.
@@ -27,6 +31,11 @@ pub trait Configured: Clone + Debug + Default + PartialEq + Send + Sync + 'stati
     /// The master's rules for TCP connections.
     fn streams(&self, _here: &Here) -> Option<Box<dyn StreamRules>> {
         None
+    }
+
+    /// The paths that it serves on every HTTP listener: the same whatever the settings are.
+    fn routes(&self, _bans: &[IpNet]) -> Vec<Route> {
+        Vec::new()
     }
 
     /// The servers that the operator names.
@@ -69,6 +78,34 @@ pub enum Spoken {
     DatagramsAndHttp,
 }
 
+/// A path over HTTP that answers as the game's own programs expect.
+pub struct Route {
+    pub path: &'static str,
+    pub content_type: &'static str,
+    /// What its lists are counted as.
+    pub label: &'static str,
+    pub rule: Box<dyn RouteRule>,
+}
+
+pub trait RouteRule: Send + Sync {
+    /// What a GET from `peer` asks for; `query` is what stands behind the `?`.
+    fn get(&self, peer: IpAddr, query: &str) -> Asked;
+}
+
+pub enum Asked {
+    List(Arc<dyn Renderer>),
+    /// A server announces itself; once it is listed, it is answered with this.
+    Announce {
+        heartbeat: Heartbeat,
+        answer: Arc<Rendered>,
+    },
+    /// An HTTP status, and a text for people.
+    Refused {
+        status: u16,
+        text: &'static str,
+    },
+}
+
 /// What cookies are made of: it changes as keys rotate, and with the nodes of a cluster.
 #[derive(Clone, Copy)]
 pub struct Cookies {
@@ -106,6 +143,7 @@ pub trait Section: Debug + Send + Sync {
     fn listeners(&self) -> Vec<Listener<'_>>;
     fn datagrams(&self, cookies: Cookies) -> Option<Box<dyn DatagramRules>>;
     fn streams(&self, here: &Here) -> Option<Box<dyn StreamRules>>;
+    fn routes(&self, bans: &[IpNet]) -> Vec<Route>;
     fn named_servers(&self) -> &[OperatorWord];
     fn life_max_ms(&self) -> u64;
     fn keep_life(&mut self, from: &dyn Section);
@@ -143,6 +181,10 @@ impl<S: Configured> Section for S {
 
     fn streams(&self, here: &Here) -> Option<Box<dyn StreamRules>> {
         Configured::streams(self, here)
+    }
+
+    fn routes(&self, bans: &[IpNet]) -> Vec<Route> {
+        Configured::routes(self, bans)
     }
 
     fn named_servers(&self) -> &[OperatorWord] {

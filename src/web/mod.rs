@@ -1,7 +1,6 @@
 //! HTTP: the page, the lists that the games' clients read, health. Only reads the published view.
 
 mod api;
-mod bloodmasters;
 mod check;
 mod doctor;
 mod events;
@@ -16,6 +15,7 @@ mod page;
 pub mod plot;
 mod plots;
 mod reply;
+mod routes;
 mod template;
 
 use std::net::SocketAddr;
@@ -37,10 +37,8 @@ use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::net::door::Door;
 use crate::net::guard::Guard;
-use crate::protocols::bloodmasters::list::emit_bans;
-use crate::protocols::bloodmasters::serve::ServerLines;
-use crate::protocols::bloodmasters::{self as bloodmasters_protocol};
-use crate::protocols::iceball::{self, list::MasterJson};
+use crate::protocols::iceball;
+use crate::protocols::section::Route;
 use crate::registry::view::{Rendered, Renderer, View};
 use crate::store::{Status, Store};
 use events::Events;
@@ -89,12 +87,9 @@ pub struct Pages {
     doctor: doctor::Page,
     manual: manual::Page,
     script: Rendered,
-    master_json: Arc<dyn Renderer>,
     stylesheet: Arc<Rendered>,
-    /// Whether Bloodmasters' list is served at all.
-    bloodmasters: bool,
-    bloodmasters_list: Arc<dyn Renderer>,
-    bloodmasters_bans: Arc<Rendered>,
+    /// What the protocols serve.
+    routes: Vec<Route>,
     iceball: iceball::serve::Settings,
     /// What makes a caller of the API the operator; empty: nothing does.
     token: String,
@@ -104,7 +99,6 @@ impl Pages {
     /// Reads the operator's files; an error names the file and what is wrong with it.
     pub fn load(config: &Config) -> Result<Pages, PageError> {
         let iceball: iceball::settings::Settings = config.protocol();
-        let bloodmasters: bloodmasters_protocol::settings::Settings = config.protocol();
         Ok(Pages {
             index: Arc::new(Index::load(&config.web)?),
             indexes: Lists::default(),
@@ -112,11 +106,8 @@ impl Pages {
             doctor: doctor::Page::new(&config.web.title)?,
             manual: manual::Page::new(&config.web.title, &api::routes().1)?,
             script: Rendered::new(page::SCRIPT),
-            master_json: Arc::new(MasterJson { settings: iceball.rules }),
             stylesheet: Arc::new(Rendered::new(page::stylesheet(&config.web)?)),
-            bloodmasters: bloodmasters.list,
-            bloodmasters_list: Arc::new(ServerLines),
-            bloodmasters_bans: Arc::new(Rendered::new(emit_bans(&config.guard.ipv4_bans()))),
+            routes: config.sections().flat_map(|(_, section)| section.routes(&config.guard.bans)).collect(),
             iceball: iceball.rules,
             token: config.web.token.clone(),
         })
@@ -157,11 +148,6 @@ impl Site {
         self.pages.store(Arc::new(pages));
     }
 
-    fn list(&self, choose: impl Fn(&Pages) -> &Arc<dyn Renderer>) -> Arc<Rendered> {
-        let pages = self.pages.load();
-        self.render(choose(&pages))
-    }
-
     /// The newest view as a renderer shows it.
     fn render(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
         let render = || {
@@ -193,13 +179,12 @@ pub fn router(site: Arc<Site>, home: Home) -> Router {
         .route("/plots", get(plots::fragments))
         .route("/api", get(manual::page))
         .route("/api/v1", get(manual::page))
-        .route("/master.json", get(master_json))
-        .route("/bloodmasterslist.php", get(bloodmasters::list))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/api/v1/openapi.json", get(openapi))
         .merge(api::routes().0)
+        .merge(routes::all())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(axum::middleware::from_fn(api::allow_everyone))
@@ -247,11 +232,6 @@ async fn script(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
 
 async fn stylesheet(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
     reply::rendered(&site.pages.load().stylesheet, CSS, &headers, Fresh::Ask)
-}
-
-async fn master_json(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    site.metrics.listed("master.json", 1);
-    reply::rendered(&site.list(|pages| &pages.master_json), JSON, &headers, Fresh::Ask)
 }
 
 #[derive(Serialize)]

@@ -1,15 +1,70 @@
-//! The master's side of Bloodmasters' web list: what a server's announcement means, and what launchers are given.
+//! The master's side of Bloodmasters' web list, as its servers and launchers have always asked for it.
+//!
+//! | GET `/bloodmasterslist.php` | answer |
+//! |---|---|
+//! | without `action` | the list for launchers |
+//! | `?action=update&port=N` | the server is announced and proven, and gets the ban list |
+//! | anything else | an error status |
+//!
+//! A server takes every line of the answer for a ban, so that answer is the ban list or an error status, never an error page
+//! with status 200.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net};
 
 use super::{NAME, list};
 use crate::model::{Address, HeartbeatKeys};
 use crate::protocols::Heartbeat;
-use crate::registry::view::{Renderer, View};
+use crate::protocols::section::{Asked, RouteRule};
+use crate::registry::view::{Rendered, Renderer, View};
+
+pub const PATH: &str = "/bloodmasterslist.php";
 
 /// The game announces itself every 60 s.
 pub const LIFE_MS: u64 = 180_000;
+
+/// The page itself.
+pub struct ListPage {
+    /// Whether it is served at all.
+    is_on: bool,
+    servers: Arc<dyn Renderer>,
+    bans: Arc<Rendered>,
+}
+
+impl ListPage {
+    pub fn new(is_on: bool, bans: &[IpNet]) -> ListPage {
+        let ipv4 = |ban: &IpNet| match ban {
+            IpNet::V4(net) => Some(*net),
+            IpNet::V6(_) => None,
+        };
+        let bans: Vec<Ipv4Net> = bans.iter().filter_map(ipv4).collect();
+        ListPage { is_on, servers: Arc::new(ServerLines), bans: Arc::new(Rendered::new(list::emit_bans(&bans))) }
+    }
+}
+
+impl RouteRule for ListPage {
+    fn get(&self, peer: IpAddr, query: &str) -> Asked {
+        if !self.is_on {
+            return Asked::Refused { status: 404, text: "Bloodmasters is not listed here" };
+        }
+        let value = |name: &str| {
+            form_urlencoded::parse(query.as_bytes())
+                .find(|(found, _)| found == name)
+                .map_or_else(Default::default, |(_, value)| value)
+        };
+        match &*value("action") {
+            "" => Asked::List(self.servers.clone()),
+            "update" => match heartbeat(peer, &value("port")) {
+                Some(heartbeat) => Asked::Announce { heartbeat, answer: self.bans.clone() },
+                None => Asked::Refused { status: 400, text: "port must be a number from 1 to 65535" },
+            },
+            _ => Asked::Refused { status: 400, text: "action must be update, or left out" },
+        }
+    }
+}
 
 /// An announcement from `ip`. None when the port is none: digits from 1 to 65535.
 pub fn heartbeat(ip: IpAddr, port: &str) -> Option<Heartbeat> {
@@ -32,6 +87,21 @@ impl Renderer for ServerLines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_asked_for() {
+        let page = ListPage::new(true, &["192.0.2.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()]);
+        let get = |query: &str| page.get("203.0.113.5".parse().unwrap(), query);
+        assert!(matches!(get(""), Asked::List(_)) && matches!(get("action="), Asked::List(_)));
+        let Asked::Announce { heartbeat, answer } = get("time=1&action=update&port=6969") else { panic!() };
+        assert_eq!(heartbeat.address, "203.0.113.5:6969".parse().unwrap());
+        assert_eq!(&answer.body[..], b"192.0.2.*\n");
+        for bad in ["action=update", "action=update&port=x", "action=delete"] {
+            assert!(matches!(get(bad), Asked::Refused { status: 400, .. }), "{bad}");
+        }
+        let off = ListPage::new(false, &[]);
+        assert!(matches!(off.get("203.0.113.5".parse().unwrap(), ""), Asked::Refused { status: 404, .. }));
+    }
 
     #[test]
     fn ports_are_digits() {

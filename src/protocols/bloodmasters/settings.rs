@@ -1,7 +1,10 @@
 //! Bloodmasters' section of the configuration.
 
-use super::serve::LIFE_MS;
-use crate::protocols::section::{Configured, Listener};
+use ipnet::IpNet;
+
+use super::NAME;
+use super::serve::{LIFE_MS, ListPage, PATH};
+use crate::protocols::section::{Configured, Listener, Route};
 use crate::settings::Key;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,6 +18,11 @@ impl Configured for Settings {
     /// Its list is on every HTTP listener.
     fn listeners(&self) -> Vec<Listener<'_>> {
         Vec::new()
+    }
+
+    fn routes(&self, bans: &[IpNet]) -> Vec<Route> {
+        let rule = Box::new(ListPage::new(self.list, bans));
+        vec![Route { path: PATH, content_type: "text/plain; charset=utf-8", label: NAME, rule }]
     }
 
     fn life_max_ms(&self) -> u64 {

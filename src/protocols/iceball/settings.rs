@@ -1,11 +1,16 @@
 //! Iceball's section of the configuration.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
+use ipnet::IpNet;
+
+use super::list::MasterJson;
 use super::{NAME, serve};
 use crate::model::{Address, Game, OperatorWord, Word};
 use crate::protocols::DatagramRules;
-use crate::protocols::section::{Configured, Cookies, Listener, Spoken};
+use crate::protocols::section::{Asked, Configured, Cookies, Listener, Route, RouteRule, Spoken};
+use crate::registry::view::Renderer;
 use crate::settings::{Item, Key, Problem};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,6 +35,11 @@ impl Configured for Settings {
         Some(Box::new(serve::Rules { settings: self.rules, keys: cookies.keys, time: cookies.time }))
     }
 
+    fn routes(&self, _bans: &[IpNet]) -> Vec<Route> {
+        let rule = Box::new(WholeList(Arc::new(MasterJson { settings: self.rules })));
+        vec![Route { path: "/master.json", content_type: "application/json", label: "master.json", rule }]
+    }
+
     fn named_servers(&self) -> &[OperatorWord] {
         &self.servers
     }
@@ -40,6 +50,15 @@ impl Configured for Settings {
 
     fn keep_life(&mut self, from: &Settings) {
         self.rules.life_ms = from.rules.life_ms;
+    }
+}
+
+/// The same list for everybody, whatever is asked.
+struct WholeList(Arc<dyn Renderer>);
+
+impl RouteRule for WholeList {
+    fn get(&self, _peer: IpAddr, _query: &str) -> Asked {
+        Asked::List(self.0.clone())
     }
 }
 

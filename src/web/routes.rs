@@ -1,0 +1,51 @@
+//! The paths that protocols bring: each answers as the game's own programs expect.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Extension, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use axum::routing::get;
+
+use super::reply::{self, Fresh};
+use super::{Peer, Site, origin};
+use crate::protocols::section::Asked;
+use crate::protocols::{CARDS, Verdict};
+
+/// All of them. The settings decide what they answer, and not whether they are there.
+pub fn all() -> Router<Arc<Site>> {
+    let routes = CARDS.iter().flat_map(|card| (card.section)().routes(&[]));
+    routes.fold(Router::new(), |router, route| {
+        let path = route.path;
+        let answer = move |State(site), Extension(peer), RawQuery(query): RawQuery, headers| async move {
+            answer(path, site, peer, query.unwrap_or_default(), headers).await
+        };
+        router.route(path, get(answer))
+    })
+}
+
+async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: String, headers: HeaderMap) -> Response {
+    let pages = site.pages.load_full();
+    let Some(route) = pages.routes.iter().find(|route| route.path == path) else {
+        return reply::error(StatusCode::NOT_FOUND, "not here\n");
+    };
+    match route.rule.get(peer.ip(), &query) {
+        Asked::List(renderer) => {
+            site.metrics.listed(route.label, 1);
+            reply::rendered(&site.render(&renderer), route.content_type, &headers, Fresh::Ask)
+        }
+        // The games themselves send nothing but `Host` and `Connection`.
+        Asked::Announce { .. } if origin::is_cross_origin_get(&headers) => {
+            reply::error(StatusCode::FORBIDDEN, "a page of another site cannot announce a server\n")
+        }
+        Asked::Announce { heartbeat, answer } => match site.door.announce(heartbeat).await {
+            Verdict::Listed => reply::rendered(&answer, route.content_type, &headers, Fresh::Ask),
+            Verdict::Refused(reason) => reply::error(StatusCode::FORBIDDEN, &format!("{reason}\n")),
+        },
+        Asked::Refused { status, text } => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+            reply::error(status, &format!("{text}\n"))
+        }
+    }
+}
