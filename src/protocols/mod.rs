@@ -8,6 +8,7 @@ pub mod bloodmasters;
 pub mod hyperbol;
 pub mod iceball;
 pub mod netpanzer;
+pub mod quake3;
 pub mod rows;
 pub mod section;
 
