@@ -9,7 +9,7 @@ use axum::response::Response;
 use axum::routing::get;
 
 use super::reply::{self, Fresh};
-use super::{Peer, Site, origin};
+use super::{Pages, Peer, Site, origin};
 use crate::protocols::section::Asked;
 use crate::protocols::{CARDS, Verdict};
 
@@ -19,28 +19,31 @@ pub fn all() -> Router<Arc<Site>> {
     routes.fold(Router::new(), |router, route| {
         let path = route.path;
         let answer = move |State(site), Extension(peer), RawQuery(query): RawQuery, headers| async move {
-            answer(path, site, peer, query.unwrap_or_default(), headers).await
+            answer(path, site, peer, query.as_deref().unwrap_or_default(), headers).await
         };
         router.route(path, get(answer))
     })
 }
 
-async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: String, headers: HeaderMap) -> Response {
-    let pages = site.pages.load_full();
-    let Some(route) = pages.routes.iter().find(|route| route.path == path) else {
+async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: &str, headers: HeaderMap) -> Response {
+    let asked = |pages: &Pages| {
+        let route = pages.routes.iter().find(|route| route.path == path)?;
+        Some((route.rule.get(peer.ip(), query), route.label, route.content_type))
+    };
+    let Some((asked, label, content_type)) = asked(&site.pages.load()) else {
         return reply::error(StatusCode::NOT_FOUND, "not here\n");
     };
-    match route.rule.get(peer.ip(), &query) {
+    match asked {
         Asked::List(renderer) => {
-            site.metrics.listed(route.label, 1);
-            reply::rendered(&site.render(&renderer), route.content_type, &headers, Fresh::Ask)
+            site.metrics.listed(label, 1);
+            reply::rendered(&site.render(&renderer), content_type, &headers, Fresh::Ask)
         }
         // The games themselves send nothing but `Host` and `Connection`.
         Asked::Announce { .. } if origin::is_cross_origin_get(&headers) => {
             reply::error(StatusCode::FORBIDDEN, "a page of another site cannot announce a server\n")
         }
         Asked::Announce { heartbeat, answer } => match site.door.announce(heartbeat).await {
-            Verdict::Listed => reply::rendered(&answer, route.content_type, &headers, Fresh::Ask),
+            Verdict::Listed => reply::rendered(&answer, content_type, &headers, Fresh::Ask),
             Verdict::Refused(reason) => reply::error(StatusCode::FORBIDDEN, &format!("{reason}\n")),
         },
         Asked::Refused { status, text } => {
