@@ -362,8 +362,12 @@ mod tests {
     }
 
     fn told(port: u16, game: &'static str, proven_ms: u64) -> Change<'static> {
+        told_since(T, port, game, proven_ms)
+    }
+
+    fn told_since(first_seen_ms: u64, port: u16, game: &'static str, proven_ms: u64) -> Change<'static> {
         let announce = announce(port, game, proven_ms);
-        let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
+        let last_seen_ms = announce.proven_at_ms;
         Change::Merge(Box::new(Told::Listed(Listed {
             announce,
             node: 9,
@@ -568,17 +572,7 @@ mod tests {
 
     #[test]
     fn the_earlier_first_sight_counts_whichever_comes_last() {
-        let seen = |first_seen_ms, proven_ms| {
-            let announce = announce(1, "netpanzer", proven_ms);
-            let last_seen_ms = announce.proven_at_ms;
-            Change::Merge(Box::new(Told::Listed(Listed {
-                announce,
-                node: 9,
-                first_seen_ms,
-                last_seen_ms,
-                stronger_gone_ms: None,
-            })))
-        };
+        let seen = |first_seen_ms, proven_ms| told_since(first_seen_ms, 1, "netpanzer", proven_ms);
         for [before, after] in [[T - 5_000, T - 9_000], [T - 9_000, T - 5_000]] {
             let mut registry = registry();
             registry.apply(&seen(before, 0), at(0));
