@@ -24,11 +24,11 @@ use crate::hub::Hub;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::model::Change;
-use crate::net::door::Door;
+use crate::net::announcements::Announcements;
 use crate::net::guard::Guard;
 use crate::net::listen::{self, ListenError};
 use crate::net::neighbours;
-use crate::net::session::{self, Desk, SharedStreamRules};
+use crate::net::session::{self, SharedStreamRules, StreamService};
 use crate::net::udp;
 use crate::net::{prober, tcp};
 use crate::protocols::Card;
@@ -52,7 +52,7 @@ pub struct App {
     config: Config,
     hub: Arc<Hub>,
     guard: Arc<Guard>,
-    door: Arc<Door>,
+    announcements: Arc<Announcements>,
     metrics: Arc<Metrics>,
     site: Arc<Site>,
     keys_made: Instant,
@@ -82,8 +82,8 @@ impl App {
         let (prober, prober_worker) =
             prober::Worker::new(hub.clone(), ledger.clone(), metrics.clone(), asking(&config).settings, random()?)
                 .context("cannot open a UDP socket to ask game servers")?;
-        let door = Arc::new(Door::new(hub.clone(), prober, ledger));
-        door.set_exempt(config.guard.exempt());
+        let announcements = Arc::new(Announcements::new(hub.clone(), prober, ledger));
+        announcements.set_exempt(config.guard.exempt());
         let guard = Arc::new(guard);
         let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
         let services = Arc::new(Services::new(&config, keys, &bound));
@@ -93,14 +93,14 @@ impl App {
         };
         let mut app = App {
             site: Site::new(
-                door.clone(),
+                announcements.clone(),
                 guard.clone(),
                 metrics.clone(),
                 pages,
                 u32::from_ne_bytes(random()?),
                 store.as_ref(),
             ),
-            door,
+            announcements,
             metrics,
             hub,
             guard,
@@ -117,7 +117,7 @@ impl App {
             config,
         };
         app.config.warnings().iter().for_each(|text| warn!("{text}"));
-        app.apply_words();
+        app.apply_named_servers();
         app.restore()?;
         app.threads.push(app.hub.start().context("cannot start a thread")?);
         let stop = app.stop_tasks.subscribe();
@@ -132,7 +132,7 @@ impl App {
             app.tasks.spawn(cluster.run(stop.clone()));
         }
         app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
-        app.tasks.spawn(app.door.clone().ask_again(stop.clone()));
+        app.tasks.spawn(app.announcements.clone().ask_again(stop.clone()));
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
         for network in app.services.all.iter().filter_map(|service| service.network.as_ref()) {
             app.tasks.spawn(neighbours::run(app.hub.clone(), network.subscribe(), stop.clone()));
@@ -161,7 +161,7 @@ impl App {
                         rules: rules.clone(),
                         guard: self.guard.clone(),
                         hub: self.hub.clone(),
-                        ledger: self.door.ledger.clone(),
+                        ledger: self.announcements.ledger.clone(),
                         stop: self.stop_threads.clone(),
                     };
                     self.threads.push(worker.start(socket).context("cannot start a thread")?);
@@ -170,7 +170,7 @@ impl App {
             let listener = listening(&key, tcp)?;
             let streams = service.and_then(|service| Some((service.card, service.streams.clone()?)));
             match (spoken, streams) {
-                (Spoken::Stream, Some((card, rules))) => self.serve_stream(listener, self.desk(card.name, rules)),
+                (Spoken::Stream, Some((card, rules))) => self.serve_stream(listener, self.service(card.name, rules)),
                 (Spoken::Stream, None) => {}
                 (Spoken::Http | Spoken::DatagramsAndHttp, _) => {
                     self.serve_http(listener, Home(card.map(|card| card.name)));
@@ -226,12 +226,12 @@ impl App {
         self.limits.store(Arc::new(HttpLimits { idle: guard.idle }));
         self.hub.set_settings(self.config.registry());
         self.hub.set_exempt(guard.exempt());
-        self.door.set_exempt(guard.exempt());
+        self.announcements.set_exempt(guard.exempt());
         self.site.set_pages(pages);
         self.services.set(&self.config);
         self.asking.send_replace(asking(&self.config));
         self.config.warnings().iter().for_each(|text| warn!("{text}"));
-        self.apply_words();
+        self.apply_named_servers();
         if let Some(store) = &self.store {
             store.set_history(self.config.history);
         }
@@ -256,8 +256,8 @@ impl App {
         }
     }
 
-    fn apply_words(&self) {
-        self.hub.apply_one(&Change::Words(self.config.words()), self.hub.clock.now());
+    fn apply_named_servers(&self) {
+        self.hub.apply_one(&Change::NamedServers(self.config.named_servers()), self.hub.clock.now());
     }
 
     fn serve_http(&mut self, listener: TcpListener, home: Home) {
@@ -272,14 +272,19 @@ impl App {
         self.tasks.spawn(tcp::accept(listener, self.guard.clone(), stop, serve));
     }
 
-    fn desk(&self, game: &'static str, rules: SharedStreamRules) -> Arc<Desk> {
-        Arc::new(Desk { game, rules, door: self.door.clone(), metrics: self.metrics.clone() })
+    fn service(&self, game: &'static str, rules: SharedStreamRules) -> Arc<StreamService> {
+        Arc::new(StreamService {
+            game,
+            rules,
+            announcements: self.announcements.clone(),
+            metrics: self.metrics.clone(),
+        })
     }
 
-    fn serve_stream(&mut self, listener: TcpListener, desk: Arc<Desk>) {
+    fn serve_stream(&mut self, listener: TcpListener, service: Arc<StreamService>) {
         let limits = self.limits.clone();
         let serve =
-            move |stream, peer, admission| session::serve(stream, peer, admission, desk.clone(), limits.load().idle);
+            move |stream, peer, admission| session::serve(stream, peer, admission, service.clone(), limits.load().idle);
         self.tasks.spawn(tcp::accept(listener, self.guard.clone(), self.stop_tasks.subscribe(), serve));
     }
 }

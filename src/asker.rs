@@ -43,11 +43,11 @@ pub struct Settings {
 pub struct Finished<T> {
     pub address: Address,
     pub tag: T,
-    pub result: Result<Answer, Failure>,
+    pub result: Result<Response, Failure>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     pub rtt_us: u32,
     /// None when the server has proven itself, and then said nothing more that can be believed.
     pub facts: Option<Facts<'static>>,

@@ -11,9 +11,9 @@ use tokio::sync::broadcast;
 
 use crate::model::{Address, Change, Now, Server, SharedTime};
 use crate::prefix::Networks;
-use crate::registry::merge::Known;
+use crate::registry::merge::LocalState;
 use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
-use crate::registry::{Life, Outcome, Record, Registry, Settings, Target};
+use crate::registry::{AddressState, Due, Life, Outcome, Registry, Settings};
 
 /// The shortest time between two views: what a burst of changes is gathered into.
 const PACE_MIN: Duration = Duration::from_millis(20);
@@ -194,8 +194,8 @@ impl Hub {
     }
 
     /// All that is known of an address.
-    pub fn record(&self, address: Address) -> Option<Record> {
-        self.registry().record(address, self.clock.now())
+    pub fn address_state(&self, address: Address) -> Option<AddressState> {
+        self.registry().address_state(address, self.clock.now())
     }
 
     /// Takes off what is not to be kept any more, wherever it came from.
@@ -221,7 +221,7 @@ impl Hub {
     }
 
     /// What can be told of some addresses to other nodes, in their order, under one lock.
-    pub fn known(&self, addresses: impl IntoIterator<Item = Address>, now: Now) -> Vec<Option<Known>> {
+    pub fn known(&self, addresses: impl IntoIterator<Item = Address>, now: Now) -> Vec<Option<LocalState>> {
         let registry = self.registry();
         addresses.into_iter().map(|address| registry.known(address, now)).collect()
     }
@@ -232,7 +232,7 @@ impl Hub {
     }
 
     /// The servers whose turn it is to be asked, at most `most`.
-    pub fn due(&self, now: Now, most: usize, out: &mut Vec<Target>) {
+    pub fn due(&self, now: Now, most: usize, out: &mut Vec<Due>) {
         self.registry().due(now, most, out);
     }
 

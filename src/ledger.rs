@@ -22,9 +22,9 @@ const COMPLAINT_MS: u64 = 35 * 60_000;
 /// And anything keeps it for this long: where there are more addresses than pages, most have nothing to be told.
 const KEPT_MS: u64 = 2_000;
 
-/// Which door it came through.
+/// Which channel it came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Channel {
     /// Iceball's datagrams.
     Iceball,
     /// A heartbeat, over netPanzer's protocol or HTTP.
@@ -33,12 +33,12 @@ pub enum Door {
     Query,
 }
 
-impl Door {
+impl Channel {
     pub fn name(self) -> &'static str {
         match self {
-            Door::Iceball => "iceball",
-            Door::Heartbeat => "heartbeat",
-            Door::Query => "query",
+            Channel::Iceball => "iceball",
+            Channel::Heartbeat => "heartbeat",
+            Channel::Query => "query",
         }
     }
 }
@@ -181,7 +181,7 @@ impl What {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     pub at_ms: u64,
-    pub door: Door,
+    pub channel: Channel,
     /// The port that was announced or asked; 0 where the message did not tell.
     pub port: u16,
     /// The port that it was sent from; 0 for our own questions.
@@ -192,8 +192,8 @@ pub struct Note {
 }
 
 impl Note {
-    pub fn new(at_ms: u64, door: Door, port: u16, source_port: u16, what: What) -> Note {
-        Note { at_ms, door, port, source_port, what, times: 1 }
+    pub fn new(at_ms: u64, channel: Channel, port: u16, source_port: u16, what: What) -> Note {
+        Note { at_ms, channel, port, source_port, what, times: 1 }
     }
 }
 
@@ -246,7 +246,7 @@ impl Ledger {
             let kept_ms = if note.what.is_good() { KEPT_MS } else { COMPLAINT_MS };
             page.kept_until_ms = page.kept_until_ms.max(note.at_ms + kept_ms);
             let same = |known: &Note| {
-                known.port == note.port && known.door == note.door && known.what.number() == note.what.number()
+                known.port == note.port && known.channel == note.channel && known.what.number() == note.what.number()
             };
             if let Some(at) = page.notes.iter().position(same) {
                 let times = page.notes.remove(at).times.saturating_add(1);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     fn note(at_ms: u64, port: u16, what: What) -> Note {
-        Note::new(at_ms, Door::Iceball, port, 40_000, what)
+        Note::new(at_ms, Channel::Iceball, port, 40_000, what)
     }
 
     #[test]

@@ -187,7 +187,7 @@ fn resident_bytes() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{Door, Note, What};
+    use crate::ledger::{Channel, Note, What};
 
     #[test]
     fn every_figure_has_its_line_and_games_have_bounded_labels() {
@@ -195,7 +195,7 @@ mod tests {
         use std::sync::Arc;
         let metrics = Metrics::new();
         let ledger = Ledger::new();
-        ledger.note([203, 0, 113, 5].into(), Note::new(0, Door::Iceball, 1, 1, What::CookieSent));
+        ledger.note([203, 0, 113, 5].into(), Note::new(0, Channel::Iceball, 1, 1, What::CookieSent));
         let server = |port: u16, game: &str| {
             let facts = Facts { players_current: Some(3), ..Facts::default() };
             let address = format!("203.0.113.5:{port}").parse().unwrap();

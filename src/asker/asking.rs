@@ -11,7 +11,7 @@ use std::hash::Hasher;
 use arrayvec::ArrayVec;
 use siphasher::sip::SipHasher13;
 
-use super::{Answer, Failure, Lane, TRIES_MAX};
+use super::{Failure, Lane, Response, TRIES_MAX};
 use crate::model::Facts;
 use crate::protocols::{Ask, Fault, Heard, Query, Question, fault};
 
@@ -232,10 +232,10 @@ impl<T> Asking<T> {
     }
 
     /// How it ended.
-    pub fn end(self, facts: Option<Facts<'static>>) -> (T, Result<Answer, Failure>) {
+    pub fn end(self, facts: Option<Facts<'static>>) -> (T, Result<Response, Failure>) {
         let fault = if facts.is_some() { None } else { self.fault };
         let result = match (self.rtt_us, fault) {
-            (Some(rtt_us), fault) => Ok(Answer { rtt_us, facts, fault, disputed: self.disputed }),
+            (Some(rtt_us), fault) => Ok(Response { rtt_us, facts, fault, disputed: self.disputed }),
             (None, Some(fault)) => Err(Failure::Bad(fault)),
             (None, None) => Err(Failure::Silent),
         };

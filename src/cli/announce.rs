@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::out::tell;
 use super::{Exit, Failure};
-use crate::client::Place;
+use crate::client::Target;
 use crate::client::announce::{self, Ending, Master, Plan, Source, Standing};
 use crate::model::{Facts, GAME_BYTES_MAX};
 use crate::protocols::announce::Offer;
@@ -29,7 +29,7 @@ pub struct Arguments {
     port: Option<u16>,
     /// A master to announce to; give it again for each further one
     #[arg(long = "master", value_name = "URL", required = true)]
-    masters: Vec<Place>,
+    masters: Vec<Target>,
     /// The server's name
     #[arg(long, value_parser = words)]
     name: Option<String>,
@@ -50,7 +50,7 @@ pub struct Arguments {
     version: Option<String>,
     /// Read name, map and players from the game itself before each announcement, e.g. netpanzer://127.0.0.1:3030
     #[arg(long, value_name = "URL")]
-    from_query: Option<Place>,
+    from_query: Option<Target>,
     /// Announce once to each master, wait for the outcome and end
     #[arg(long)]
     once: bool,
@@ -128,7 +128,7 @@ fn line(master: &Master, standing: &Standing, once: bool) -> String {
 
 fn plan(arguments: &Arguments) -> Result<Plan, String> {
     let masters: Result<Vec<_>, _> =
-        arguments.masters.iter().map(|place| Master::of(place.clone(), &arguments.game)).collect();
+        arguments.masters.iter().map(|target| Master::of(target.clone(), &arguments.game)).collect();
     let masters = masters?;
     let source = arguments.from_query.clone().map(Source::of).transpose()?;
     let port = arguments.port.or(source.as_ref().map(Source::port)).ok_or("--port is missing")?;

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use super::list::exit_of;
 use super::out::{print, tell};
 use super::{Exit, Failure, run_async};
-use crate::client::place::Kind;
-use crate::client::reach::addresses;
-use crate::client::{Patience, Place, http};
+use crate::client::connect::addresses;
+use crate::client::target::Kind;
+use crate::client::{Patience, Target, http};
 use crate::model::Address;
 use crate::protocols::{CARDS, card, netpanzer};
 use crate::text;
@@ -63,8 +63,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         [master, game, address] => (master.as_str(), game, address),
         _ => return Err(usage("name a game and a server: `rallypoint doctor iceball 203.0.113.5:20737`".into())),
     };
-    let place: Place = master.parse().map_err(usage)?;
-    if !matches!(place.kind, Kind::Rallypoint) {
+    let target: Target = master.parse().map_err(usage)?;
+    if !matches!(target.kind, Kind::Rallypoint) {
         return Err(usage(format!("`{master}`: only a Rallypoint has a doctor; write http://host:port")));
     }
     let (server, port) = server(game, address).map_err(usage)?;
@@ -72,15 +72,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let game: String = form_urlencoded::byte_serialize(game.as_bytes()).collect();
     run_async(async {
         let address = find(&server, port).await?;
-        let path = format!("{}/api/v1/check?game={game}&address={address}", place.path.trim_end_matches('/'));
-        let failed = |error| Failure::new(exit_of(&error), format!("{place}: {error}"));
-        let url = place.page(&path).map_err(usage)?;
+        let path = format!("{}/api/v1/check?game={game}&address={address}", target.path.trim_end_matches('/'));
+        let failed = |error| Failure::new(exit_of(&error), format!("{target}: {error}"));
+        let url = target.page(&path).map_err(usage)?;
         let body = http::Request::get(url, http::ANSWER_BYTES_MAX, Patience::default().list_try())
             .page()
             .await
             .map_err(failed)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&body)
-            .map_err(|error| Failure::new(Exit::Failed, format!("{place}: its answer is no diagnosis: {error}")))?;
+            .map_err(|error| Failure::new(Exit::Failed, format!("{target}: its answer is no diagnosis: {error}")))?;
         let text = if arguments.json { as_json(&body) } else { in_words(&diagnosis) };
         let _ = print(&text)?; // with or without a reader, the exit code says it
         if diagnosis.listed {
@@ -112,22 +112,23 @@ fn as_json(body: &[u8]) -> String {
 }
 
 /// The server as it was typed: an address or a name, with its port or with the game's usual one.
-fn server(game: &str, text: &str) -> Result<(Place, u16), String> {
+fn server(game: &str, text: &str) -> Result<(Target, u16), String> {
     let card = card(&game.to_ascii_lowercase());
     // Any scheme does: what is of interest is behind it.
     let scheme = card.map_or(netpanzer::NAME, |card| card.name);
     let typed = if text.contains("://") { text.to_string() } else { format!("{scheme}://{text}") };
-    let place: Place = typed.parse().map_err(|why: String| why.replace(&format!("`{typed}`"), &format!("`{text}`")))?;
-    if !matches!(place.kind, Kind::Game(_)) {
+    let target: Target =
+        typed.parse().map_err(|why: String| why.replace(&format!("`{typed}`"), &format!("`{text}`")))?;
+    if !matches!(target.kind, Kind::Game(_)) {
         return Err(format!("`{text}` is not a game server's address; write HOST:PORT"));
     }
-    let port = place.port.or(card.map(|card| card.game_port));
+    let port = target.port.or(card.map(|card| card.game_port));
     let port = port.ok_or_else(|| format!("`{text}` lacks the port of the game; write {text}:PORT"))?;
-    Ok((place, port))
+    Ok((target, port))
 }
 
 /// Its address. A name's is told, because the master knows only that one.
-async fn find(server: &Place, port: u16) -> Result<Address, Failure> {
+async fn find(server: &Target, port: u16) -> Result<Address, Failure> {
     let failed = |error: std::io::Error| Failure::new(Exit::Network, error);
     let found = addresses(&server.authority(port), None).await.map_err(failed)?;
     let address = found.first().and_then(|at| Address::new(at.ip(), at.port()));
@@ -172,8 +173,8 @@ mod tests {
             ("netpanzer", "netpanzer://play.example:5", "play.example", 5),
             ("chess", "play.example:5", "play.example", 5),
         ] {
-            let (place, found) = server(game, text).unwrap();
-            assert_eq!((&*place.host, found), (host, port), "{text}");
+            let (target, found) = server(game, text).unwrap();
+            assert_eq!((&*target.host, found), (host, port), "{text}");
         }
         for (game, text, says) in [
             ("chess", "play.example", "write play.example:PORT"),

@@ -13,9 +13,9 @@ use super::list::fetch;
 use super::serve::start_log;
 use super::shown::{Asking, count, none_answered};
 use super::{Exit, Failure, run_async, stop_signal, time};
-use crate::client::Place;
+use crate::client::Target;
 use crate::export::file::{self, Destination, Written};
-use crate::export::ftp::{self, Password, Target};
+use crate::export::ftp::{self, Password};
 use crate::export::{Format, Look, write};
 
 /// Nobody's servers are asked more often than this.
@@ -38,7 +38,7 @@ Examples:
   rallypoint export hyperbol://master.example --xml servers.xml --ftp ftp://me@web.example/lists")]
 pub struct Arguments {
     /// The master, as for `rallypoint list`
-    url: Place,
+    url: Target,
     /// Write XML to this file; `-` is stdout
     #[arg(long, value_name = "FILE")]
     xml: Option<PathBuf>,
@@ -49,8 +49,8 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Also upload the files, under their own names, to this folder: ftp://user@host/folder, or ftps:// for FTP over TLS
-    #[arg(long, value_name = "URL", value_parser = Target::parse)]
-    ftp: Option<Target>,
+    #[arg(long, value_name = "URL", value_parser = ftp::FtpFolder::parse)]
+    ftp: Option<ftp::FtpFolder>,
     /// A file with the FTP password; without it, the environment's RALLYPOINT_FTP_PASSWORD
     #[arg(long, value_name = "FILE", requires = "ftp")]
     ftp_password_file: Option<PathBuf>,
@@ -111,7 +111,7 @@ impl Arguments {
 
 /// Where the written files go, too.
 struct Upload<'a> {
-    target: &'a Target,
+    target: &'a ftp::FtpFolder,
     password: Password,
     settings: ftp::Settings,
 }

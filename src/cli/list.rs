@@ -4,8 +4,8 @@ use super::out::tell;
 use super::shown::{Asking, Shown, none_answered, progress, tell_failures, tell_faults};
 use super::{Exit, Failure, run_async};
 use crate::client::list::{ListError, list};
-use crate::client::place::Kind;
-use crate::client::{Found, Place};
+use crate::client::target::Kind;
+use crate::client::{Found, Target};
 use crate::model::Facts;
 
 #[derive(clap::Args)]
@@ -25,7 +25,7 @@ Examples:
   rallypoint list netpanzer://master.example --columns url --no-header | rallypoint query --from -")]
 pub struct Arguments {
     /// The master, by what it speaks and where it is
-    url: Place,
+    url: Target,
     /// Ask every server that is found
     #[arg(long, short)]
     query: bool,
@@ -57,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// The list of a master; what is wrong with single entries is told.
-pub async fn fetch(master: &Place, asking: &Asking) -> Result<Vec<Found>, Failure> {
+pub async fn fetch(master: &Target, asking: &Asking) -> Result<Vec<Found>, Failure> {
     let failed = |error| Failure::new(exit_of(&error), format!("{master}: {error}{}", hint(master)));
     let progress = progress(None, "{spinner} fetching the list {elapsed}");
     let listing = list(master, asking.pace().patience).await;
@@ -68,7 +68,7 @@ pub async fn fetch(master: &Place, asking: &Asking) -> Result<Vec<Found>, Failur
 }
 
 /// For those who name a game server instead of its master.
-fn hint(master: &Place) -> String {
+fn hint(master: &Target) -> String {
     match master.kind {
         Kind::Game(card) if master.port == Some(card.game_port) && card.query.is_some() => {
             format!("; {} is a game server's port: `rallypoint query {master}` asks it", card.game_port)

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::out::tell;
 use super::shown::{Asking, Shown, none_answered, tell_failures};
 use super::{Exit, Failure, run_async};
-use crate::client::{Found, Place, addresses};
+use crate::client::{Found, Target, addresses};
 use crate::model::Game;
 
 /// Names resolved at one time.
@@ -36,7 +36,7 @@ reason as `fault`. Ends with 0 when at least one answered, with 1 when none did.
 Example: rallypoint query netpanzer://203.0.113.5 bloodmasters://203.0.113.6:6970 --format json")]
 pub struct Arguments {
     /// The game servers
-    url: Vec<Place>,
+    url: Vec<Target>,
     /// Read them from a file, one per line, or as qstat's -f does; `-` is stdin
     #[arg(long, short, value_name = "FILE")]
     from: Option<PathBuf>,
@@ -48,16 +48,16 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.shown.check()?;
-    let mut places = arguments.url.clone();
+    let mut targets = arguments.url.clone();
     let mut wrong = Vec::new();
     if let Some(file) = &arguments.from {
         let (more, lines) = read_file(file).map_err(|why| Failure::new(Exit::Usage, why))?;
-        places.extend(more);
+        targets.extend(more);
         wrong = lines;
     }
     // Among others, one that cannot be asked is one of those that failed.
-    let askable = places.iter().filter(|place| place.game_server().is_ok()).count();
-    wrong.extend(places.iter().filter_map(|place| place.game_server().err()));
+    let askable = targets.iter().filter(|target| target.game_server().is_ok()).count();
+    wrong.extend(targets.iter().filter_map(|target| target.game_server().err()));
     if let Some(why) = wrong.first().filter(|_| wrong.len() == 1 && askable == 0) {
         return Err(Failure::new(Exit::Usage, why));
     }
@@ -66,7 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Usage, "none of these can be asked"));
     }
     run_async(async {
-        let mut servers = resolve(places).await;
+        let mut servers = resolve(targets).await;
         arguments.asking.ask(&mut servers).await?;
         let (answered, asked) = tell_failures(&servers);
         arguments.shown.print(servers)?;
@@ -79,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// The servers of a file, and its lines that name none, with why.
-fn read_file(file: &Path) -> Result<(Vec<Place>, Vec<String>), String> {
+fn read_file(file: &Path) -> Result<(Vec<Target>, Vec<String>), String> {
     let name = if file == Path::new("-") { "stdin".into() } else { file.display().to_string() };
     let mut bytes = Vec::new();
     let read = if file == Path::new("-") {
@@ -89,8 +89,8 @@ fn read_file(file: &Path) -> Result<(Vec<Place>, Vec<String>), String> {
     };
     read.map_err(|error| format!("{name}: cannot be read: {error}"))?;
     // A line in another encoding is wrong by itself, too.
-    let (places, wrong) = addresses::read(&String::from_utf8_lossy(&bytes));
-    Ok((places, wrong.into_iter().map(|(number, why)| format!("{name}:{number}: {why}")).collect()))
+    let (targets, wrong) = addresses::read(&String::from_utf8_lossy(&bytes));
+    Ok((targets, wrong.into_iter().map(|(number, why)| format!("{name}:{number}: {why}")).collect()))
 }
 
 /// A long file may be wrong from its first line to its last.
@@ -102,28 +102,28 @@ fn tell_some(wrong: &[String]) {
 }
 
 /// Where they are, each once. A name that cannot be resolved is told, and the others go on.
-async fn resolve(places: Vec<Place>) -> Vec<Found> {
+async fn resolve(targets: Vec<Target>) -> Vec<Found> {
     let permits = Arc::new(Semaphore::new(RESOLVING_MAX));
     let mut resolving = JoinSet::new();
-    let mut servers = Vec::with_capacity(places.len());
-    for (number, place) in places.into_iter().enumerate() {
-        let Ok((card, _)) = place.game_server() else { continue };
-        let port = place.port.unwrap_or(card.game_port);
-        if place.host.parse::<std::net::IpAddr>().is_ok() {
-            servers.extend(place.address(port).await.ok().map(|address| (number, card, address)));
+    let mut servers = Vec::with_capacity(targets.len());
+    for (number, target) in targets.into_iter().enumerate() {
+        let Ok((card, _)) = target.game_server() else { continue };
+        let port = target.port.unwrap_or(card.game_port);
+        if target.host.parse::<std::net::IpAddr>().is_ok() {
+            servers.extend(target.address(port).await.ok().map(|address| (number, card, address)));
             continue;
         }
         let permits = permits.clone();
         resolving.spawn(async move {
             let _permit = permits.acquire().await;
-            place.address(port).await.map(|address| (number, card, address)).map_err(|error| (place, error))
+            target.address(port).await.map(|address| (number, card, address)).map_err(|error| (target, error))
         });
     }
     let mut unknown = Vec::new();
     while let Some(resolved) = resolving.join_next().await {
         match resolved {
             Ok(Ok(server)) => servers.push(server),
-            Ok(Err((place, error))) => unknown.push(format!("{place}: {error}")),
+            Ok(Err((target, error))) => unknown.push(format!("{target}: {error}")),
             Err(_) => {} // it was stopped with us
         }
     }

@@ -12,7 +12,7 @@ use super::out::{print, tell};
 use super::{Exit, Failure, failures, time};
 use crate::client::list::Listing;
 use crate::client::query::{Pace, ask_all};
-use crate::client::{Found, Patience, Place, State};
+use crate::client::{Found, Patience, State, Target};
 use crate::export::columns::Column;
 use crate::export::{self, Format, Look};
 use crate::protocols::query_of;
@@ -208,8 +208,8 @@ impl Sort {
     /// The one after it; after the last comes the first.
     pub fn next(self) -> Sort {
         let all = Sort::value_variants();
-        let place = all.iter().position(|sort| *sort == self).unwrap_or(0);
-        all.get(place + 1).or(all.first()).copied().unwrap_or(self)
+        let target = all.iter().position(|sort| *sort == self).unwrap_or(0);
+        all.get(target + 1).or(all.first()).copied().unwrap_or(self)
     }
 
     /// Unknown comes last; what is equal stays in its order.
@@ -245,7 +245,7 @@ pub fn none_answered(asked: usize) -> String {
 }
 
 /// Tells what is wrong with a list's single entries.
-pub fn tell_faults(of: &Place, listing: &Listing) {
+pub fn tell_faults(of: &Target, listing: &Listing) {
     let told = listing.faults.iter().take(FAULTS_TOLD);
     told.clone().for_each(|fault| tell(format!("{of}: left out: {fault}")));
     let rest = listing.left_out - told.len();

@@ -10,7 +10,7 @@ use tracing::level_filters::LevelFilter;
 use super::out::print;
 use super::serve::{raise_descriptor_limit, start_log};
 use super::{Exit, Failure, run_async, stop_signal, time};
-use crate::client::Place;
+use crate::client::Target;
 use crate::client::announce::Master;
 use crate::client::simulate::{Network, bind, run as answer_and_announce};
 use crate::protocols::{CARDS, Card, card};
@@ -29,7 +29,7 @@ pub struct Arguments {
     count: u32,
     /// Announce them to this master: iceball://, bloodmasters+http://, or netpanzer:// and http:// for any game
     #[arg(long, value_name = "MASTER")]
-    announce: Option<Place>,
+    announce: Option<Target>,
     /// Their address; with a port, they take consecutive ones from there on
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1", value_parser = listen)]
     listen: SocketAddr,
@@ -62,7 +62,7 @@ fn delay(text: &str) -> Result<Duration, String> {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Game(card) = arguments.game;
-    let master = arguments.announce.clone().map(|place| Master::of(place, card.name));
+    let master = arguments.announce.clone().map(|target| Master::of(target, card.name));
     let master = master.transpose().map_err(|why| Failure::new(Exit::Usage, why))?;
     start_log(LevelFilter::INFO);
     raise_descriptor_limit();

@@ -16,7 +16,7 @@ use super::{Exit, Failure, run_async, stop_signal, time};
 use crate::client::list::ListError;
 use crate::client::query::Pace;
 use crate::client::watch::{Changes, Seen, What, fetch};
-use crate::client::{Found, Place};
+use crate::client::{Found, Target};
 use crate::export::file::Written;
 use crate::export::{json, table};
 
@@ -24,7 +24,7 @@ use crate::export::{json, table};
 #[command(after_help = after_help())]
 pub struct Arguments {
     /// The master, by what it speaks and where it is
-    url: Place,
+    url: Target,
     /// How often to look
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = every)]
     every: Duration,
@@ -117,7 +117,7 @@ async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Un
                 }
             }
             Err(error) if is_first => return Err(first_failed(arguments, &error)),
-            // Told once; what was known stays.
+            // RemoteState once; what was known stays.
             Err(error) if !std::mem::replace(&mut failing, true) => tell(format!("{}: {error}", arguments.url)),
             Err(_) => {}
         }

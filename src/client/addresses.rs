@@ -2,35 +2,35 @@
 //! before the address, `NETP 203.0.113.5:3030`, in its files as in what it prints; what follows the address there is passed
 //! over. A `#` begins a comment.
 
-use super::Place;
+use super::Target;
 use crate::protocols::{CARDS, Card};
 
 /// The servers of a file, and what is wrong with single lines, by their numbers.
-pub fn read(text: &str) -> (Vec<Place>, Vec<(usize, String)>) {
-    let mut places = Vec::new();
+pub fn read(text: &str) -> (Vec<Target>, Vec<(usize, String)>) {
+    let mut targets = Vec::new();
     let mut wrong = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let line = line.split('#').next().unwrap_or_default();
-        if let Err(why) = read_line(line, &mut places) {
+        if let Err(why) = read_line(line, &mut targets) {
             wrong.push((number, why));
         }
     }
-    (places, wrong)
+    (targets, wrong)
 }
 
-fn read_line(line: &str, places: &mut Vec<Place>) -> Result<(), String> {
+fn read_line(line: &str, targets: &mut Vec<Target>) -> Result<(), String> {
     let mut words = line.split_whitespace();
     let mut is_qstat = false;
     while let Some(word) = words.next() {
         if word.contains("://") {
-            places.push(word.parse()?);
+            targets.push(word.parse()?);
         } else if let Some((kind, rest)) = raw(word) {
             // `qstat -raw`: fields with a sign between them.
-            places.push(server(kind, rest)?);
+            targets.push(server(kind, rest)?);
             return Ok(());
         } else if let Some(card) = card_of(word) {
             let address = words.next().ok_or_else(|| format!("`{word}` has no address behind it"))?;
-            places.push(server(card, address)?);
+            targets.push(server(card, address)?);
             is_qstat = true;
         } else if is_qstat {
             return Ok(()); // what qstat printed of the server
@@ -57,7 +57,7 @@ fn raw(word: &str) -> Option<(&'static Card, &str)> {
     Some((card_of(kind)?, rest.as_str().split(sign).next().unwrap_or_default()))
 }
 
-fn server(card: &Card, address: &str) -> Result<Place, String> {
+fn server(card: &Card, address: &str) -> Result<Target, String> {
     format!("{}://{address}", card.name).parse()
 }
 
@@ -72,22 +72,22 @@ fn unknown(word: &str, next: Option<&str>) -> String {
         let known: Vec<_> = types.iter().map(|(_, kind)| *kind).collect();
         return format!("`{word}` servers cannot be asked; of qstat's types, {} can", known.join(", "));
     }
-    word.parse::<Place>().err().unwrap_or_default()
+    word.parse::<Target>().err().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn places(text: &str) -> Vec<String> {
-        let (places, wrong) = read(text);
+    fn targets(text: &str) -> Vec<String> {
+        let (targets, wrong) = read(text);
         assert_eq!(wrong, [], "{text}");
-        places.iter().map(Place::to_string).collect()
+        targets.iter().map(Target::to_string).collect()
     }
 
     #[test]
     fn our_lines_and_qstats() {
-        assert_eq!(places("\r\n# nobody\r\n  hyperbol://h # one\r\n"), ["hyperbol://h"]);
+        assert_eq!(targets("\r\n# nobody\r\n  hyperbol://h # one\r\n"), ["hyperbol://h"]);
         for line in [
             "NETP 127.0.0.1:3030",
             "  netp\t127.0.0.1:3030 # comment",
@@ -99,21 +99,21 @@ mod tests {
             "NETP,127.0.0.1:3030,A server,Two clans,8,0,12,0",
             "NETP|[::1]:3030|DOWN",
         ] {
-            let found = places(line);
+            let found = targets(line);
             assert!(
                 ["netpanzer://127.0.0.1:3030", "netpanzer://[::1]:3030"].contains(&&*found[0]),
                 "{line}: {found:?}"
             );
             assert_eq!(found.len(), 1, "{line}");
         }
-        assert_eq!(places("NETP a NETP b:1 hyperbol://c"), ["netpanzer://a", "netpanzer://b:1", "hyperbol://c"]);
+        assert_eq!(targets("NETP a NETP b:1 hyperbol://c"), ["netpanzer://a", "netpanzer://b:1", "hyperbol://c"]);
     }
 
     #[test]
     fn a_wrong_line_is_named_and_the_others_go_on() {
         let (found, wrong) =
             read("netpanzer://a\n127.0.0.1:3030\nNETP\nNETPM m:28900\nQ3S q:27960\nNETP b:x\nnetpanzer://c");
-        assert_eq!(found.iter().map(Place::to_string).collect::<Vec<_>>(), ["netpanzer://a", "netpanzer://c"]);
+        assert_eq!(found.iter().map(Target::to_string).collect::<Vec<_>>(), ["netpanzer://a", "netpanzer://c"]);
         let says = [
             (2, "write netpanzer://127.0.0.1:3030"),
             (3, "`NETP` has no address behind it"),

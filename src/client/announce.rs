@@ -22,13 +22,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 pub use master::Master;
 pub use source::Source;
 
-use super::{http, reach};
+use super::{connect, http};
 use crate::protocols::announce::{Offer, Pace};
 use crate::protocols::iceball::announce::VERSION;
 use crate::protocols::iceball::wire::Version;
 use crate::protocols::netpanzer::announce as netpanzer;
 use crate::protocols::{Verdict, announce_every_ms, bloodmasters};
-use master::Door;
+use master::Transport;
 
 /// For one exchange, from the look-up of the name to the last byte of the answer. A Rallypoint asks the game before it
 /// answers, which takes up to 4 s.
@@ -82,7 +82,7 @@ impl fmt::Display for Standing {
     }
 }
 
-/// Told of every change, and of nothing twice.
+/// RemoteState of every change, and of nothing twice.
 pub type Tell = Arc<dyn Fn(&Master, &Standing) + Send + Sync>;
 
 /// How all of it ended.
@@ -92,7 +92,7 @@ pub struct Ending {
     pub accepted: usize,
     /// A master called our announcement malformed; everything was stopped.
     pub broken: bool,
-    /// Told to stop.
+    /// RemoteState to stop.
     pub stopped: bool,
 }
 
@@ -171,7 +171,7 @@ impl Attendant<'_> {
             return self.attend_iceball().await;
         }
         let end = self.attend_by_requests().await;
-        if end == End::Stopped && self.master.door == Door::NetPanzer {
+        if end == End::Stopped && self.master.transport == Transport::NetPanzer {
             self.say_goodbye().await;
         }
         end
@@ -210,30 +210,30 @@ impl Attendant<'_> {
     }
 
     async fn request(&self, offer: &Offer) -> Result<Verdict, String> {
-        let place = &self.master.place;
-        let path = &place.path;
+        let target = &self.master.target;
+        let path = &target.path;
         let http = async |path: &str, json| {
             let (from, patience, bytes_max) = (self.plan.from, PATIENCE, http::ANSWER_BYTES_MAX);
-            let request = http::Request { url: place.page(path)?, json, from, bytes_max, patience };
+            let request = http::Request { url: target.page(path)?, json, from, bytes_max, patience };
             let (status, body) = request.send().await.map_err(|error| error.to_string())?;
             Ok::<_, String>((status.as_u16(), body))
         };
-        match self.master.door {
-            Door::Bloodmasters => {
+        match self.master.transport {
+            Transport::Bloodmasters => {
                 let (status, body) = http(&bloodmasters::announce::path(path, offer.port), None).await?;
                 Ok(bloodmasters::announce::verdict(status, &body))
             }
-            Door::Api => {
+            Transport::Api => {
                 let (status, body) = http(&api::path(path), Some(api::body(offer))).await?;
                 Ok(api::verdict(status, &body))
             }
-            Door::NetPanzer => self.say(&netpanzer::heartbeat(offer)).await,
-            Door::Iceball => Err("no request, but a handshake".into()),
+            Transport::NetPanzer => self.say(&netpanzer::heartbeat(offer)).await,
+            Transport::Iceball => Err("no request, but a handshake".into()),
         }
     }
 
     async fn connect(&self) -> Result<TcpStream, String> {
-        reach::connect(&self.master.authority, self.plan.from).await.map_err(|error| error.to_string())
+        connect::connect(&self.master.authority, self.plan.from).await.map_err(|error| error.to_string())
     }
 
     /// One of netPanzer's messages and its answer: to the `final` that ends it, or to the close.

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use url::{Position, Url};
 
 use super::list::ListError;
-use super::{reach, tls};
+use super::{connect, tls};
 use crate::text;
 
 /// The longest list in one piece: about 80,000 Iceball servers in `/master.json`, 700,000 addresses of Bloodmasters.
@@ -96,7 +96,7 @@ impl Request {
         let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = url.port_or_known_default().unwrap_or_default();
         let authority = format!("{}:{port}", url.host_str().unwrap_or_default());
-        let stream = reach::connect(&authority, self.from).await?;
+        let stream = connect::connect(&authority, self.from).await?;
         if url.scheme() == "https" {
             self.exchange(url, tls::start(stream, host).await?).await.map_err(ListError::Bad)
         } else {

@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use super::place::{Kind, Place};
-use super::{Found, Patience, http, rallypoint, reach};
+use super::target::{Kind, Target};
+use super::{Found, Patience, connect, http, rallypoint};
 use crate::model::Game;
 use crate::protocols::{Card, Fault, Fetch, List, StreamFetch};
 
@@ -60,30 +60,30 @@ impl From<io::Error> for ListError {
 }
 
 /// Fetches the list of the master at this place.
-pub async fn list(place: &Place, patience: Patience) -> Result<Listing, ListError> {
+pub async fn list(target: &Target, patience: Patience) -> Result<Listing, ListError> {
     for number in 1..patience.list_tries() {
-        match fetch(place, patience.list_try()).await {
+        match fetch(target, patience.list_try()).await {
             // Trying does not mend what was typed.
             Err(error) if !matches!(error, ListError::Usage(_)) => sleep(PAUSE * number.into()).await,
             done => return done,
         }
     }
-    fetch(place, patience.list_try()).await
+    fetch(target, patience.list_try()).await
 }
 
-async fn fetch(place: &Place, patience: Duration) -> Result<Listing, ListError> {
-    let authority = place.authority(place.master_port().map_err(ListError::Usage)?);
-    match place.kind {
-        Kind::Rallypoint => rallypoint::list(place, patience).await,
+async fn fetch(target: &Target, patience: Duration) -> Result<Listing, ListError> {
+    let authority = target.authority(target.master_port().map_err(ListError::Usage)?);
+    match target.kind {
+        Kind::Rallypoint => rallypoint::list(target, patience).await,
         Kind::Page(card) | Kind::Game(card) => {
             let list = match &card.fetch {
                 Fetch::Http { path, read } => {
-                    let url = place.page(place.path_or(path)).map_err(ListError::Usage)?;
+                    let url = target.page(target.path_or(path)).map_err(ListError::Usage)?;
                     let page = http::Request::get(url, http::LIST_BYTES_MAX, patience).page().await?;
                     read(&page).map_err(bad)?
                 }
                 Fetch::Stream(fetch) => {
-                    let talk = async { converse(reach::connect(&authority, None).await?, *fetch).await };
+                    let talk = async { converse(connect::connect(&authority, None).await?, *fetch).await };
                     let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
                     timeout(patience, talk).await.unwrap_or_else(late)?
                 }

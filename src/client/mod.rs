@@ -1,20 +1,20 @@
 //! The tool in a player's hands: fetches masters' lists, asks game servers, pretends to be some. It drives the protocols'
 //! cards over sockets and knows nothing of the master's own rooms.
 //!
-//! [`place`] reads typed addresses, [`list`] fetches a master's list, [`watch`] again and again, [`query`] asks many servers
+//! [`target`] reads typed addresses, [`list`] fetches a master's list, [`watch`] again and again, [`query`] asks many servers
 //! at once, [`simulate`] pretends to be servers, [`announce`] announces servers to masters.
 
 pub mod addresses;
 pub mod announce;
+pub mod connect;
 mod hint;
 pub mod http;
 pub mod list;
-pub mod place;
 pub mod query;
 pub mod rallypoint;
-pub mod reach;
 pub mod simulate;
 mod socket;
+pub mod target;
 mod throttle;
 pub mod tls;
 pub mod watch;
@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use crate::asker::TRIES_MAX;
 use crate::model::{Address, Facts, Game};
-use crate::protocols::{Listed, hyperbol};
+use crate::protocols::{ListEntry, hyperbol};
 
-pub use place::Place;
+pub use target::Target;
 
 /// How long to wait for each try, and how often to try again; None: as is usual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,11 +81,11 @@ pub enum State {
 
 impl Found {
     pub fn new(game: Game, address: Address) -> Found {
-        Found::listed(game, Listed::at(address))
+        Found::listed(game, ListEntry::at(address))
     }
 
-    pub fn listed(game: Game, listed: Listed) -> Found {
-        let Listed { address, official, flavor, facts } = listed;
+    pub fn listed(game: Game, listed: ListEntry) -> Found {
+        let ListEntry { address, official, flavor, facts } = listed;
         Found { game, address, official, flavor, facts, rtt_us: None, state: State::Named }
     }
 

@@ -10,7 +10,7 @@ use tokio::time::{timeout, timeout_at};
 use super::socket::{Socket, Undelivered};
 use super::throttle::Throttle;
 use super::{Found, Patience, State};
-use crate::asker::{Answer, Asker, Failure, Finished, Lane, Settings};
+use crate::asker::{Asker, Failure, Finished, Lane, Response, Settings};
 use crate::model::Address;
 use crate::protocols::{Ask, Question, query_of};
 
@@ -234,21 +234,21 @@ impl<F: FnMut(&Found)> Run<'_, F> {
     fn finish(&mut self, over: Finished<Tag>) {
         let Finished { tag, result, .. } = over;
         let is_lost = self.throttle.may_have_lost(tag.asked_us);
-        if let Ok(Answer { rtt_us, facts: Some(_), .. }) = &result {
+        if let Ok(Response { rtt_us, facts: Some(_), .. }) = &result {
             self.throttle.answered(self.now_us(), *rtt_us, self.asker.in_flight());
         } else if let Some(turn) = self.another_turn(tag.turn, is_lost) {
             self.queue.push_back(turn);
             return;
         }
         let state = match result {
-            Ok(Answer { rtt_us, facts: Some(facts), .. }) => {
+            Ok(Response { rtt_us, facts: Some(facts), .. }) => {
                 if let Some(server) = self.found.get_mut(tag.turn.number) {
                     server.facts = facts;
                     server.rtt_us = Some(rtt_us);
                 }
                 State::Answered
             }
-            Ok(Answer { fault: Some(fault), .. }) => State::Failed(format!("bad answer: {fault}")),
+            Ok(Response { fault: Some(fault), .. }) => State::Failed(format!("bad answer: {fault}")),
             Ok(_) => State::Failed("it is alive, but says nothing of itself".into()),
             Err(Failure::Bad(fault)) => State::Failed(format!("bad answer: {fault}")),
             Err(Failure::Silent) => State::Failed(match tag.undelivered {
@@ -282,8 +282,8 @@ impl<F: FnMut(&Found)> Run<'_, F> {
 }
 
 /// Nothing that counts was heard, though it may have been sent.
-fn is_silence(result: &Result<Answer, Failure>) -> bool {
-    matches!(result, Err(Failure::Silent) | Ok(Answer { facts: None, fault: None, .. }))
+fn is_silence(result: &Result<Response, Failure>) -> bool {
+    matches!(result, Err(Failure::Silent) | Ok(Response { facts: None, fault: None, .. }))
 }
 
 /// Whether nothing listens where this question went. Anybody can send such a report, and an old one may come late; but the
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(found[0].failure(), Some("connection refused: nothing listens there"));
         assert_eq!(found[1].failure(), Some("no answer"));
         assert_eq!(order, [found[0].address, found[1].address], "at once");
-        // Told after one question, and not after four.
+        // RemoteState after one question, and not after four.
         silent.set_nonblocking(true).unwrap();
         let asked = std::iter::from_fn(|| silent.recv(&mut [0; 100]).ok()).count();
         assert_eq!(asked, 4);

@@ -14,10 +14,10 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::list::{ListError, Listing};
-use super::{Found, Place, http};
+use super::{Found, Target, http};
 use crate::model::{Address, Details, Facts, Game, Player};
 use crate::protocols::rows::{self, Rest};
-use crate::protocols::{CARDS, FAULTS_MAX, Listed, fault, is_one_host};
+use crate::protocols::{CARDS, FAULTS_MAX, ListEntry, fault, is_one_host};
 use crate::text;
 
 const PATH: &str = "/api/v1/servers";
@@ -68,13 +68,13 @@ struct PlayerRow {
 }
 
 /// All servers. The place's path is where the other Rallypoint's own paths begin, or the list's whole path with filters.
-pub async fn list(place: &Place, patience: Duration) -> Result<Listing, ListError> {
-    let pages = timeout(patience * PAGES_PATIENCE, pages(place, patience));
+pub async fn list(target: &Target, patience: Duration) -> Result<Listing, ListError> {
+    let pages = timeout(patience * PAGES_PATIENCE, pages(target, patience));
     pages.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
-async fn pages(place: &Place, patience: Duration) -> Result<Listing, ListError> {
-    let path = &place.path;
+async fn pages(target: &Target, patience: Duration) -> Result<Listing, ListError> {
+    let path = &target.path;
     let start = match path.find(PATH) {
         Some(_) => path.to_string(),
         None => format!("{}{PATH}", path.trim_end_matches('/')),
@@ -83,7 +83,7 @@ async fn pages(place: &Place, patience: Duration) -> Result<Listing, ListError> 
     let mut reader = Reader::default();
     let mut after = String::new();
     for _ in 0..PAGES_MAX {
-        let url = place.page(&format!("{start}{joint}limit={PAGE}{after}")).map_err(ListError::Usage)?;
+        let url = target.page(&format!("{start}{joint}limit={PAGE}{after}")).map_err(ListError::Usage)?;
         let page = http::Request::get(url, http::LIST_BYTES_MAX, patience).page().await?;
         let Some(last) = reader.take(&page)? else { break };
         after = format!("&after={}", encode(&last));
@@ -160,7 +160,7 @@ fn read(row: &str) -> Result<Found, String> {
         details: (details != Details::default()).then(|| Arc::new(details)),
     };
     let rtt_us = row.rtt_ms.map(|ms| (ms * 1000.0) as u32); // what does not fit becomes the nearest that does
-    let listed = Listed { address, official: row.official, flavor: row.flavor, facts };
+    let listed = ListEntry { address, official: row.official, flavor: row.flavor, facts };
     Ok(Found { rtt_us, ..Found::listed(game, listed) })
 }
 

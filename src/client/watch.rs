@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::list::{ListError, list};
 use super::query::{Pace, ask_all};
-use super::{Found, Patience, Place};
+use super::{Found, Patience, Target};
 use crate::model::{Address, Details, Facts};
 
 /// What became of a server since the time before.
@@ -36,7 +36,7 @@ pub enum Seen<'a> {
 
 /// The list as it is now; with `pace`, every server that can be asked is asked. `see` is shown everything as it arrives.
 pub async fn fetch(
-    master: &Place,
+    master: &Target,
     patience: Patience,
     pace: Option<Pace>,
     mut see: impl FnMut(Seen<'_>),

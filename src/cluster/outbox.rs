@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use super::share::Share;
-use crate::model::{Address, Server, Told};
-use crate::registry::merge::Known;
+use crate::model::{Address, RemoteState, Server};
+use crate::registry::merge::LocalState;
 use crate::registry::view::{Batch, Delta};
 
 /// Records of the store that are remembered while it is read from the start.
@@ -116,7 +116,7 @@ impl Refused {
 }
 
 /// Whether what is known here has to be put: it is news of this node, or there is nobody else to put it.
-pub fn worth_putting(known: &Known, whoever_knows: bool) -> bool {
+pub fn worth_putting(known: &LocalState, whoever_knows: bool) -> bool {
     whoever_knows || !known.foreign()
 }
 
@@ -128,8 +128,8 @@ pub struct Held {
 }
 
 impl Held {
-    pub fn note(&mut self, told: &Told<'_>) {
-        if let Told::Listed(listed) = told
+    pub fn note(&mut self, told: &RemoteState<'_>) {
+        if let RemoteState::Listed(listed) = told
             && self.records.len() < HELD_MAX
         {
             let announce = &listed.announce;

@@ -19,11 +19,11 @@ use siphasher::sip::SipHasher13;
 
 use super::clock::{Offset, SKEW_MAX_MS};
 use crate::model::{
-    Address, Announce, Details, Facts, GAME_BYTES_MAX, Game, Gone, HeartbeatKeys, Listed, Now, Player, Proof, Told,
-    VersionText,
+    Address, Announce, Details, Facts, GAME_BYTES_MAX, Game, Gone, HeartbeatKeys, Now, Player, Proof, RemoteServer,
+    RemoteState, VersionText,
 };
 use crate::protocols::allow_players;
-use crate::registry::merge::Known;
+use crate::registry::merge::LocalState;
 use crate::text;
 
 /// The longest value. What would be longer goes without its players and rules.
@@ -90,7 +90,7 @@ pub struct Record {
     /// The name of the node that put it.
     pub by: String,
     pub put_ms: u64,
-    told: Told<'static>,
+    told: RemoteState<'static>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -179,10 +179,10 @@ struct WirePlayer<'a> {
 }
 
 /// What is known of a server, as the node `by` puts it at `put_ms`; `put_ms` and all stamps by this node's clock.
-pub fn encode(by: &str, put_ms: u64, known: &Known, offset: Offset) -> Vec<u8> {
+pub fn encode(by: &str, put_ms: u64, known: &LocalState, offset: Offset) -> Vec<u8> {
     let mut wire = Wire { v: VERSION, by: by.into(), put: offset.to_store(put_ms), listed: None, gone: None };
     match known {
-        Known::Gone(gone) => {
+        LocalState::Gone(gone) => {
             let game_at = match gone.game_at_ms {
                 at_ms if at_ms == gone.at_ms => None,
                 0 => Some(0),
@@ -190,7 +190,7 @@ pub fn encode(by: &str, put_ms: u64, known: &Known, offset: Offset) -> Vec<u8> {
             };
             wire.gone = Some(WireGone { at: offset.to_store(gone.at_ms), quit: gone.quit, game_at });
         }
-        Known::Listed { server, life_left_ms, asked, stronger_gone_ms } => {
+        LocalState::Listed { server, life_left_ms, asked, stronger_gone_ms } => {
             wire.listed = Some(WireListed {
                 game: server.game.name().into(),
                 proof: server.verified_by.name().into(),
@@ -281,17 +281,17 @@ pub fn decode(address: Address, value: &[u8], games: &mut Games) -> Result<Recor
         }
     };
     let told = match (wire.listed, wire.gone) {
-        (Some(listed), None) => Told::Listed(read_listed(address, listed, games).ok_or(RecordError::Malformed)?),
+        (Some(listed), None) => RemoteState::Listed(read_listed(address, listed, games).ok_or(RecordError::Malformed)?),
         (None, Some(WireGone { at, quit, game_at })) => {
             let game_at_ms = game_at.unwrap_or(at).min(at);
-            Told::Gone(Gone { address, at_ms: at, game_at_ms, quit, foreign: true })
+            RemoteState::Gone(Gone { address, at_ms: at, game_at_ms, quit, foreign: true })
         }
         _ => return Err(RecordError::Malformed),
     };
     Ok(Record { by: cleaned(&wire.by, 64).into_string(), put_ms: wire.put, told })
 }
 
-fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Option<Listed<'static>> {
+fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Option<RemoteServer<'static>> {
     let proofs = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];
     let game = cleaned(&wire.game, GAME_BYTES_MAX);
     if game.is_empty() {
@@ -310,7 +310,7 @@ fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Opt
         details: wire.details.map(|details| Arc::new(read_details(details))),
     };
     allow_players(&game, &mut facts);
-    Some(Listed {
+    Some(RemoteServer {
         node: wire.node,
         first_seen_ms: wire.first,
         last_seen_ms: wire.seen,
@@ -374,16 +374,16 @@ impl Record {
     /// A node may be late (it, or its way to the store, stood still): its older stamps hold, so that nothing that has
     /// expired is listed. It may not be ahead: what was put before its own time, by more than the skew, is moved back
     /// to when the store took it, and by how much is told.
-    pub fn settle(self, created_ms: u64, offset: Offset, now: Now) -> (Told<'static>, Option<u64>) {
+    pub fn settle(self, created_ms: u64, offset: Offset, now: Now) -> (RemoteState<'static>, Option<u64>) {
         let ahead_ms = Some(self.put_ms.saturating_sub(created_ms)).filter(|ahead_ms| *ahead_ms > SKEW_MAX_MS);
         let here = |ms: u64| offset.to_here(ms.saturating_sub(ahead_ms.unwrap_or(0)));
         let mut told = self.told;
         match &mut told {
-            Told::Gone(gone) => {
+            RemoteState::Gone(gone) => {
                 gone.at_ms = here(gone.at_ms);
                 gone.game_at_ms = if gone.game_at_ms == 0 { 0 } else { here(gone.game_at_ms) };
             }
-            Told::Listed(listed) => {
+            RemoteState::Listed(listed) => {
                 listed.first_seen_ms = here(listed.first_seen_ms);
                 listed.last_seen_ms = here(listed.last_seen_ms);
                 listed.stronger_gone_ms = listed.stronger_gone_ms.map(here);
@@ -428,18 +428,18 @@ mod tests {
         server
     }
 
-    fn known(server: Server) -> Known {
-        Known::Listed { server: Arc::new(server), life_left_ms: 60_000, asked: true, stronger_gone_ms: None }
+    fn known(server: Server) -> LocalState {
+        LocalState::Listed { server: Arc::new(server), life_left_ms: 60_000, asked: true, stronger_gone_ms: None }
     }
 
     fn read(value: &[u8]) -> Result<Record, RecordError> {
         decode("203.0.113.5:7".parse().unwrap(), value, &mut Games::default())
     }
 
-    fn listed(told: Told<'static>) -> Listed<'static> {
+    fn listed(told: RemoteState<'static>) -> RemoteServer<'static> {
         match told {
-            Told::Listed(listed) => listed,
-            Told::Gone(gone) => panic!("{gone:?}"),
+            RemoteState::Listed(listed) => listed,
+            RemoteState::Gone(gone) => panic!("{gone:?}"),
         }
     }
 
@@ -472,22 +472,22 @@ mod tests {
         let record = read(&value).unwrap();
         assert_eq!(record.by, "a");
         let (told, ahead_ms) = record.settle(T, NONE, NOW);
-        let Listed { announce, node, first_seen_ms, last_seen_ms, .. } = listed(told);
+        let RemoteServer { announce, node, first_seen_ms, last_seen_ms, .. } = listed(told);
         assert_eq!(ahead_ms, None);
         assert_eq!((node, first_seen_ms, last_seen_ms), (77, T - 9_000, T - 1_000));
         assert_eq!((announce.life_ms, announce.asked, announce.rtt_us), (60_000, true, Some(25_000)));
         assert_eq!((&announce.game, announce.proof, announce.proven_at_ms), (&before.game, Proof::Query, T - 1_000));
         assert_eq!(announce.keys, before.keys);
-        assert!(before.says(&announce.facts), "{:?}", announce.facts);
+        assert!(before.matches_facts(&announce.facts), "{:?}", announce.facts);
     }
 
     #[test]
     fn a_removal_comes_back_as_it_was() {
         let address = "203.0.113.5:7".parse().unwrap();
         let gone = Gone { address, at_ms: T - 5, game_at_ms: T - 5, quit: true, foreign: false };
-        let value = encode("a", T, &Known::Gone(gone), NONE);
+        let value = encode("a", T, &LocalState::Gone(gone), NONE);
         let (told, _) = read(&value).unwrap().settle(T, NONE, NOW);
-        assert!(matches!(told, Told::Gone(Gone { at_ms, quit: true, foreign: true, .. }) if at_ms == T - 5));
+        assert!(matches!(told, RemoteState::Gone(Gone { at_ms, quit: true, foreign: true, .. }) if at_ms == T - 5));
     }
 
     #[test]

@@ -29,7 +29,7 @@ use super::outbox::{Held, Outbox, Refused, worth_putting};
 use super::record::{self, Games, RecordError, VALUE_BYTES_MAX};
 use super::share::NODE_GONE_MS;
 use super::{Cluster, secret};
-use crate::model::{Address, Change, Now, Told};
+use crate::model::{Address, Change, Now, RemoteState};
 use crate::net::stopped as is_true;
 use crate::registry::Outcome;
 use crate::registry::view::Batch;
@@ -241,7 +241,7 @@ impl<'a> Session<'a> {
         if changes.is_empty() {
             return;
         }
-        let mut older: Vec<&Told<'_>> = Vec::new();
+        let mut older: Vec<&RemoteState<'_>> = Vec::new();
         let mut outcomes = Vec::with_capacity(changes.len());
         self.cluster.hub.apply(changes, now, |_, outcome| outcomes.push(outcome));
         for (change, outcome) in changes.iter().zip(&outcomes) {
@@ -263,7 +263,7 @@ impl<'a> Session<'a> {
 
     /// The store keeps one value an address, the last that came. Where that is older than what is known here, the newer one
     /// is put again, by whoever knows it: the node that had put it may be gone.
-    fn mend(&self, told: &[&Told<'_>], now: Now) {
+    fn mend(&self, told: &[&RemoteState<'_>], now: Now) {
         let known = self.cluster.hub.known(told.iter().map(|told| told.address()), now);
         let mut outbox = self.outbox();
         for (told, known) in told.iter().zip(known) {

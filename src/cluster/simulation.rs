@@ -23,7 +23,9 @@ use super::clock::{self, Offset, SKEW_MAX_MS};
 use super::outbox::{Held, Outbox, worth_putting};
 use super::record::{self, Games, node_id, node_tag};
 use super::share::Share;
-use crate::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, Server, SharedTime, Told};
+use crate::model::{
+    Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, RemoteState, Server, SharedTime,
+};
 use crate::registry::view::{Publisher, View};
 use crate::registry::{Life, Outcome, Registry, Settings};
 use crate::store::{lives::Stamps, restore};
@@ -217,7 +219,7 @@ impl Node {
         Now { mono_ms: ms, unix_ms: (T + ms).saturating_add_signed(self.ahead_ms) }
     }
 
-    fn take(&mut self, entry: &Entry, ms: u64) -> Option<Told<'static>> {
+    fn take(&mut self, entry: &Entry, ms: u64) -> Option<RemoteState<'static>> {
         let now = self.now(ms);
         let record = record::decode(entry.address, &entry.value, &mut self.games).unwrap();
         if record.by == self.name && self.read.is_some() {
@@ -551,7 +553,7 @@ fn nothing_is_lost_nothing_stays_too_long_and_all_agree_in_the_end() {
 }
 
 /// Records of several nodes, as their registries would tell them.
-fn some_records(dice: &mut Dice, of_both_strengths: bool) -> Vec<Told<'static>> {
+fn some_records(dice: &mut Dice, of_both_strengths: bool) -> Vec<RemoteState<'static>> {
     let mut games = Games::default();
     let mut records = Vec::new();
     assert_eq!(NAMES.map(node_tag).into_iter().collect::<BTreeSet<_>>().len(), 3);
@@ -606,7 +608,7 @@ fn the_same_records_in_any_order_give_the_same_list() {
                 }
             }
             let list: Vec<_> = (0..PORTS)
-                .filter_map(|port| registry.record(address(port), now).filter(|record| record.listed))
+                .filter_map(|port| registry.address_state(address(port), now).filter(|record| record.listed))
                 .map(|record| {
                     let server = record.server;
                     let proof = (server.verified_by, server.proven_at_ms, server.node);

@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 use tracing::Level;
 
 use crate::cluster;
-use crate::model::OperatorWord;
+use crate::model::NamedServer;
 use crate::net::guard;
 use crate::prefix::Networks;
 use crate::protocols::section::{Configured, Listener, Section};
@@ -263,7 +263,7 @@ impl Config {
     }
 
     /// What the operator says of servers, of all games.
-    pub fn words(&self) -> Arc<[OperatorWord]> {
+    pub fn named_servers(&self) -> Arc<[NamedServer]> {
         self.protocols.iter().flat_map(|section| section.named_servers()).cloned().collect()
     }
 

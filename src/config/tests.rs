@@ -148,7 +148,7 @@ fn set_overrides_any_key() {
     assert!(set("iceball.lisen=x").unwrap_err().contains("did you mean `iceball.listen`?"));
     assert!(set("iceball.listen").unwrap_err().contains("write --set iceball.listen=VALUE"));
     let word = set("iceball.servers=[{address=\"192.0.2.1:5\", official=true}]").unwrap();
-    assert!(word.words()[0].word.official);
+    assert!(word.named_servers()[0].overrides.official);
 }
 
 #[test]

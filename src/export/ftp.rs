@@ -36,7 +36,7 @@ const SERVER_WORDS_MAX: usize = 200;
 /// `ftp://user@host[:port]/folder`, or `ftps://` for TLS. The folder is below the one that the user begins in; `//folder`
 /// is one from the root. `%40` is an `@` in the user's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct FtpFolder {
     secure: bool,
     user: String,
     host: String,
@@ -44,8 +44,8 @@ pub struct Target {
     folder: String,
 }
 
-impl Target {
-    pub fn parse(text: &str) -> Result<Target, String> {
+impl FtpFolder {
+    pub fn parse(text: &str) -> Result<FtpFolder, String> {
         let url = Url::parse(text)?;
         let shown = format!("`{}://…@{}`", url.scheme, url.host);
         let secure = match url.scheme.as_str() {
@@ -69,7 +69,7 @@ impl Target {
         if !is_line(&user) || !is_line(&folder) {
             return Err(format!("{shown}: there are control characters in it"));
         }
-        Ok(Target { secure, user, host: url.host, port: url.port.unwrap_or(PORT), folder })
+        Ok(FtpFolder { secure, user, host: url.host, port: url.port.unwrap_or(PORT), folder })
     }
 
     /// Whether password and file are hidden from those who listen on the way.
@@ -79,7 +79,7 @@ impl Target {
 }
 
 /// For messages to people.
-impl fmt::Display for Target {
+impl fmt::Display for FtpFolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.secure { "ftps" } else { "ftp" };
         write!(f, "{scheme}://{}:{}/{}", self.host, self.port, self.folder)
@@ -99,7 +99,7 @@ impl fmt::Debug for Password {
 impl Password {
     /// From the file, where one is named; otherwise what the environment has in [`PASSWORD_VARIABLE`].
     pub fn find(file: Option<&Path>, variable: Option<String>) -> Result<Password, String> {
-        let (text, place) = match (file, variable) {
+        let (text, target) = match (file, variable) {
             (Some(file), _) => {
                 let text = std::fs::read_to_string(file);
                 let text = text.map_err(|error| format!("{}: cannot be read: {error}", file.display()))?;
@@ -113,7 +113,7 @@ impl Password {
             }
         };
         if text.is_empty() || text.len() > PASSWORD_BYTES_MAX || !is_line(&text) {
-            return Err(format!("{place}: must hold the password, in one line"));
+            return Err(format!("{target}: must hold the password, in one line"));
         }
         Ok(Password(text))
     }
@@ -141,7 +141,7 @@ impl Default for Settings {
 /// Puts `bytes` into the target's folder as `name`: under a temporary name, then renamed over what was there. On an
 /// error, in words, what was there stays.
 pub async fn upload(
-    target: &Target,
+    target: &FtpFolder,
     password: &Password,
     settings: &Settings,
     name: &str,
@@ -155,13 +155,13 @@ pub async fn upload(
 }
 
 struct Upload<'a> {
-    target: &'a Target,
+    target: &'a FtpFolder,
     settings: &'a Settings,
 }
 
 impl Upload<'_> {
     async fn run(&self, password: &Password, name: &str, bytes: &[u8]) -> Result<(), Wrong> {
-        let Target { user, folder, .. } = self.target;
+        let FtpFolder { user, folder, .. } = self.target;
         let mut server = self.connect().await?;
         self.step(&format!("log in as {user}"), server.login(user.as_str(), &password.0)).await?;
         if !folder.is_empty() {
@@ -183,7 +183,7 @@ impl Upload<'_> {
     }
 
     async fn connect(&self) -> Result<AsyncRustlsFtpStream, Wrong> {
-        let Target { secure, host, port, .. } = self.target;
+        let FtpFolder { secure, host, port, .. } = self.target;
         let dial = async { TcpStream::connect((host.as_str(), *port)).await.map_err(FtpError::ConnectionError) };
         let stream = self.step("connect", dial).await?;
         let is_ipv6 = stream.peer_addr().is_ok_and(|peer| peer.is_ipv6());
@@ -344,15 +344,15 @@ mod tests {
 
     #[test]
     fn targets_as_people_write_them() {
-        let target = Target::parse("ftp://joe@example.org/www/lists").unwrap();
+        let target = FtpFolder::parse("ftp://joe@example.org/www/lists").unwrap();
         assert_eq!((target.is_secure(), target.user.as_str(), target.port), (false, "joe", 21));
         assert_eq!((target.host.as_str(), target.folder.as_str()), ("example.org", "www/lists"));
-        let target = Target::parse("ftps://joe%40example.org@ftp.example.org:2121//srv/my%20www/").unwrap();
+        let target = FtpFolder::parse("ftps://joe%40example.org@ftp.example.org:2121//srv/my%20www/").unwrap();
         assert_eq!((target.is_secure(), target.user.as_str(), target.port), (true, "joe@example.org", 2121));
         assert_eq!(target.folder, "/srv/my www/");
         assert_eq!(target.to_string(), "ftps://ftp.example.org:2121//srv/my www/");
-        assert_eq!(Target::parse("ftp://joe@example.org").unwrap().folder, "");
-        assert_eq!(Target::parse("ftp://joe@[::1]/x").unwrap().host, "::1");
+        assert_eq!(FtpFolder::parse("ftp://joe@example.org").unwrap().folder, "");
+        assert_eq!(FtpFolder::parse("ftp://joe@[::1]/x").unwrap().host, "::1");
     }
 
     #[test]
@@ -368,7 +368,7 @@ mod tests {
             ("example.org", "not an address"),
             ("ftp://joe@example.org:0/", "port"),
         ] {
-            let error = Target::parse(text).unwrap_err();
+            let error = FtpFolder::parse(text).unwrap_err();
             assert!(error.contains(says) && !error.contains("secret"), "{text}: {error}");
         }
     }

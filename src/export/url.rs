@@ -21,8 +21,8 @@ impl Url {
         let uri: Uri = text.parse().map_err(|error| bad(&format!("not an address: {error}")))?;
         let parts = uri.scheme_str().zip(uri.authority());
         let (scheme, authority) = parts.ok_or_else(|| bad("not an address like scheme://host:port"))?;
-        let (user, place) = match authority.as_str().rsplit_once('@') {
-            Some((user, place)) => (Some(user), place),
+        let (user, target) = match authority.as_str().rsplit_once('@') {
+            Some((user, target)) => (Some(user), target),
             None => (None, authority.as_str()),
         };
         let (user, has_password) = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
@@ -33,7 +33,7 @@ impl Url {
         if host.is_empty() || host == "[]" {
             return Err(bad("the host is missing"));
         }
-        let port = match place.strip_prefix(host).unwrap_or_default() {
+        let port = match target.strip_prefix(host).unwrap_or_default() {
             "" => None,
             written => {
                 let port = written.strip_prefix(':').and_then(|digits| digits.parse().ok());

@@ -6,7 +6,7 @@ use super::{Address, Facts, Game, HeartbeatKeys, Proof, Server, Strength};
 
 /// The operator's word on a server: what no server may say of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Word {
+pub struct Overrides {
     pub official: bool,
     /// Lists are sorted by it, highest first.
     pub priority: i32,
@@ -16,10 +16,10 @@ pub struct Word {
 
 /// The operator's word on the server of one game at one address. No other game is listed there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OperatorWord {
+pub struct NamedServer {
     pub address: Address,
     pub game: Game,
-    pub word: Word,
+    pub overrides: Overrides,
     /// It need not announce itself: it is asked by query, and listed while it answers.
     pub asked: bool,
 }
@@ -46,23 +46,23 @@ pub struct Announce<'a> {
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are listed servers, and a change has it in a box")]
-pub enum Told<'a> {
-    Listed(Listed<'a>),
+pub enum RemoteState<'a> {
+    Listed(RemoteServer<'a>),
     Gone(Gone),
 }
 
-impl Told<'_> {
+impl RemoteState<'_> {
     pub fn address(&self) -> Address {
         match self {
-            Told::Listed(listed) => listed.announce.address,
-            Told::Gone(gone) => gone.address,
+            RemoteState::Listed(listed) => listed.announce.address,
+            RemoteState::Gone(gone) => gone.address,
         }
     }
 }
 
 /// A server that another node lists. The life in `announce` is what is left of it now.
 #[derive(Clone, Debug)]
-pub struct Listed<'a> {
+pub struct RemoteServer<'a> {
     pub announce: Announce<'a>,
     /// Who has the proof.
     pub node: u8,
@@ -142,7 +142,7 @@ pub enum Change<'a> {
         ask_in_ms: u64,
     },
     /// What another node told. Boxed, so that the changes of datagrams stay small.
-    Merge(Box<Told<'a>>),
+    Merge(Box<RemoteState<'a>>),
     /// The operator's words on servers, all of them; they replace the earlier ones.
-    Words(Arc<[OperatorWord]>),
+    NamedServers(Arc<[NamedServer]>),
 }

@@ -11,7 +11,7 @@ mod server;
 mod time;
 
 pub use address::Address;
-pub use change::{Announce, Change, Gone, Listed, OperatorWord, Told, Word};
+pub use change::{Announce, Change, Gone, NamedServer, Overrides, RemoteServer, RemoteState};
 pub use facts::{Details, Facts, HeartbeatKey, HeartbeatKeys, Player, VersionText};
 pub use game::{GAME_BYTES_MAX, Game, MASTER};
 pub use proof::{Proof, Strength};

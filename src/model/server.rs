@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayString;
 
-use super::{Address, Details, Facts, Game, HeartbeatKeys, Proof, VersionText, Word};
+use super::{Address, Details, Facts, Game, HeartbeatKeys, Overrides, Proof, VersionText};
 
 /// The four texts of a listed server in one allocation: at a million servers, four would be the bulk of the memory.
 #[derive(Clone, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub struct Server {
     pub players_current: Option<u16>,
     pub players_max: Option<u16>,
     pub password: Option<bool>,
-    pub word: Word,
+    pub overrides: Overrides,
     pub verified_by: Proof,
     /// Whether other nodes know all of this already, because it came from them.
     pub foreign: bool,
@@ -105,7 +105,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn says(&self, facts: &Facts<'_>) -> bool {
+    pub fn matches_facts(&self, facts: &Facts<'_>) -> bool {
         self.players_current == facts.shown_players()
             && self.players_max == facts.players_max
             && self.password == facts.password
@@ -121,7 +121,7 @@ impl Server {
             && self.players_current == other.players_current
             && self.players_max == other.players_max
             && self.password == other.password
-            && self.word == other.word
+            && self.overrides == other.overrides
             && self.verified_by == other.verified_by
             && self.first_seen_ms == other.first_seen_ms
             && self.life_ms == other.life_ms
@@ -138,7 +138,7 @@ impl Server {
             players_current: facts.shown_players(),
             players_max: facts.players_max,
             password: facts.password,
-            word: Word::default(),
+            overrides: Overrides::default(),
             verified_by,
             foreign: false,
             node: 0,
@@ -193,7 +193,7 @@ mod tests {
         let address = "203.0.113.5:20737".parse().unwrap();
         let server = |facts: &Facts<'_>| {
             let server = Server::new(address, Game::Known("iceball"), Proof::Cookie, 1, facts);
-            assert!(server.says(facts), "the same again says nothing new: {facts:?}");
+            assert!(server.matches_facts(facts), "the same again says nothing new: {facts:?}");
             let before = Server::new(address, Game::Known("iceball"), Proof::Cookie, 1, &Facts::default());
             let changed = before.with_facts(facts);
             assert_eq!((&changed.texts, changed.players_current), (&server.texts, server.players_current));
@@ -215,7 +215,7 @@ mod tests {
             let facts = Facts { name: name.into(), ..Facts::default() };
             let server = server(&facts);
             assert_eq!(server.texts.name(), server.address.to_string(), "{name:?}");
-            assert!(server.says(&facts));
+            assert!(server.matches_facts(&facts));
         }
         for name in [" a ", "\u{fffd}", "日本", "é\u{200d}"] {
             assert_eq!(server(&Facts { name: name.into(), ..Facts::default() }).texts.name(), name);

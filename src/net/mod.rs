@@ -1,8 +1,8 @@
 //! Sockets: datagrams in batches, TCP connections, and the guard at the door.
 
 pub mod again;
+pub mod announcements;
 pub mod batch;
-pub mod door;
 pub mod guard;
 pub mod lanes;
 pub mod listen;

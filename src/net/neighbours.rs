@@ -76,14 +76,14 @@ pub fn machine_addresses() -> Vec<IpAddr> {
 struct Memory {
     /// For how many rounds masters that are only heard of have been silent.
     silent: HashMap<Address, u8>,
-    told: Told,
+    told: Notified,
     /// Neighbours that turned out to be this master itself: the operator is told once.
     ourselves: HashSet<String>,
 }
 
 /// The masters that were sent a heartbeat and may still list this one, and when. Exchanges note it themselves, before
 /// they send: a round may end at any moment.
-type Told = Arc<Mutex<HashMap<SocketAddr, Instant>>>;
+type Notified = Arc<Mutex<HashMap<SocketAddr, Instant>>>;
 
 /// Runs until told to stop; a new configuration begins a new round.
 pub async fn run(hub: Arc<Hub>, mut network: watch::Receiver<Network>, mut stop: watch::Receiver<bool>) {
@@ -267,7 +267,7 @@ fn add_all(hub: &Hub, masters: impl Iterator<Item = Address>) {
 
 /// Who gets a heartbeat beside the neighbours: masters that announced themselves and those just heard of. No more than
 /// can be sent a quit later, when the program wants to end.
-fn add_targets(hub: &Hub, own: &Own, learned: &HashSet<Address>, told: &Told, targets: &mut Vec<Target>) {
+fn add_targets(hub: &Hub, own: &Own, learned: &HashSet<Address>, told: &Notified, targets: &mut Vec<Target>) {
     let forgotten = Duration::from_millis(LIFE_MS) + PATIENCE;
     let mut told = lock(told);
     told.retain(|_, at| at.elapsed() < forgotten); // they list this master no more
@@ -289,7 +289,7 @@ fn add_targets(hub: &Hub, own: &Own, learned: &HashSet<Address>, told: &Told, ta
 }
 
 /// A quit for every master that was sent a heartbeat. One that does not hear it will notice by itself.
-async fn say_goodbye(network: &Network, told: &Told) {
+async fn say_goodbye(network: &Network, told: &Notified) {
     let masters = std::mem::take(&mut *lock(told));
     // With very many, each gets its share of the time.
     let patience = GOODBYE / masters.len().div_ceil(AT_ONCE_MAX).max(1) as u32;
@@ -298,7 +298,7 @@ async fn say_goodbye(network: &Network, told: &Told) {
     let _ = timeout(GOODBYE, goodbyes).await; // long enough
 }
 
-fn lock(told: &Told) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Instant>> {
+fn lock(told: &Notified) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Instant>> {
     told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -15,14 +15,14 @@ use tracing::debug;
 
 use super::lanes::Lanes;
 use super::stopped;
-use crate::asker::{Answer, Asker, Failure, Finished, Settings};
+use crate::asker::{Asker, Failure, Finished, Response, Settings};
 use crate::hub::Hub;
-use crate::ledger::{Door, Ledger, Note, What};
+use crate::ledger::{Channel, Ledger, Note, What};
 use crate::metrics::Metrics;
 use crate::model::{Address, Change, Game};
 use crate::prefix::Networks;
 use crate::protocols::{Ask, Query, query_of};
-use crate::registry::Target;
+use crate::registry::Due;
 
 /// How often the prober looks at what is due.
 const TICK: Duration = Duration::from_millis(20);
@@ -58,13 +58,13 @@ pub struct Asking {
 /// How others ask the prober to prove a server.
 #[derive(Clone)]
 pub struct Prober {
-    proofs: mpsc::Sender<Proof>,
+    proofs: mpsc::Sender<ProofRequest>,
 }
 
-struct Proof {
+struct ProofRequest {
     address: Address,
     query: &'static dyn Query,
-    answer: oneshot::Sender<Result<Answer, Unproven>>,
+    answer: oneshot::Sender<Result<Response, Unproven>>,
 }
 
 /// Why a server has not been proven.
@@ -82,14 +82,14 @@ struct Purpose {
     /// It is asked because somebody waits, and not because it was its turn.
     is_proof: bool,
     round: Option<Game>,
-    proofs: Vec<oneshot::Sender<Result<Answer, Unproven>>>,
+    proofs: Vec<oneshot::Sender<Result<Response, Unproven>>>,
 }
 
 impl Prober {
     /// Asks a server until it has answered or failed to.
-    pub async fn prove(&self, address: Address, query: &'static dyn Query) -> Result<Answer, Unproven> {
+    pub async fn prove(&self, address: Address, query: &'static dyn Query) -> Result<Response, Unproven> {
         let (answer, verdict) = oneshot::channel();
-        self.proofs.try_send(Proof { address, query, answer }).map_err(|_| Unproven::Busy)?;
+        self.proofs.try_send(ProofRequest { address, query, answer }).map_err(|_| Unproven::Busy)?;
         verdict.await.unwrap_or(Err(Unproven::Busy))
     }
 }
@@ -106,11 +106,11 @@ pub struct Worker {
     asker: Asker<Purpose>,
     /// Which servers are this node's to ask.
     is_mine: IsMine,
-    proofs: mpsc::Receiver<Proof>,
+    proofs: mpsc::Receiver<ProofRequest>,
     /// How many are asked because somebody waits.
     proving: usize,
     changes: Vec<Change<'static>>,
-    targets: Vec<Target>,
+    targets: Vec<Due>,
 }
 
 impl Worker {
@@ -178,7 +178,7 @@ impl Worker {
         }
     }
 
-    fn prove(&mut self, Proof { address, query, answer }: Proof) {
+    fn prove(&mut self, ProofRequest { address, query, answer }: ProofRequest) {
         if let Some(purpose) = self.asker.tag_mut(address) {
             purpose.proofs.retain(|waits| !waits.is_closed());
             return purpose.proofs.push(answer);
@@ -201,7 +201,7 @@ impl Worker {
         let room = (IN_FLIGHT_MAX / 2).saturating_sub(rounds);
         let mut targets = std::mem::take(&mut self.targets);
         self.hub.due(self.hub.clock.now(), room.min(DUE_MAX), &mut targets);
-        for Target { address, game, named, proven } in targets.drain(..) {
+        for Due { address, game, named, proven } in targets.drain(..) {
             let Some(query) = query_of(&game).filter(|_| named || (self.is_mine)(address)) else { continue };
             let purpose = Purpose { is_proof: false, round: Some(game), proofs: Vec::new() };
             let ask = if proven { Ask::Facts } else { Ask::Proof };
@@ -227,7 +227,7 @@ impl Worker {
         if let Ok(answer) = &result {
             self.metrics.rtt(answer.rtt_us);
         }
-        let note = |what| self.ledger.note(address.ip(), Note::new(at_ms, Door::Query, address.port(), 0, what));
+        let note = |what| self.ledger.note(address.ip(), Note::new(at_ms, Channel::Query, address.port(), 0, what));
         note(what);
         if result.as_ref().is_ok_and(|answer| answer.disputed) {
             note(What::Disputed);
@@ -237,7 +237,7 @@ impl Worker {
         }
         let Some(game) = round else { return };
         self.changes.push(match result {
-            Ok(Answer { rtt_us, facts, .. }) => Change::Answer { address, game, rtt_us, facts },
+            Ok(Response { rtt_us, facts, .. }) => Change::Answer { address, game, rtt_us, facts },
             Err(failure) => {
                 debug!(%address, game = game.name(), ?failure, "no good answer");
                 Change::Miss { address, game }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
-use super::door::Door;
+use super::announcements::Announcements;
 use super::guard::Admission;
 use crate::metrics::Metrics;
 use crate::protocols::{Event, Next, Session, StreamRules};
@@ -31,36 +31,43 @@ const LINGER_BYTES_MAX: usize = 256 << 10;
 pub type SharedStreamRules = Arc<ArcSwap<Box<dyn StreamRules>>>;
 
 /// What all conversations of one protocol share.
-pub struct Desk {
+pub struct StreamService {
     pub game: &'static str,
     pub rules: SharedStreamRules,
-    pub door: Arc<Door>,
+    pub announcements: Arc<Announcements>,
     pub metrics: Arc<Metrics>,
 }
 
 /// Serves one connection to its end.
-pub async fn serve(stream: TcpStream, peer: SocketAddr, admission: Arc<Admission>, desk: Arc<Desk>, idle: Duration) {
+pub async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    admission: Arc<Admission>,
+    service: Arc<StreamService>,
+    idle: Duration,
+) {
     let Ok(local) = stream.local_addr() else { return };
     let mut random = [0; 4];
     if getrandom::fill(&mut random).is_err() {
         return;
     }
     let (session, idle) = {
-        let rules = desk.rules.load();
+        let rules = service.rules.load();
         let idle = rules.patience_ms().map_or(idle, |own| idle.min(Duration::from_millis(own)));
         (rules.open(peer, local, u32::from_ne_bytes(random)), idle)
     };
-    let mut conversation = Conversation { stream, session, door: desk.door.clone(), admission, idle };
+    let mut conversation =
+        Conversation { stream, session, announcements: service.announcements.clone(), admission, idle };
     if let Err(error) = conversation.run().await {
         debug!(%peer, %error, "conversation ended");
     }
-    desk.metrics.listed(desk.game, conversation.session.lists());
+    service.metrics.listed(service.game, conversation.session.lists());
 }
 
 struct Conversation {
     stream: TcpStream,
     session: Box<dyn Session>,
-    door: Arc<Door>,
+    announcements: Arc<Announcements>,
     admission: Arc<Admission>,
     idle: Duration,
 }
@@ -77,7 +84,7 @@ impl Conversation {
         loop {
             // Before it is answered: whoever hears that a server is gone may look at once.
             if let Next::Quit { address, master } = next {
-                self.door.quit(address, master).await;
+                self.announcements.quit(address, master).await;
             }
             if !out.is_empty() {
                 self.write(&mut out).await?;
@@ -99,7 +106,7 @@ impl Conversation {
                     self.tell(Event::Bytes(buffer.get(unread.clone()).unwrap_or_default()), &mut out)
                 }
                 Next::Announce(heartbeat) => {
-                    let verdict = self.door.announce(heartbeat).await;
+                    let verdict = self.announcements.announce(heartbeat).await;
                     self.tell(Event::Verdict(verdict), &mut out)
                 }
                 Next::Close | Next::Quit { .. } if ended => return Ok(()), // nothing more can come
@@ -112,7 +119,7 @@ impl Conversation {
     }
 
     fn tell(&mut self, event: Event<'_>, out: &mut Vec<Bytes>) -> Next {
-        self.session.on(event, &self.door.hub.view(), out)
+        self.session.on(event, &self.announcements.hub.view(), out)
     }
 
     /// Writes everything, for as long as the client takes some of it within the idle time. The parts are shared with other

@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 use super::batch::{BATCH, BatchSocket};
 use super::guard::Guard;
 use crate::hub::Hub;
-use crate::ledger::{Door, Ledger, Note, What};
+use crate::ledger::{Channel, Ledger, Note, What};
 use crate::model::Change;
 use crate::protocols::{Answer, DatagramRules, Effect, REPLY_BYTES_MAX};
 use crate::registry::Outcome;
@@ -67,7 +67,7 @@ impl Worker {
         let bans = self.guard.bans();
         let note = |from: SocketAddr, port: u16, what: What| {
             debug!(game = self.game, %from, port, ?what, "seen");
-            self.ledger.note(from.ip(), Note::new(now.unix_ms, Door::Iceball, port, from.port(), what));
+            self.ledger.note(from.ip(), Note::new(now.unix_ms, Channel::Iceball, port, from.port(), what));
         };
         let mut changes: ArrayVec<Change<'_>, BATCH> = ArrayVec::new();
         let mut senders: ArrayVec<SocketAddr, BATCH> = ArrayVec::new();

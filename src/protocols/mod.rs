@@ -237,7 +237,7 @@ pub trait StreamFetch: Sync {
 /// What a master listed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct List {
-    pub servers: Vec<Listed>,
+    pub servers: Vec<ListEntry>,
     /// What is wrong with single entries, for the first [`FAULTS_MAX`]; the others are none the worse for it.
     pub faults: Vec<Fault>,
     /// How many entries are wrong.
@@ -249,14 +249,14 @@ pub const FAULTS_MAX: usize = 100;
 
 impl List {
     /// A list of entries, each of which may be wrong by itself.
-    pub fn of<E: fmt::Display>(entries: impl Iterator<Item = Result<Listed, E>>) -> List {
+    pub fn of<E: fmt::Display>(entries: impl Iterator<Item = Result<ListEntry, E>>) -> List {
         let mut list = List::default();
         entries.for_each(|entry| list.add(entry));
         list
     }
 
     /// One more entry.
-    pub fn add(&mut self, entry: Result<Listed, impl fmt::Display>) {
+    pub fn add(&mut self, entry: Result<ListEntry, impl fmt::Display>) {
         match entry {
             Ok(listed) => self.servers.push(listed),
             Err(error) => {
@@ -271,17 +271,17 @@ impl List {
 
 /// A server in a master's list, with what the master says of it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListEntry {
     pub address: Address,
     pub official: Option<bool>,
     pub flavor: Option<u8>,
     pub facts: Facts<'static>,
 }
 
-impl Listed {
+impl ListEntry {
     /// A server of which the master says only where it is.
-    pub fn at(address: Address) -> Listed {
-        Listed { address, official: None, flavor: None, facts: Facts::default() }
+    pub fn at(address: Address) -> ListEntry {
+        ListEntry { address, official: None, flavor: None, facts: Facts::default() }
     }
 }
 

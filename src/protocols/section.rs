@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use super::{DatagramRules, Heartbeat, StreamRules};
 use crate::cookie::Keys;
-use crate::model::{Address, OperatorWord, SharedTime};
+use crate::model::{Address, NamedServer, SharedTime};
 use crate::registry::view::{Rendered, Renderer};
 use crate::settings::{Item, Key, KeyText, Problem};
 
@@ -39,7 +39,7 @@ pub trait Configured: Clone + Debug + Default + PartialEq + Send + Sync + 'stati
     }
 
     /// The servers that the operator names.
-    fn named_servers(&self) -> &[OperatorWord] {
+    fn named_servers(&self) -> &[NamedServer] {
         &[]
     }
 
@@ -144,7 +144,7 @@ pub trait Section: Debug + Send + Sync {
     fn datagrams(&self, cookies: Cookies) -> Option<Box<dyn DatagramRules>>;
     fn streams(&self, here: &Here) -> Option<Box<dyn StreamRules>>;
     fn routes(&self, bans: &[IpNet]) -> Vec<Route>;
-    fn named_servers(&self) -> &[OperatorWord];
+    fn named_servers(&self) -> &[NamedServer];
     fn life_max_ms(&self) -> u64;
     fn keep_life(&mut self, from: &dyn Section);
     fn network(&self, listening: &[SocketAddr]) -> Option<MasterNetwork>;
@@ -187,7 +187,7 @@ impl<S: Configured> Section for S {
         Configured::routes(self, bans)
     }
 
-    fn named_servers(&self) -> &[OperatorWord] {
+    fn named_servers(&self) -> &[NamedServer] {
         Configured::named_servers(self)
     }
 

@@ -101,7 +101,9 @@ mod tests {
 
     use super::super::ranking::Ranking;
     use super::*;
-    use crate::model::{Announce, Change, Facts, Game, Gone, HeartbeatKeys, Listed, Now, OperatorWord, Told, Word};
+    use crate::model::{
+        Announce, Change, Facts, Game, Gone, HeartbeatKeys, NamedServer, Now, Overrides, RemoteServer, RemoteState,
+    };
     use crate::registry::{Outcome, Settings};
 
     const T: u64 = 1_760_000_000_000;
@@ -147,17 +149,17 @@ mod tests {
 
     fn told(address: Address) -> Change<'static> {
         let announce = said(address, Proof::Cookie);
-        let listed = Listed { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None };
-        Change::Merge(Box::new(Told::Listed(listed)))
+        let listed = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None };
+        Change::Merge(Box::new(RemoteState::Listed(listed)))
     }
 
-    fn words(addresses: &[&str]) -> Change<'static> {
-        let word = Word { official: true, priority: 0, flavor: 0 };
+    fn named_servers(addresses: &[&str]) -> Change<'static> {
+        let overrides = Overrides { official: true, priority: 0, flavor: 0 };
         let game = || Game::Known("iceball");
-        Change::Words(
+        Change::NamedServers(
             addresses
                 .iter()
-                .map(|text| OperatorWord { address: address(text), game: game(), word, asked: false })
+                .map(|text| NamedServer { address: address(text), game: game(), overrides, asked: false })
                 .collect(),
         )
     }
@@ -286,7 +288,7 @@ mod tests {
         let settings = Settings { servers_max: 20, servers_per_ip_max: 2, ..SETTINGS };
         let mut registry = Registry::new(settings, at(0));
         let named = ["192.0.2.1:1", "192.0.2.1:2", "192.0.2.1:3"];
-        registry.apply(&words(&named), at(0));
+        registry.apply(&named_servers(&named), at(0));
         assert_eq!(list(&mut registry, named.map(String::from)), 3, "beyond the limit of an address");
         assert_eq!(list(&mut registry, (11..=12).map(|port| format!("192.0.2.1:{port}"))), 2, "and not counted");
         let third = registry.apply(&announce(address("192.0.2.1:13")), at(0));
@@ -299,7 +301,7 @@ mod tests {
         assert_eq!(registry.len(), 20);
         assert!(named.iter().all(|text| registry.listed(address(text)).is_some()));
         assert_eq!(registry.apply(&announce(address("203.0.113.5:1")), at(0)), Outcome::Refused(Refusal::Full));
-        registry.apply(&words(&["203.0.113.5:1"]), at(0));
+        registry.apply(&named_servers(&["203.0.113.5:1"]), at(0));
         assert_eq!(registry.apply(&announce(address("203.0.113.5:1")), at(0)), Outcome::Added);
     }
 
@@ -335,7 +337,7 @@ mod tests {
         registry.expire(at(LIFE_MS + 1_000), 100);
         assert!(!is_proven(&registry));
         // By name of the operator as well, and from another node.
-        registry.apply(&words(&["192.0.2.1:1"]), at(0));
+        registry.apply(&named_servers(&["192.0.2.1:1"]), at(0));
         registry.apply(&told(there), at(0));
         assert!(is_proven(&registry));
         registry.retain(|_| false);
@@ -343,7 +345,7 @@ mod tests {
         // Another node says that it is gone: it is known, and not listed.
         registry.apply(&announce(there), at(0));
         let gone = Gone { address: there, at_ms: T + 1, game_at_ms: T + 1, quit: false, foreign: true };
-        registry.apply(&Change::Merge(Box::new(Told::Gone(gone))), at(1));
+        registry.apply(&Change::Merge(Box::new(RemoteState::Gone(gone))), at(1));
         assert!(registry.len() == 1 && !is_proven(&registry));
         registry.retain(|_| false);
         // No other proof will do.

@@ -14,37 +14,37 @@ use std::sync::Arc;
 
 use super::restore::seconds;
 use super::{Outcome, Refusal, Registry, is_from_the_future};
-use crate::model::{Address, Gone, Listed, MASTER, Now, Proof, Server, Strength, Told, round_trip};
+use crate::model::{Address, Gone, MASTER, Now, Proof, RemoteServer, RemoteState, Server, Strength, round_trip};
 
 /// Removals remembered, so that an older proof that arrives later lists nothing; the oldest is forgotten first.
 const REMOVALS_MAX: usize = 1 << 16;
 
 /// What this node can tell the others of an address.
 #[derive(Clone, Debug)]
-pub enum Known {
+pub enum LocalState {
     Listed {
         server: Arc<Server>,
         life_left_ms: u64,
         asked: bool,
-        /// See [`Listed::stronger_gone_ms`].
+        /// See [`RemoteServer::stronger_gone_ms`].
         stronger_gone_ms: Option<u64>,
     },
     Gone(Gone),
 }
 
-impl Known {
+impl LocalState {
     /// Whether other nodes told us all of it.
     pub fn foreign(&self) -> bool {
         match self {
-            Known::Listed { server, .. } => server.foreign,
-            Known::Gone(gone) => gone.foreign,
+            LocalState::Listed { server, .. } => server.foreign,
+            LocalState::Gone(gone) => gone.foreign,
         }
     }
 
     /// Whether what was told leaves out something that is known here: it would be lost to whoever reads it next.
-    pub fn is_ahead_of(&self, told: &Told<'_>) -> bool {
+    pub fn is_ahead_of(&self, told: &RemoteState<'_>) -> bool {
         match (self, told) {
-            (Known::Listed { server, stronger_gone_ms, .. }, Told::Listed(told)) => {
+            (LocalState::Listed { server, stronger_gone_ms, .. }, RemoteState::Listed(told)) => {
                 match server.verified_by.strength().cmp(&told.announce.proof.strength()) {
                     Ordering::Equal => {
                         (server.proven_at_ms, server.node) > (told.announce.proven_at_ms, told.node)
@@ -54,9 +54,15 @@ impl Known {
                     Ordering::Less => stronger_gone_ms.is_some_and(|gone_ms| gone_ms >= told.announce.proven_at_ms),
                 }
             }
-            (Known::Listed { server, .. }, Told::Gone(gone)) => !gone.ends(server.verified_by, server.proven_at_ms),
-            (Known::Gone(gone), Told::Listed(told)) => gone.ends(told.announce.proof, told.announce.proven_at_ms),
-            (Known::Gone(ours), Told::Gone(told)) => ours.at_ms > told.at_ms || ours.game_at_ms > told.game_at_ms,
+            (LocalState::Listed { server, .. }, RemoteState::Gone(gone)) => {
+                !gone.ends(server.verified_by, server.proven_at_ms)
+            }
+            (LocalState::Gone(gone), RemoteState::Listed(told)) => {
+                gone.ends(told.announce.proof, told.announce.proven_at_ms)
+            }
+            (LocalState::Gone(ours), RemoteState::Gone(told)) => {
+                ours.at_ms > told.at_ms || ours.game_at_ms > told.game_at_ms
+            }
         }
     }
 }
@@ -109,11 +115,11 @@ impl Registry {
     /// What can be told of an address; None when nothing is known, or its life has just ended, or, of a server that was
     /// restored, nobody knows whether it has: before the time of all nodes is known. Other masters are told of
     /// by nobody: each node is in its own place among them.
-    pub fn known(&self, address: Address, now: Now) -> Option<Known> {
+    pub fn known(&self, address: Address, now: Now) -> Option<LocalState> {
         let slot = self.find(address).and_then(|at| self.slots.get(at as usize));
         let Some((slot, server)) = slot.filter(|slot| slot.listed).and_then(|slot| Some((slot, slot.server.clone()?)))
         else {
-            return self.removal(address, now).copied().map(Known::Gone);
+            return self.removal(address, now).copied().map(LocalState::Gone);
         };
         let restored_left_ms = self.restored_left_ms(slot, now);
         let mut life_left_ms = restored_left_ms.unwrap_or(slot.end_ms.saturating_sub(now.mono_ms));
@@ -128,7 +134,7 @@ impl Registry {
         let is_news = life_left_ms > 0 && server.game.name() != MASTER;
         let removal = self.removal(address, now).filter(|_| server.verified_by.strength() == Strength::Address);
         let stronger_gone_ms = removal.map(|gone| gone.game_at_ms).filter(|at_ms| *at_ms > 0);
-        is_news.then_some(Known::Listed { server, life_left_ms, asked, stronger_gone_ms })
+        is_news.then_some(LocalState::Listed { server, life_left_ms, asked, stronger_gone_ms })
     }
 
     /// The removals since then that this node has to tell of.
@@ -142,10 +148,10 @@ impl Registry {
         self.removals.get(address).filter(|gone| !is_from_the_future(gone.at_ms, now))
     }
 
-    pub(super) fn merge(&mut self, told: &Told<'_>, now: Now) -> Outcome {
+    pub(super) fn merge(&mut self, told: &RemoteState<'_>, now: Now) -> Outcome {
         match told {
-            Told::Listed(listed) => self.merge_listed(listed, now),
-            Told::Gone(gone) => self.merge_gone(gone, now),
+            RemoteState::Listed(listed) => self.merge_listed(listed, now),
+            RemoteState::Gone(gone) => self.merge_gone(gone, now),
         }
     }
 
@@ -183,7 +189,7 @@ impl Registry {
         if was_listed { Outcome::Changed } else { Outcome::Refreshed }
     }
 
-    fn merge_listed(&mut self, listed: &Listed<'_>, now: Now) -> Outcome {
+    fn merge_listed(&mut self, listed: &RemoteServer<'_>, now: Now) -> Outcome {
         let announce = &listed.announce;
         let address = announce.address;
         if announce.life_ms == 0 {
@@ -196,8 +202,8 @@ impl Registry {
             let before_ms = at_ms.min(announce.proven_at_ms.saturating_sub(1));
             self.merge_gone(&Gone { address, at_ms: before_ms, game_at_ms: at_ms, quit: false, foreign: true }, now);
         }
-        let word = self.words.get(&address);
-        if word.is_some_and(|word| word.game != announce.game) {
+        let named = self.named.get(&address);
+        if named.is_some_and(|named| named.game != announce.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
         if self.removal(address, now).is_some_and(|gone| gone.ends(announce.proof, announce.proven_at_ms)) {
@@ -207,15 +213,15 @@ impl Registry {
         if let Some(at) = self.find(address) {
             return self.merge_into(at, listed, end_ms, now);
         }
-        let word = word.map(|word| word.word);
-        if word.is_none()
+        let named = named.map(|named| named.overrides);
+        if named.is_none()
             && let Err(refusal) = self.make_room_for(address.ip())
         {
             return Outcome::Refused(refusal);
         }
         let mut server =
             Server::new(address, announce.game.clone(), announce.proof, announce.proven_at_ms, &announce.facts);
-        server.word = word.unwrap_or_default();
+        server.overrides = named.unwrap_or_default();
         server.foreign = true;
         server.node = listed.node;
         server.rtt_us = announce.rtt_us.map(round_trip);
@@ -241,7 +247,7 @@ impl Registry {
         }
     }
 
-    fn merge_into(&mut self, at: u32, listed: &Listed<'_>, end_ms: u64, now: Now) -> Outcome {
+    fn merge_into(&mut self, at: u32, listed: &RemoteServer<'_>, end_ms: u64, now: Now) -> Outcome {
         let announce = &listed.announce;
         if self.is_held_against(at, announce.proof, now) {
             return Outcome::Stale;
@@ -274,7 +280,7 @@ impl Registry {
         if !newer_proof && !newer_sign {
             return Outcome::Stale;
         }
-        let unchanged = same_game && slot.listed && (!newer_proof || server.says(&announce.facts));
+        let unchanged = same_game && slot.listed && (!newer_proof || server.matches_facts(&announce.facts));
         let nothing_of_ours = (announce.proven_at_ms, listed.node) >= (server.proven_at_ms, server.node)
             && listed.last_seen_ms >= server.last_seen_ms;
         let mut new = if newer_proof { server.with_facts(&announce.facts) } else { Server::clone(server) };
@@ -324,7 +330,7 @@ pub(super) fn gone(server: &Server, at_ms: u64, quit: bool) -> Gone {
 }
 
 /// How long it is listed after its last heartbeat. Clocks differ by milliseconds, lives by seconds.
-fn whole_life_ms(listed: &Listed<'_>, now: Now) -> u32 {
+fn whole_life_ms(listed: &RemoteServer<'_>, now: Now) -> u32 {
     let ends_at_ms = now.unix_ms + listed.announce.life_ms;
     let life_s = (ends_at_ms.saturating_sub(listed.last_seen_ms) + 500) / 1_000;
     u32::try_from(life_s * 1_000).unwrap_or(u32::MAX)
@@ -333,7 +339,7 @@ fn whole_life_ms(listed: &Listed<'_>, now: Now) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Announce, Change, Facts, Game, HeartbeatKeys, OperatorWord, Proof, Word};
+    use crate::model::{Announce, Change, Facts, Game, HeartbeatKeys, NamedServer, Overrides, Proof};
     use crate::registry::Settings;
 
     const T: u64 = 1_760_000_000_000;
@@ -368,7 +374,7 @@ mod tests {
     fn told_since(first_seen_ms: u64, port: u16, game: &'static str, proven_ms: u64) -> Change<'static> {
         let announce = announce(port, game, proven_ms);
         let last_seen_ms = announce.proven_at_ms;
-        Change::Merge(Box::new(Told::Listed(Listed {
+        Change::Merge(Box::new(RemoteState::Listed(RemoteServer {
             announce,
             node: 9,
             first_seen_ms,
@@ -382,12 +388,12 @@ mod tests {
         let facts = Facts { name: "theirs".into(), ..Facts::default() };
         let announce = Announce { facts, ..announce(1, "netpanzer", proven_ms) };
         let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
-        let listed = Listed { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms: None };
-        Change::Merge(Box::new(Told::Listed(listed)))
+        let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms: None };
+        Change::Merge(Box::new(RemoteState::Listed(listed)))
     }
 
     fn gone(port: u16, ms: u64, quit: bool) -> Change<'static> {
-        Change::Merge(Box::new(Told::Gone(Gone {
+        Change::Merge(Box::new(RemoteState::Gone(Gone {
             address: address(port),
             at_ms: T + ms,
             game_at_ms: T + ms,
@@ -411,7 +417,10 @@ mod tests {
         assert_eq!(registry.apply(&told(4, "netpanzer", 0), at(0)), Outcome::Refused(Refusal::Full));
         let server = registry.listed(address(1)).unwrap();
         assert!(server.foreign && server.node == 9 && server.texts.name() == "told");
-        assert!(matches!(registry.known(address(1), at(20_000)), Some(Known::Listed { life_left_ms: 100_000, .. })));
+        assert!(matches!(
+            registry.known(address(1), at(20_000)),
+            Some(LocalState::Listed { life_left_ms: 100_000, .. })
+        ));
     }
 
     #[test]
@@ -468,7 +477,7 @@ mod tests {
     fn a_record_whose_life_has_ended_is_older_than_a_server_that_lives_on() {
         let mut registry = registry();
         let Change::Merge(mut ended) = told(1, "netpanzer", 0) else { unreachable!() };
-        if let Told::Listed(listed) = &mut *ended {
+        if let RemoteState::Listed(listed) = &mut *ended {
             listed.announce.life_ms = 0;
         }
         let ended = Change::Merge(ended);
@@ -517,7 +526,7 @@ mod tests {
         assert_eq!(registry.own_removals(T + 11, at(20)).count(), 0);
         assert!(matches!(
             registry.known(address(1), at(10)),
-            Some(Known::Gone(Gone { quit: true, foreign: false, .. }))
+            Some(LocalState::Gone(Gone { quit: true, foreign: false, .. }))
         ));
         registry.apply(&Change::Announce(announce(1, "netpanzer", 20)), at(20));
         assert_eq!(registry.own_removals(0, at(200_000)).count(), 0);
@@ -551,18 +560,18 @@ mod tests {
     #[test]
     fn the_operators_word_holds_for_what_others_tell() {
         let mut registry = registry();
-        let word = Word { official: true, priority: 5, flavor: 4 };
+        let overrides = Overrides { official: true, priority: 5, flavor: 4 };
         let game = Game::Known("hyperbol");
-        let named = OperatorWord { address: address(1), game, word, asked: true };
-        registry.apply(&Change::Words(Arc::new([named])), at(0));
+        let named = NamedServer { address: address(1), game, overrides, asked: true };
+        registry.apply(&Change::NamedServers(Arc::new([named])), at(0));
         let refused = Outcome::Refused(Refusal::OtherGameConfigured);
         assert_eq!(registry.apply(&told(1, "netpanzer", 10), at(10)), refused);
         assert_eq!(registry.apply(&told(1, "hyperbol", 10), at(10)), Outcome::Changed);
-        assert_eq!(registry.listed(address(1)).unwrap().word, word);
+        assert_eq!(registry.listed(address(1)).unwrap().overrides, overrides);
         // Here it is kept by the word, and others are told of a life that outlasts three misses.
         while registry.expire(at(600_000), 100) {}
         let known = registry.known(address(1), at(600_000));
-        assert!(matches!(known, Some(Known::Listed { life_left_ms: 120_000, asked: false, .. })), "{known:?}");
+        assert!(matches!(known, Some(LocalState::Listed { life_left_ms: 120_000, asked: false, .. })), "{known:?}");
         assert_eq!(registry.apply(&gone(1, 600_000, true), at(600_000)), Outcome::Changed);
         assert_eq!(registry.len(), 1, "the operator wants it asked still");
         let mut targets = Vec::new();
@@ -587,7 +596,7 @@ mod tests {
         registry.apply(&told(1, "netpanzer", 0), at(0));
         registry.apply(&Change::Miss { address: address(1), game: Game::Known("netpanzer") }, at(10));
         registry.apply(&told(1, "netpanzer", 20), at(20));
-        assert_eq!(registry.record(address(1), at(20)).unwrap().misses, 0);
+        assert_eq!(registry.address_state(address(1), at(20)).unwrap().misses, 0);
     }
 
     #[test]

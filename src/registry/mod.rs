@@ -19,7 +19,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
-use crate::model::{Address, Announce, Change, Facts, Game, Now, OperatorWord, Proof, Server, SharedTime, round_trip};
+use crate::model::{Address, Announce, Change, Facts, Game, NamedServer, Now, Proof, Server, SharedTime, round_trip};
 use merge::Removals;
 use owners::Owners;
 use ranking::Ranking;
@@ -83,7 +83,7 @@ pub type Dirty = (u32, Option<Arc<Server>>);
 
 /// What is known of an address.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct AddressState {
     pub server: Arc<Server>,
     pub listed: bool,
     /// Rounds in a row without an answer.
@@ -94,7 +94,7 @@ pub struct Record {
 
 /// A server whose turn it is to be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct Due {
     pub address: Address,
     pub game: Game,
     /// The operator of this node names it: other nodes may not know of it at all.
@@ -119,7 +119,7 @@ pub struct Registry {
     ranking: Option<Ranking>,
     ends: Wheel,
     asks: Wheel,
-    words: HashMap<Address, OperatorWord>,
+    named: HashMap<Address, NamedServer>,
     removals: Removals,
     dirty: Vec<u32>,
 }
@@ -169,7 +169,7 @@ impl Registry {
             ranking: None,
             ends: Wheel::new(now.mono_ms),
             asks: Wheel::new(now.mono_ms),
-            words: HashMap::new(),
+            named: HashMap::new(),
             removals: Removals::default(),
             dirty: Vec::new(),
         }
@@ -206,7 +206,7 @@ impl Registry {
             Change::Quit { address, master } => self.quit(*address, *master, now),
             Change::Restore { .. } => self.restore(change, now),
             Change::Merge(told) => self.merge(told, now),
-            Change::Words(words) => self.set_words(words, now),
+            Change::NamedServers(named) => self.set_named_servers(named, now),
         }
     }
 
@@ -217,9 +217,9 @@ impl Registry {
     }
 
     /// All that is known of an address, listed or not.
-    pub fn record(&self, address: Address, now: Now) -> Option<Record> {
+    pub fn address_state(&self, address: Address, now: Now) -> Option<AddressState> {
         let slot = self.slots.get(self.find(address)? as usize)?;
-        Some(Record {
+        Some(AddressState {
             server: slot.server.clone()?,
             listed: slot.listed,
             misses: slot.misses,
@@ -268,7 +268,7 @@ impl Registry {
     }
 
     /// Appends the servers whose turn it is to be asked, at most `most`; each comes up again a round later.
-    pub fn due(&mut self, now: Now, most: usize, out: &mut Vec<Target>) {
+    pub fn due(&mut self, now: Now, most: usize, out: &mut Vec<Due>) {
         for _ in 0..most {
             let Some((tick, at)) = self.asks.pop_due(now.mono_ms) else { return };
             let Some(slot) = self.slots.get(at as usize) else { continue };
@@ -276,7 +276,7 @@ impl Registry {
             if slot.asked && slot.ask_tick == tick {
                 let named = self.is_named(slot.address);
                 let proven = server.verified_by == Proof::Query && slot.misses == 0;
-                out.push(Target { address: slot.address, game: server.game.clone(), named, proven });
+                out.push(Due { address: slot.address, game: server.game.clone(), named, proven });
                 self.queue_ask(at, now.mono_ms + self.settings.ask_every_ms);
             }
         }
@@ -310,7 +310,7 @@ impl Registry {
         if age_ms >= announce.life_ms {
             return Outcome::Refused(Refusal::Late);
         }
-        if self.words.get(&announce.address).is_some_and(|word| word.game != announce.game) {
+        if self.named.get(&announce.address).is_some_and(|named| named.game != announce.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
         let end_ms = now.mono_ms + announce.life_ms - age_ms;
@@ -321,8 +321,8 @@ impl Registry {
     }
 
     fn add(&mut self, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
-        let word = self.words.get(&announce.address).map(|word| word.word);
-        if word.is_none() {
+        let named = self.named.get(&announce.address).map(|named| named.overrides);
+        if named.is_none() {
             let ip = announce.address.ip();
             let fits = self.owners.fits(ip, self.settings.servers_per_ip_max);
             if let Err(refusal) = fits.and_then(|()| self.make_room_for(ip)) {
@@ -332,7 +332,7 @@ impl Registry {
         let proven_at_ms = announce.proven_at_ms;
         let game = announce.game.clone();
         let mut server = Server::new(announce.address, game, announce.proof, proven_at_ms, &announce.facts);
-        server.word = word.unwrap_or_default();
+        server.overrides = named.unwrap_or_default();
         server.rtt_us = announce.rtt_us.map(round_trip);
         server.life_ms = whole_life(announce.life_ms);
         server.keys = announce.keys.clone();
@@ -369,7 +369,7 @@ impl Registry {
             && slot.listed
             && server.verified_by == announce.proof
             && server.keys == announce.keys
-            && server.says(&announce.facts);
+            && server.matches_facts(&announce.facts);
         let is_tie = is_comparable && announce.proven_at_ms == slot.proven_at_ms;
         if is_comparable && announce.proven_at_ms < slot.proven_at_ms || is_tie && unchanged {
             return Outcome::Stale;
@@ -419,16 +419,16 @@ impl Registry {
 
     /// Whether the operator names a server there, to be asked, and listed while it answers.
     fn is_named(&self, address: Address) -> bool {
-        self.words.get(&address).is_some_and(|word| word.asked)
+        self.named.get(&address).is_some_and(|named| named.asked)
     }
 
-    fn set_words(&mut self, words: &[OperatorWord], now: Now) -> Outcome {
-        let mut touched: Vec<Address> = self.words.drain().map(|(address, _)| address).collect();
-        self.words.extend(words.iter().map(|word| (word.address, word.clone())));
-        touched.extend(words.iter().map(|word| word.address));
+    fn set_named_servers(&mut self, named: &[NamedServer], now: Now) -> Outcome {
+        let mut touched: Vec<Address> = self.named.drain().map(|(address, _)| address).collect();
+        self.named.extend(named.iter().map(|named| (named.address, named.clone())));
+        touched.extend(named.iter().map(|named| named.address));
         let mut outcome = Outcome::Refreshed;
         for address in touched {
-            if self.heed(address, now) {
+            if self.apply_overrides(address, now) {
                 outcome = Outcome::Changed;
             }
         }
@@ -436,16 +436,16 @@ impl Registry {
     }
 
     /// Makes one entry what the operator's word, or its absence, says; true if that changed anything.
-    fn heed(&mut self, address: Address, now: Now) -> bool {
-        let word = self.words.get(&address).cloned();
-        self.recount(address, word.is_none());
+    fn apply_overrides(&mut self, address: Address, now: Now) -> bool {
+        let named = self.named.get(&address).cloned();
+        self.recount(address, named.is_none());
         if let Some((at, slot)) = self.slot_of(address) {
             let Some(server) = &mut slot.server else { return false };
-            if word.as_ref().is_none_or(|word| word.game == server.game) {
-                let said = word.as_ref().map(|word| word.word).unwrap_or_default();
-                let changed = server.word != said;
+            if named.as_ref().is_none_or(|named| named.game == server.game) {
+                let overrides = named.as_ref().map(|named| named.overrides).unwrap_or_default();
+                let changed = server.overrides != overrides;
                 if changed {
-                    *server = Arc::new(Server { word: said, ..Server::clone(server) });
+                    *server = Arc::new(Server { overrides, ..Server::clone(server) });
                     self.mark(at);
                 }
                 // What only an earlier word kept comes up for its end now.
@@ -455,9 +455,9 @@ impl Registry {
             // The operator now says that another game is there.
             self.remove(at);
         }
-        let Some(OperatorWord { game, word, asked: true, .. }) = word else { return false };
+        let Some(NamedServer { game, overrides, asked: true, .. }) = named else { return false };
         let mut server = Server::new(address, game, Proof::Config, now.unix_ms, &Facts::default());
-        server.word = word;
+        server.overrides = overrides;
         let at = self.insert(server, now.mono_ms, true, false);
         self.queue_ask(at, now.mono_ms);
         true
@@ -465,7 +465,7 @@ impl Registry {
 
     fn insert(&mut self, server: Server, end_ms: u64, asked: bool, listed: bool) -> u32 {
         let address = server.address;
-        let counted = !self.words.contains_key(&address);
+        let counted = !self.named.contains_key(&address);
         let at = self.place(Slot {
             address,
             end_ms,

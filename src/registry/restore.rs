@@ -79,13 +79,13 @@ impl Registry {
         let &Change::Restore { ref server, ends_at_ms, grace_ms, behind_ms, ask_in_ms } = change else {
             return Outcome::Stale;
         };
-        let word = self.words.get(&server.address);
-        if word.is_some_and(|word| word.game != server.game) {
+        let named = self.named.get(&server.address);
+        if named.is_some_and(|named| named.game != server.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
         // What the operator names stays for as long as it would have without an answer.
         let unanswered_ms = self.settings.ask_every_ms * u64::from(self.settings.misses_max);
-        let kept_ms = if word.is_some_and(|word| word.asked) { unanswered_ms } else { 0 };
+        let kept_ms = if named.is_some_and(|named| named.asked) { unanswered_ms } else { 0 };
         let last_ms = (ends_at_ms + grace_ms).max(server.proven_at_ms + kept_ms);
         // A clock that was set back makes no life longer than it was.
         let most_ms = u64::from(server.life_ms) + grace_of(server);
@@ -93,9 +93,9 @@ impl Registry {
         if left_ms == 0 {
             return Outcome::Refused(Refusal::Late);
         }
-        let is_named = word.is_some();
-        let word = word.map(|word| word.word).unwrap_or_default();
-        let server = Server { word, ..Server::clone(server) };
+        let is_named = named.is_some();
+        let overrides = named.map(|named| named.overrides).unwrap_or_default();
+        let server = Server { overrides, ..Server::clone(server) };
         let (end_ms, asked) = (now.mono_ms + left_ms, server.verified_by == Proof::Query);
         let is_weaker = |known: &Arc<Server>| known.verified_by.is_weaker_than(server.verified_by);
         let at = match self.slot_of(server.address) {
@@ -179,9 +179,9 @@ pub(super) fn seconds(ms: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Announce, Facts, Game, Gone, Listed, OperatorWord, Told, Word};
+    use crate::model::{Announce, Facts, Game, Gone, NamedServer, Overrides, RemoteServer, RemoteState};
     use crate::registry::Settings;
-    use crate::registry::merge::Known;
+    use crate::registry::merge::LocalState;
 
     const T: u64 = 1_760_000_000_000;
     const SETTINGS: Settings =
@@ -219,8 +219,8 @@ mod tests {
 
     fn told(registry: &Registry, now: Now) -> Option<u64> {
         registry.known(address(), now).map(|known| match known {
-            Known::Listed { life_left_ms, .. } => life_left_ms,
-            Known::Gone(gone) => panic!("{gone:?}"),
+            LocalState::Listed { life_left_ms, .. } => life_left_ms,
+            LocalState::Gone(gone) => panic!("{gone:?}"),
         })
     }
 
@@ -311,9 +311,9 @@ mod tests {
                 keys: None,
                 facts: Facts::default(),
             };
-            Listed { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None }
+            RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None }
         };
-        let merge = |left_ms| Change::Merge(Box::new(Told::Listed(listed(left_ms))));
+        let merge = |left_ms| Change::Merge(Box::new(RemoteState::Listed(listed(left_ms))));
         registry.apply(&merge(20_000), at(0, 0));
         assert_eq!(told(&registry, at(0, 0)), Some(20_000), "what another node knows, and no grace");
         registry.apply(&merge(90_000), at(0, 0));
@@ -322,7 +322,7 @@ mod tests {
             .apply(&Change::Announce(Announce { proven_at_ms: T + 5_000, ..listed(LIFE_MS).announce }), at(5_000, 0));
         assert_eq!(told(&registry, at(5_000, 0)), Some(LIFE_MS));
         let gone = Gone { address: address(), at_ms: T + 6_000, game_at_ms: T + 6_000, quit: true, foreign: true };
-        assert_eq!(registry.apply(&Change::Merge(Box::new(Told::Gone(gone))), at(6_000, 0)), Outcome::Changed);
+        assert_eq!(registry.apply(&Change::Merge(Box::new(RemoteState::Gone(gone))), at(6_000, 0)), Outcome::Changed);
     }
 
     #[test]
@@ -330,8 +330,9 @@ mod tests {
         let mut registry = Registry::new(SETTINGS, at(0, 0));
         registry.set_node(1);
         let game = Game::Known("iceball");
-        let named = OperatorWord { address: address(), game: game.clone(), word: Word::default(), asked: true };
-        registry.apply(&Change::Words(Arc::new([named])), at(0, 0));
+        let named =
+            NamedServer { address: address(), game: game.clone(), overrides: Overrides::default(), asked: true };
+        registry.apply(&Change::NamedServers(Arc::new([named])), at(0, 0));
         registry.apply(&restore(-1_000, 0), at(0, 0));
         registry.set_time(SHARED, at(0, 0));
         assert!(is_listed(&mut registry, at(0, 0)) && told(&registry, at(0, 0)).is_none());

@@ -60,7 +60,7 @@ impl Registry {
         }
         slot.misses = 0;
         slot.proven_at_ms = now.unix_ms;
-        let says_new = facts.filter(|facts| !server.says(facts));
+        let says_new = facts.filter(|facts| !server.matches_facts(facts));
         let unchanged = was_listed && says_new.is_none() && server.verified_by == Proof::Query;
         let published_age_ms = now.unix_ms.abs_diff(server.proven_at_ms);
         if !unchanged || published_age_ms >= republish_ms {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::view::{Delta, Publisher};
 use super::*;
-use crate::model::{Facts, Game, HeartbeatKeys, Proof, Word};
+use crate::model::{Facts, Game, HeartbeatKeys, Overrides, Proof};
 use crate::prefix::{Networks, Prefix};
 
 const T: u64 = 1_760_000_000_000;
@@ -43,9 +43,9 @@ fn announce_game(address: Address, game: &'static str, ms: u64, players: u16) ->
     })
 }
 
-fn words(address: Address, game: &'static str, priority: i32) -> Change<'static> {
-    let word = Word { official: true, priority, flavor: 0 };
-    Change::Words(Arc::new([OperatorWord { address, game: Game::Known(game), word, asked: false }]))
+fn named_servers(address: Address, game: &'static str, priority: i32) -> Change<'static> {
+    let overrides = Overrides { official: true, priority, flavor: 0 };
+    Change::NamedServers(Arc::new([NamedServer { address, game: Game::Known(game), overrides, asked: false }]))
 }
 
 /// The entries that count for the limit of an address.
@@ -142,11 +142,11 @@ fn limits_hold_for_newcomers_and_places_come_free() {
     let third = announce(address(1, 3), 0, 0);
     assert_eq!(registry.apply(&third, at(0)), Outcome::Refused(Refusal::FullForIp));
     // The operator's own servers do not count against the limit per address, nor does the limit hold for them.
-    registry.apply(&words(address(1, 3), "iceball", 1), at(0));
+    registry.apply(&named_servers(address(1, 3), "iceball", 1), at(0));
     assert_eq!(registry.apply(&third, at(0)), Outcome::Added);
-    registry.apply(&words(address(1, 1), "iceball", 1), at(0));
+    registry.apply(&named_servers(address(1, 1), "iceball", 1), at(0));
     assert_eq!(count(&registry, address(1, 1)), 2, "one is named now, another no longer");
-    registry.apply(&words(address(1, 3), "iceball", 1), at(0));
+    registry.apply(&named_servers(address(1, 3), "iceball", 1), at(0));
     for ip in 2..=4 {
         registry.apply(&announce(address(ip, 1), 0, 0), at(0));
     }
@@ -178,16 +178,16 @@ fn another_game_replaces_except_where_the_operator_named_one() {
     assert_eq!((server.game.name(), server.first_seen_ms), ("other", T + 1));
     assert_eq!(registry.len(), 1);
     // A word for iceball takes the other game off, and keeps it off.
-    registry.apply(&words(place, "iceball", 5), at(2));
+    registry.apply(&named_servers(place, "iceball", 5), at(2));
     assert!(registry.is_empty());
     let refused = Outcome::Refused(Refusal::OtherGameConfigured);
     assert_eq!(registry.apply(&announce_game(place, "other", 3, 1), at(3)), refused);
     registry.apply(&announce(place, 4, 1), at(4));
     assert_eq!(registry.apply(&announce_game(place, "other", 5, 1), at(5)), refused);
-    assert_eq!(only(&mut registry).word, Word { official: true, priority: 5, flavor: 0 });
+    assert_eq!(only(&mut registry).overrides, Overrides { official: true, priority: 5, flavor: 0 });
     // And without the word, nothing is official any more.
-    registry.apply(&Change::Words(Arc::new([])), at(6));
-    assert_eq!(only(&mut registry).word, Word::default());
+    registry.apply(&Change::NamedServers(Arc::new([])), at(6));
+    assert_eq!(only(&mut registry).overrides, Overrides::default());
 }
 
 fn asked(address: Address, ms: u64) -> Change<'static> {
@@ -277,7 +277,7 @@ fn an_announcement_starts_the_count_of_misses_again() {
     miss_twice(&mut registry, 60_000);
     registry.apply(&asked(server, 61_000), at(61_000));
     miss_twice(&mut registry, 90_000);
-    assert_eq!(registry.record(server, at(90_000)).unwrap().misses, 2);
+    assert_eq!(registry.address_state(server, at(90_000)).unwrap().misses, 2);
     assert_eq!(registry.apply(&miss(server), at(120_000)), Outcome::Changed, "the third in a row");
 }
 
@@ -399,8 +399,9 @@ fn quits_take_off_what_came_by_heartbeat_and_masters_only_for_masters() {
 fn a_quit_of_what_the_operator_names_is_looked_into() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
-    let named = OperatorWord { address: server, game: Game::Known("iceball"), word: Word::default(), asked: true };
-    registry.apply(&Change::Words(Arc::new([named])), at(0));
+    let named =
+        NamedServer { address: server, game: Game::Known("iceball"), overrides: Overrides::default(), asked: true };
+    registry.apply(&Change::NamedServers(Arc::new([named])), at(0));
     registry.apply(&asked(server, 0), at(0));
     assert!(registry.listed(server).is_some());
     due(&mut registry, 16_000);
@@ -435,26 +436,26 @@ fn a_connection_proves_nothing_where_a_query_is_wanted() {
 fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
-    let word = Word { official: true, priority: 0, flavor: 4 };
-    let named = OperatorWord { address: server, game: Game::Known("iceball"), word, asked: true };
-    registry.apply(&Change::Words(Arc::new([named.clone()])), at(0));
+    let overrides = Overrides { official: true, priority: 0, flavor: 4 };
+    let named = NamedServer { address: server, game: Game::Known("iceball"), overrides, asked: true };
+    registry.apply(&Change::NamedServers(Arc::new([named.clone()])), at(0));
     assert!(registry.listed(server).is_none(), "not proven yet");
     assert_eq!(due(&mut registry, 0), [server]);
     assert_eq!(due(&mut registry, 29_000), []);
     assert_eq!(due(&mut registry, 30_000), [server]);
     registry.apply(&answer(server, 2), at(30_000));
     let published = registry.listed(server).unwrap();
-    assert_eq!((published.word.flavor, published.verified_by), (4, Proof::Query));
+    assert_eq!((published.overrides.flavor, published.verified_by), (4, Proof::Query));
     // No life ends while the operator names it, however long that is.
     for hour in 0..50u64 {
         while registry.expire(at(hour * 3_600_000), 10) {}
     }
     assert!(registry.listed(server).is_some());
     // The same words again change nothing; without them it goes.
-    registry.apply(&Change::Words(Arc::new([named])), at(180_000_000));
+    registry.apply(&Change::NamedServers(Arc::new([named])), at(180_000_000));
     while registry.expire(at(180_001_000), 10) {}
     assert!(registry.listed(server).is_some());
-    registry.apply(&Change::Words(Arc::new([])), at(180_002_000));
+    registry.apply(&Change::NamedServers(Arc::new([])), at(180_002_000));
     while registry.expire(at(180_003_000), 10) {}
     assert!(registry.is_empty());
 }

@@ -8,8 +8,8 @@ use std::io::{Seek, SeekFrom, Write};
 
 use super::*;
 use crate::model::{
-    Address, Announce, Change, Details, Facts, Game, HeartbeatKeys, Listed, Now, OperatorWord, Player, Proof, Server,
-    Told, Word,
+    Address, Announce, Change, Details, Facts, Game, HeartbeatKeys, NamedServer, Now, Overrides, Player, Proof,
+    RemoteServer, RemoteState, Server,
 };
 use crate::registry::Settings;
 
@@ -201,11 +201,11 @@ fn those_who_can_be_asked_are_asked_soon_the_oldest_proof_first() {
 #[test]
 fn the_operators_word_comes_before_what_was_kept() {
     let folder = Folder::new("words");
-    let word = Word { official: true, priority: 3, flavor: 4 };
-    let named = |port, game, asked| OperatorWord { address: address(port), game: Game::Known(game), word, asked };
-    let hub_with = |words: &[OperatorWord]| {
+    let overrides = Overrides { official: true, priority: 3, flavor: 4 };
+    let named = |port, game, asked| NamedServer { address: address(port), game: Game::Known(game), overrides, asked };
+    let hub_with = |words: &[NamedServer]| {
         let hub = Arc::new(Hub::new(Settings { servers_per_ip_max: 100, ..SETTINGS }));
-        hub.apply_one(&Change::Words(words.into()), hub.clock.now());
+        hub.apply_one(&Change::NamedServers(words.into()), hub.clock.now());
         hub
     };
     // One that only the operator's word keeps, and that answered a moment ago.
@@ -226,7 +226,7 @@ fn the_operators_word_comes_before_what_was_kept() {
     let restored = folder.open().unwrap().restore(&after, |_| false);
     assert_eq!(restored, Restored { listed: 2, refused: 1, ..Restored::default() });
     assert_eq!(after.listed(address(5)).unwrap().texts.name(), "named");
-    assert_eq!(after.listed(address(2)).unwrap().word, word);
+    assert_eq!(after.listed(address(2)).unwrap().overrides, overrides);
     assert!(after.listed(address(1)).is_none(), "another game is configured there");
     // No longer named: it goes.
     assert_eq!(folder.restored().1, Restored { listed: 2, ended: 1, ..Restored::default() });
@@ -527,8 +527,9 @@ fn what_other_nodes_have_proven_is_kept_too() {
     let hub = hub();
     let Change::Announce(announce) = announce(1, 0, Proof::Cookie) else { unreachable!() };
     let seen_ms = announce.proven_at_ms;
-    let listed = Listed { announce, first_seen_ms: seen_ms, last_seen_ms: seen_ms, node: 7, stronger_gone_ms: None };
-    hub.apply_one(&Change::Merge(Box::new(Told::Listed(listed))), hub.clock.now());
+    let listed =
+        RemoteServer { announce, first_seen_ms: seen_ms, last_seen_ms: seen_ms, node: 7, stronger_gone_ms: None };
+    hub.apply_one(&Change::Merge(Box::new(RemoteState::Listed(listed))), hub.clock.now());
     hub.publish(hub.clock.now());
     assert_eq!(hub.view().servers[0].life_ms, LIFE_MS as u32);
     let (mut writer, _) = writer(&folder, &hub);

@@ -246,7 +246,7 @@ fn reconcile(connection: &Connection, view: &View) -> rusqlite::Result<()> {
     row::servers(connection, |found| match found {
         Some(mut kept) => match missing.get(&kept.address) {
             Some(server) => {
-                kept.word = server.word; // the operator's, and not in the file
+                kept.overrides = server.overrides; // the operator's, and not in the file
                 if server.is_the_same_as(&kept) {
                     missing.remove(&kept.address);
                 }

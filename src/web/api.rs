@@ -226,7 +226,7 @@ async fn announce(
     match heartbeat(&announcement, ip) {
         Ok(heartbeat) => {
             let (address, life_ms) = (heartbeat.address, heartbeat.life_ms);
-            match site.door.announce(heartbeat).await {
+            match site.announcements.announce(heartbeat).await {
                 Verdict::Listed => {
                     let announced = Announced { listed: true, address: address.to_string(), life_s: life_ms / 1000 };
                     reply::json(StatusCode::OK, &announced)

@@ -17,7 +17,7 @@ use crate::ledger::{Note, What};
 use crate::model::Address;
 use crate::protocols::iceball::wire::Version;
 use crate::protocols::{Drop, card};
-use crate::registry::{Record, Refusal};
+use crate::registry::{AddressState, Refusal};
 
 /// What this master knows of a server.
 #[derive(Serialize, ToSchema)]
@@ -72,7 +72,7 @@ pub struct Seen {
 pub async fn check(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
     match asked(query.as_deref().unwrap_or_default()) {
         Ok((game, address)) => {
-            let record = site.hub.record(address);
+            let record = site.hub.address_state(address);
             reply::json(StatusCode::OK, &diagnose(&site, &game, address, record.as_ref()))
         }
         Err(wrong) => api::bad_request(&wrong),
@@ -97,8 +97,8 @@ pub fn asked(query: &str) -> Result<(String, Address), Wrong> {
     Ok((game.ok_or_else(|| missing("game"))?, address.ok_or_else(|| missing("address"))?))
 }
 
-pub fn diagnose<'a>(site: &Site, game: &str, address: Address, record: Option<&'a Record>) -> Diagnosis<'a> {
-    let notes = site.door.ledger.notes(address);
+pub fn diagnose<'a>(site: &Site, game: &str, address: Address, record: Option<&'a AddressState>) -> Diagnosis<'a> {
+    let notes = site.announcements.ledger.notes(address);
     let record = record.filter(|record| record.server.game.name() == game);
     let listed = record.is_some_and(|record| record.listed);
     let banned = site.guard.bans().contains(address.ip());
@@ -123,7 +123,7 @@ pub fn diagnose<'a>(site: &Site, game: &str, address: Address, record: Option<&'
 }
 
 /// Known, but not on the list because it does not answer.
-fn unlisted(record: &Record, address: Address) -> (String, Option<String>) {
+fn unlisted(record: &AddressState, address: Address) -> (String, Option<String>) {
     let summary = match record.misses {
         0 => "Known, and not asked yet.".into(),
         1 => "Not on the list: it did not answer.".into(),
@@ -146,10 +146,13 @@ fn unknown(site: &Site, game: &str, address: Address, notes: &[Note]) -> (String
     // What was not answered because the server was proven then is no reason now.
     let is_reason = |note: &&Note| !matches!(note.what, What::CookieSent) && !note.what.is_withheld();
     let Some(last) = notes.iter().rev().find(is_reason).or(notes.last()) else {
-        let door = card(game).map_or("by a heartbeat or through the API", |card| card.announced);
+        let announcements = card(game).map_or("by a heartbeat or through the API", |card| card.announced);
         return (
             format!("Nothing was seen of {address} lately."),
-            Some(format!("See that the server announces itself to this master, {door}, and from {}.", address.ip())),
+            Some(format!(
+                "See that the server announces itself to this master, {announcements}, and from {}.",
+                address.ip()
+            )),
         );
     };
     let advice = match &last.what {
@@ -202,7 +205,7 @@ fn seen(site: &Site, note: &Note) -> Seen {
     let port = |port: u16| (port != 0).then_some(port);
     Seen {
         at: rfc3339(note.at_ms),
-        door: note.door.name(),
+        door: note.channel.name(),
         what: note.what.label(),
         text: words(site, note),
         times: note.times,

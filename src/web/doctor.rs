@@ -59,7 +59,7 @@ pub async fn page(
         Ok(asked) => (asked, None),
         Err(wrong) => (None, Some(wrong)),
     };
-    let record = asked.as_ref().and_then(|(_, address)| site.hub.record(*address));
+    let record = asked.as_ref().and_then(|(_, address)| site.hub.address_state(*address));
     let status = if wrong.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
     let pages = site.pages.load();
     let variables = Variables {

@@ -132,7 +132,7 @@ impl Sort {
 }
 
 /// The place of a server in an order: what it is sorted by, then its address, so that no two are equal.
-type Place<'a> = (Value<'a>, Address);
+type Position<'a> = (Value<'a>, Address);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Value<'a> {
@@ -265,7 +265,7 @@ impl Filter {
             && (!self.not_empty || players > 0)
             && (!self.not_full || server.players_max.is_none_or(|max| players < max))
             && (!self.no_password || server.password != Some(true))
-            && (!self.official || server.word.official)
+            && (!self.official || server.overrides.official)
             && self.verified_by.as_ref().is_none_or(|proof| proof == server.verified_by.name())
             && q.is_none_or(has)
     }
@@ -278,7 +278,7 @@ fn limit(value: &str) -> Result<u16, Wrong> {
 
 /// Compared in the order's direction; equal ones by address, always upwards.
 #[derive(PartialEq, Eq)]
-struct Ordered<'a>(Place<'a>, bool);
+struct Ordered<'a>(Position<'a>, bool);
 
 impl Ord for Ordered<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
@@ -294,15 +294,15 @@ impl PartialOrd for Ordered<'_> {
     }
 }
 
-fn place_of(server: &Server, sort: Sort) -> Place<'_> {
+fn place_of(server: &Server, sort: Sort) -> Position<'_> {
     place(server, sort.key)
 }
 
-fn place(server: &Server, key: Key) -> Place<'_> {
+fn place(server: &Server, key: Key) -> Position<'_> {
     let text = |text: &str| Value::Text(Cow::Owned(text.to_lowercase()));
     let players = i64::from(server.players_current.unwrap_or(0));
     let value = match key {
-        Key::Priority => Value::Number((i64::from(server.word.priority) << 16) + players),
+        Key::Priority => Value::Number((i64::from(server.overrides.priority) << 16) + players),
         Key::Name => text(server.texts.name()),
         Key::Players => Value::Number(players),
         Key::Map => text(server.texts.map()),
@@ -319,14 +319,14 @@ fn place(server: &Server, key: Key) -> Place<'_> {
 }
 
 /// A place as text: `n123~203.0.113.5:1` or `tname~203.0.113.5:1`.
-fn emit_place((value, address): &Place<'_>) -> String {
+fn emit_place((value, address): &Position<'_>) -> String {
     match value {
         Value::Number(number) => format!("n{number}~{address}"),
         Value::Text(text) => format!("t{text}~{address}"),
     }
 }
 
-fn parse_place(text: &str) -> Option<Place<'static>> {
+fn parse_place(text: &str) -> Option<Position<'static>> {
     let (value, address) = text.rsplit_once('~')?;
     let value = match value.split_at_checked(1)? {
         ("n", number) => Value::Number(number.parse().ok()?),
@@ -339,7 +339,7 @@ fn parse_place(text: &str) -> Option<Place<'static>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Facts, Game, Word};
+    use crate::model::{Facts, Game, Overrides};
     use proptest::prelude::*;
 
     fn server(port: u16, name: &str, players: u16) -> Arc<Server> {
@@ -353,7 +353,7 @@ mod tests {
         };
         let address = Address::new([203, 0, 113, 5].into(), port).unwrap();
         let server = Server::new(address, Game::Known("iceball"), Proof::Cookie, port.into(), &facts);
-        Arc::new(Server { word: Word { official: port == 3, ..Word::default() }, ..server })
+        Arc::new(Server { overrides: Overrides { official: port == 3, ..Overrides::default() }, ..server })
     }
 
     fn view() -> View {

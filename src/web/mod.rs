@@ -35,7 +35,7 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::hub::Hub;
 use crate::metrics::Metrics;
-use crate::net::door::Door;
+use crate::net::announcements::Announcements;
 use crate::net::guard::Guard;
 use crate::protocols::iceball;
 use crate::protocols::section::Route;
@@ -65,7 +65,7 @@ const LONG_LIST: usize = 5_000;
 /// What the handlers need.
 pub struct Site {
     hub: Arc<Hub>,
-    door: Arc<Door>,
+    announcements: Arc<Announcements>,
     guard: Arc<Guard>,
     metrics: Arc<Metrics>,
     pages: ArcSwap<Pages>,
@@ -117,7 +117,7 @@ impl Pages {
 impl Site {
     /// `run` tells this run of the program from others.
     pub fn new(
-        door: Arc<Door>,
+        announcements: Arc<Announcements>,
         guard: Arc<Guard>,
         metrics: Arc<Metrics>,
         pages: Pages,
@@ -126,8 +126,8 @@ impl Site {
     ) -> Arc<Site> {
         let (_, document) = api::routes();
         Arc::new(Site {
-            hub: door.hub.clone(),
-            door,
+            hub: announcements.hub.clone(),
+            announcements,
             guard,
             metrics,
             pages: ArcSwap::from_pointee(pages),
@@ -279,7 +279,7 @@ async fn ready(State(site): State<Arc<Site>>) -> Json<Ready> {
 
 async fn metrics(State(site): State<Arc<Site>>) -> Response {
     let view = site.hub.view();
-    let text = || site.metrics.text(&view, &site.door.ledger, site.guard.connections(), site.store.as_deref());
+    let text = || site.metrics.text(&view, &site.announcements.ledger, site.guard.connections(), site.store.as_deref());
     let text = aside(&view, text);
     let mut response = Response::new(text.into());
     reply::set(&mut response, header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8");

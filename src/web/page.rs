@@ -414,7 +414,7 @@ impl<'a> Row<'a> {
             players_current: server.players_current,
             players_max: server.players_max,
             password: server.password == Some(true),
-            official: server.word.official,
+            official: server.overrides.official,
             verified_by: server.verified_by.name(),
             proven_at: rfc3339(server.proven_at_ms),
             first_seen: rfc3339(server.first_seen_ms),

@@ -42,7 +42,7 @@ async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: &str, head
         Asked::Announce { .. } if origin::is_cross_origin_get(&headers) => {
             reply::error(StatusCode::FORBIDDEN, "a page of another site cannot announce a server\n")
         }
-        Asked::Announce { heartbeat, answer } => match site.door.announce(heartbeat).await {
+        Asked::Announce { heartbeat, answer } => match site.announcements.announce(heartbeat).await {
             Verdict::Listed => reply::rendered(&answer, content_type, &headers, Fresh::Ask),
             Verdict::Refused(reason) => reply::error(StatusCode::FORBIDDEN, &format!("{reason}\n")),
         },

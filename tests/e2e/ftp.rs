@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rallypoint::export::ftp::{Password, Settings, Target, upload};
+use rallypoint::export::ftp::{FtpFolder, Password, Settings, upload};
 
 use crate::support::*;
 
@@ -43,8 +43,8 @@ impl FtpServer {
         self.commands.lock().unwrap().clone()
     }
 
-    fn target(&self, scheme: &str, folder: &str) -> Target {
-        Target::parse(&format!("{scheme}://joe@127.0.0.1:{}/{folder}", self.port)).unwrap()
+    fn target(&self, scheme: &str, folder: &str) -> FtpFolder {
+        FtpFolder::parse(&format!("{scheme}://joe@127.0.0.1:{}/{folder}", self.port)).unwrap()
     }
 }
 
@@ -63,7 +63,7 @@ fn settings(ca_file: Option<PathBuf>) -> Settings {
     Settings { ca_file, ..Settings::default() }
 }
 
-fn put(target: &Target, secret: &str, settings: &Settings, bytes: &[u8]) -> Result<(), String> {
+fn put(target: &FtpFolder, secret: &str, settings: &Settings, bytes: &[u8]) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(upload(target, &password(secret), settings, "list.xml", bytes))
 }
@@ -199,7 +199,7 @@ fn over_tls_with_a_certificate_that_is_checked() {
 fn what_goes_wrong_is_said_in_words() {
     let folder = Folder::new("ftp-wrong");
     let server = FtpServer::start(folder.path(), &[]);
-    let wrong = |target: &Target, secret: &str, says: &[&str]| {
+    let wrong = |target: &FtpFolder, secret: &str, says: &[&str]| {
         let error = put(target, secret, &settings(None), b"x").unwrap_err();
         for says in says {
             assert!(error.contains(says), "should say `{says}`: {error}");
@@ -211,7 +211,7 @@ fn what_goes_wrong_is_said_in_words() {
     wrong(&server.target("ftp", "nowhere"), "secret", &["cannot change to the folder nowhere", "550"]);
     wrong(&server.target("ftps", ""), "secret", &["cannot start TLS"]);
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let away = Target::parse(&format!("ftp://joe@{nobody}/")).unwrap();
+    let away = FtpFolder::parse(&format!("ftp://joe@{nobody}/")).unwrap();
     wrong(&away, "secret", &["cannot connect", "refused"]);
     assert_eq!(names(folder.path()), [""; 0]);
 }
@@ -219,7 +219,7 @@ fn what_goes_wrong_is_said_in_words() {
 #[test]
 fn a_server_that_hangs_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let target = Target::parse(&format!("ftp://joe@{}/", listener.local_addr().unwrap())).unwrap();
+    let target = FtpFolder::parse(&format!("ftp://joe@{}/", listener.local_addr().unwrap())).unwrap();
     let impatient = Settings { patience: Duration::from_millis(300), ..Settings::default() };
     // It says nothing; then it greets and says no more; then it babbles without end.
     let hang = std::thread::spawn(move || {

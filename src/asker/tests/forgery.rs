@@ -44,11 +44,11 @@ fn hear(asker: &mut Asker<u32>, now_us: u64, lane: Lane, bytes: &[u8]) {
 }
 
 /// What comes out by then.
-fn ends(asker: &mut Asker<u32>, now_us: u64) -> Answer {
+fn ends(asker: &mut Asker<u32>, now_us: u64) -> Response {
     asker.timed_out(now_us).expect("an end").result.expect("a proof")
 }
 
-fn name(answer: &Answer) -> Option<&str> {
+fn name(answer: &Response) -> Option<&str> {
     answer.facts.as_ref().map(|facts| &*facts.name)
 }
 
@@ -136,7 +136,7 @@ fn a_lost_status_is_asked_for_again_at_once_and_its_loss_is_no_silence() {
     }
     assert_eq!(
         finished.unwrap().result,
-        Ok(Answer { rtt_us: 5_000, facts: None, fault: None, disputed: false }),
+        Ok(Response { rtt_us: 5_000, facts: None, fault: None, disputed: false }),
         "after three tries"
     );
     assert_eq!((asker.in_flight(), asker.has_questions()), (0, false));

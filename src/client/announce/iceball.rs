@@ -8,7 +8,7 @@ use tokio::net::UdpSocket;
 use tokio::time::{sleep, sleep_until};
 
 use super::{Attendant, End, Standing, stopped};
-use crate::client::reach::{addresses, any_port};
+use crate::client::connect::{addresses, any_port};
 use crate::protocols::announce::{Offer, Pace};
 use crate::protocols::iceball::announce::{Announcer, BURST_EVERY_MS, Heard, Step, handshake};
 use crate::protocols::iceball::wire::HEARTBEAT_VERSION;

@@ -2,20 +2,20 @@
 
 use std::fmt;
 
-use crate::client::place::{Kind, Place};
+use crate::client::target::{Kind, Target};
 use crate::protocols::{bloodmasters, iceball, netpanzer};
 
 #[derive(Clone, Debug)]
 pub struct Master {
-    pub(super) place: Place,
-    pub(super) door: Door,
+    pub(super) target: Target,
+    pub(super) transport: Transport,
     /// Its host and port.
     pub(super) authority: String,
 }
 
 /// What it listens to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum Transport {
     /// Datagrams, with a handshake.
     Iceball,
     /// A message over TCP, for any game.
@@ -28,34 +28,34 @@ pub(super) enum Door {
 
 impl Master {
     /// A master to which this game can be announced.
-    pub fn of(place: Place, game: &str) -> Result<Master, String> {
-        let door = match place.kind {
-            Kind::Rallypoint => Some(Door::Api),
-            Kind::Game(card) if card.name == netpanzer::NAME => Some(Door::NetPanzer),
-            Kind::Game(card) if card.name == iceball::NAME => Some(Door::Iceball).filter(|_| game == card.name),
+    pub fn of(target: Target, game: &str) -> Result<Master, String> {
+        let transport = match target.kind {
+            Kind::Rallypoint => Some(Transport::Api),
+            Kind::Game(card) if card.name == netpanzer::NAME => Some(Transport::NetPanzer),
+            Kind::Game(card) if card.name == iceball::NAME => Some(Transport::Iceball).filter(|_| game == card.name),
             Kind::Page(card) if card.name == bloodmasters::NAME => {
-                Some(Door::Bloodmasters).filter(|_| game == card.name)
+                Some(Transport::Bloodmasters).filter(|_| game == card.name)
             }
             Kind::Game(_) | Kind::Page(_) => None,
         };
-        let door = door.ok_or_else(|| {
+        let transport = transport.ok_or_else(|| {
             format!(
-                "{game} servers cannot be announced to `{place}`; netpanzer:// and http:// (a Rallypoint) take any game, \
+                "{game} servers cannot be announced to `{target}`; netpanzer:// and http:// (a Rallypoint) take any game, \
                  iceball:// and bloodmasters+http:// their own"
             )
         })?;
-        let authority = place.authority(place.master_port()?);
-        Ok(Master { place, door, authority })
+        let authority = target.authority(target.master_port()?);
+        Ok(Master { target, transport, authority })
     }
 
     pub fn is_iceball(&self) -> bool {
-        self.door == Door::Iceball
+        self.transport == Transport::Iceball
     }
 }
 
 impl fmt::Display for Master {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.place.fmt(f)
+        self.target.fmt(f)
     }
 }
 
@@ -67,16 +67,16 @@ mod tests {
     fn who_takes_what() {
         let of = |text: &str, game: &str| {
             let master = Master::of(text.parse().unwrap(), game)?;
-            Ok::<_, String>((master.door, master.authority))
+            Ok::<_, String>((master.transport, master.authority))
         };
-        for (text, game, door, authority) in [
-            ("iceball://play.example", "iceball", Door::Iceball, "play.example:27790"),
-            ("iceball://[::1]:1", "iceball", Door::Iceball, "[::1]:1"),
-            ("netpanzer://127.0.0.1", "hyperbol", Door::NetPanzer, "127.0.0.1:28900"),
-            ("bloodmasters+http://h/list.php", "bloodmasters", Door::Bloodmasters, "h:80"),
-            ("http://h:8080", "anything", Door::Api, "h:8080"),
+        for (text, game, transport, authority) in [
+            ("iceball://play.example", "iceball", Transport::Iceball, "play.example:27790"),
+            ("iceball://[::1]:1", "iceball", Transport::Iceball, "[::1]:1"),
+            ("netpanzer://127.0.0.1", "hyperbol", Transport::NetPanzer, "127.0.0.1:28900"),
+            ("bloodmasters+http://h/list.php", "bloodmasters", Transport::Bloodmasters, "h:80"),
+            ("http://h:8080", "anything", Transport::Api, "h:8080"),
         ] {
-            assert_eq!(of(text, game), Ok((door, authority.to_string())));
+            assert_eq!(of(text, game), Ok((transport, authority.to_string())));
         }
         for (text, game) in [
             ("iceball://h", "netpanzer"),

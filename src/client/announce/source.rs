@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::client::query::{Pace, ask_all};
-use crate::client::{Found, Place, State};
+use crate::client::{Found, State, Target};
 use crate::model::{Facts, Game};
 use crate::protocols::Card;
 use crate::protocols::announce::Offer;
@@ -16,7 +16,7 @@ use crate::protocols::announce::Offer;
 const FRESH: Duration = Duration::from_secs(1);
 
 pub struct Source {
-    place: Place,
+    target: Target,
     port: u16,
     card: &'static Card,
     last: Mutex<Option<(Instant, Result<Facts<'static>, String>)>>,
@@ -24,9 +24,9 @@ pub struct Source {
 
 impl Source {
     /// A game that can be queried; on its usual port, if none is given.
-    pub fn of(place: Place) -> Result<Source, String> {
-        let (card, _) = place.game_server()?;
-        Ok(Source { port: place.port.unwrap_or(card.game_port), place, card, last: Mutex::new(None) })
+    pub fn of(target: Target) -> Result<Source, String> {
+        let (card, _) = target.game_server()?;
+        Ok(Source { port: target.port.unwrap_or(card.game_port), target, card, last: Mutex::new(None) })
     }
 
     pub fn port(&self) -> u16 {
@@ -41,13 +41,13 @@ impl Source {
         {
             return result.clone();
         }
-        let result = self.ask().await.map_err(|reason| format!("the game at {}: {reason}", self.place));
+        let result = self.ask().await.map_err(|reason| format!("the game at {}: {reason}", self.target));
         *last = Some((Instant::now(), result.clone()));
         result
     }
 
     async fn ask(&self) -> Result<Facts<'static>, String> {
-        let address = self.place.address(self.port).await.map_err(|error| error.to_string())?;
+        let address = self.target.address(self.port).await.map_err(|error| error.to_string())?;
         let mut asked = [Found::new(Game::Known(self.card.name), address)];
         let cannot = |error| format!("cannot be asked: {error}");
         ask_all(&mut asked, Pace::default(), |_| {}).await.map_err(cannot)?;

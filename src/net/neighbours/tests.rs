@@ -73,7 +73,7 @@ async fn a_dead_master_is_not_kept_alive_by_hearsay() {
     let mut renewed_ms = Vec::new();
     for _ in 0..5 {
         round(&hub, &network, &mut memory).await;
-        let record = hub.record(Address::new(dead.ip(), dead.port()).unwrap()).unwrap();
+        let record = hub.address_state(Address::new(dead.ip(), dead.port()).unwrap()).unwrap();
         renewed_ms.push(record.proven_at_ms);
         while hub.clock.now().unix_ms <= record.proven_at_ms {
             tokio::task::yield_now().await;
@@ -185,7 +185,7 @@ async fn a_name_that_is_also_this_master() {
 async fn no_more_masters_are_told_than_can_be_taken_back() {
     let hub = hub(1_000);
     let own = Own::default();
-    let told = Told::default();
+    let told = Notified::default();
     let master = |number: u16| Address::new("203.0.113.5".parse().unwrap(), number).unwrap();
     lock(&told).extend((1..=250).map(|number| (master(number).socket(), Instant::now())));
     let learned: HashSet<Address> = (201..=400).map(master).collect();

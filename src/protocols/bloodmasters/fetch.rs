@@ -1,10 +1,10 @@
 //! The launcher's side of the list: lines `ip:port`. A page of a web server that is something else has none that is good.
 
 use super::list::parse_servers;
-use crate::protocols::{Fault, List, Listed, fault};
+use crate::protocols::{Fault, List, ListEntry, fault};
 
 pub fn read(page: &[u8]) -> Result<List, Fault> {
-    let list = List::of(parse_servers(page).map(|line| line.map(Listed::at)));
+    let list = List::of(parse_servers(page).map(|line| line.map(ListEntry::at)));
     if list.servers.is_empty() && !list.faults.is_empty() {
         return Err(fault("the page is not a list: no line of it is an address like 203.0.113.5:6969"));
     }

@@ -1,7 +1,7 @@
 //! Asking a Hyperbol master for its list: hear the greeting, say its key back, read records until the connection closes.
 
 use super::wire::{self, EVERYTHING, GREETING_SIZE, Greeting, ListRequest};
-use crate::protocols::{Fault, List, Listed, StreamFetch, fault};
+use crate::protocols::{Fault, List, ListEntry, StreamFetch, fault};
 
 pub struct ListFetch;
 
@@ -24,10 +24,10 @@ impl StreamFetch for ListFetch {
         Greeting::parse(greeting).map_err(fault)?;
         let records = wire::parse_list(records).map_err(fault)?;
         Ok(List::of(records.map(|record| {
-            record.map(|record| Listed {
+            record.map(|record| ListEntry {
                 flavor: Some(record.flavor()),
                 official: Some(record.flavor() != 0),
-                ..Listed::at(record.address())
+                ..ListEntry::at(record.address())
             })
         })))
     }

@@ -112,9 +112,10 @@ impl Renderer for Records {
     /// Most recently proven first. What the format cannot say (IPv6) is left out.
     fn render(&self, view: &View) -> Vec<u8> {
         let mut servers: Vec<_> =
-            view.of_game(NAME).filter(|server| self.unofficial_too || server.word.flavor != 0).collect();
+            view.of_game(NAME).filter(|server| self.unofficial_too || server.overrides.flavor != 0).collect();
         servers.sort_by_key(|server| std::cmp::Reverse(server.proven_at_ms));
-        let records = servers.into_iter().filter_map(|server| Record::new(server.address, server.word.flavor).ok());
+        let records =
+            servers.into_iter().filter_map(|server| Record::new(server.address, server.overrides.flavor).ok());
         records.flat_map(|record| record.emit()).collect()
     }
 }
@@ -122,7 +123,7 @@ impl Renderer for Records {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Facts, Game, Proof, Server, Word};
+    use crate::model::{Facts, Game, Overrides, Proof, Server};
     use crate::protocols::hyperbol::wire::parse_list;
 
     fn view() -> View {
@@ -130,7 +131,7 @@ mod tests {
             let facts = Facts { players_current: Some(players), ..Facts::default() };
             let game = Game::Known(NAME);
             let server = Server::new(address.parse().unwrap(), game, Proof::Query, proven_at_ms, &facts);
-            Arc::new(Server { word: Word { flavor, ..Word::default() }, ..server })
+            Arc::new(Server { overrides: Overrides { flavor, ..Overrides::default() }, ..server })
         };
         View::new(
             1,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{LIFE_MS, NAME, serve};
-use crate::model::{Address, Game, OperatorWord, Word};
+use crate::model::{Address, Game, NamedServer, Overrides};
 use crate::protocols::StreamRules;
 use crate::protocols::section::{Configured, Here, Listener, Spoken};
 use crate::settings::{Item, Key, Problem};
@@ -11,7 +11,7 @@ use crate::settings::{Item, Key, Problem};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     pub listen: Vec<SocketAddr>,
-    pub servers: Vec<OperatorWord>,
+    pub servers: Vec<NamedServer>,
 }
 
 impl Configured for Settings {
@@ -25,7 +25,7 @@ impl Configured for Settings {
         Some(Box::new(serve::Rules::new()))
     }
 
-    fn named_servers(&self) -> &[OperatorWord] {
+    fn named_servers(&self) -> &[NamedServer] {
         &self.servers
     }
 
@@ -61,10 +61,10 @@ const KEYS: &[Key<Settings>] = &[
 ];
 
 /// A server that need not announce itself; only here can it be made official.
-fn named_server(table: &Item<'_>) -> Result<OperatorWord, Problem> {
+fn named_server(table: &Item<'_>) -> Result<NamedServer, Problem> {
     table.only(&["address", "flavor"])?;
     let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20200\""))?;
     let flavor = table.optional("flavor", |item| item.integer(0, 255))?.unwrap_or(0) as u8;
-    let word = Word { official: flavor != 0, priority: 0, flavor };
-    Ok(OperatorWord { address, game: Game::Known(NAME), word, asked: true })
+    let overrides = Overrides { official: flavor != 0, priority: 0, flavor };
+    Ok(NamedServer { address, game: Game::Known(NAME), overrides, asked: true })
 }

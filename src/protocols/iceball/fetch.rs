@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::model::{Address, Facts};
-use crate::protocols::{Fault, List, Listed, fault, is_one_host, rows};
+use crate::protocols::{Fault, List, ListEntry, fault, is_one_host, rows};
 use crate::text;
 
 #[derive(Deserialize)]
@@ -39,7 +39,7 @@ pub fn read(json: &[u8]) -> Result<List, Fault> {
     Ok(list)
 }
 
-fn listed(row: &str) -> Result<Listed, String> {
+fn listed(row: &str) -> Result<ListEntry, String> {
     let row: Row = serde_json::from_str(row).map_err(|error| error.to_string())?;
     let address = Address::new(row.address, row.port).filter(|address| is_one_host(address.ip()));
     let address = address.ok_or_else(|| format!("nobody can play at {}", row.address))?;
@@ -53,7 +53,7 @@ fn listed(row: &str) -> Result<Listed, String> {
         players_max: row.players_max,
         ..Facts::default()
     };
-    Ok(Listed { official: Some(row.official.is_some()), facts, ..Listed::at(address) })
+    Ok(ListEntry { official: Some(row.official.is_some()), facts, ..ListEntry::at(address) })
 }
 
 /// A list as a master writes it.

@@ -25,10 +25,10 @@ struct Document<'a> {
     version: u16,
     iceball_version: u32,
     #[serde(serialize_with = "rows")]
-    servers: Vec<Listed<'a>>,
+    servers: Vec<ListedAt<'a>>,
 }
 
-type Listed<'a> = (&'a Server, Ipv4Addr);
+type ListedAt<'a> = (&'a Server, Ipv4Addr);
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -46,7 +46,7 @@ struct Row<'a> {
 }
 
 /// Each row is made when it is written: all at once would take as much memory again as the list itself.
-fn rows<S: Serializer>(servers: &[Listed<'_>], serializer: S) -> Result<S::Ok, S::Error> {
+fn rows<S: Serializer>(servers: &[ListedAt<'_>], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(servers.iter().map(|&(server, address)| Row {
         // The game would show a row without a name as an empty one.
         name: match server.texts.name() {
@@ -60,8 +60,8 @@ fn rows<S: Serializer>(servers: &[Listed<'_>], serializer: S) -> Result<S::Ok, S
         mode: server.texts.mode(),
         map: server.texts.map(),
         version: server.texts.version(),
-        priority: server.word.priority,
-        official: server.word.official,
+        priority: server.overrides.priority,
+        official: server.overrides.official,
     }))
 }
 
@@ -69,9 +69,9 @@ impl Renderer for MasterJson {
     /// Sorted by the operator's priority, highest first; the game shows rows in this order.
     fn render(&self, view: &View) -> Vec<u8> {
         let servers = view.servers.iter().filter(|server| server.game.name() == NAME);
-        let mut listed: Vec<Listed<'_>> = Vec::with_capacity(view.servers.len());
+        let mut listed: Vec<ListedAt<'_>> = Vec::with_capacity(view.servers.len());
         listed.extend(servers.filter_map(|server| Some((&**server, server.address.ipv4()?))));
-        listed.sort_by_key(|(server, _)| std::cmp::Reverse(server.word.priority));
+        listed.sort_by_key(|(server, _)| std::cmp::Reverse(server.overrides.priority));
         let Settings { heartbeat_version, version, .. } = self.settings;
         // All at once: what a growing buffer leaves behind, the allocator may keep.
         let mut body = Vec::with_capacity(HEAD_BYTES + listed.len() * ROW_BYTES);
@@ -84,10 +84,10 @@ impl Renderer for MasterJson {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Address, Facts, Game, Proof, Server, VersionText, Word};
+    use crate::model::{Address, Facts, Game, Overrides, Proof, Server, VersionText};
     use std::sync::Arc;
 
-    fn server(address: &str, name: &str, word: Word) -> Arc<Server> {
+    fn server(address: &str, name: &str, overrides: Overrides) -> Arc<Server> {
         let facts = Facts {
             name: name.into(),
             mode: "ctf".into(),
@@ -97,7 +97,7 @@ mod tests {
         };
         let facts = Facts { players_current: Some(3), players_max: Some(64), ..facts };
         let address = address.parse::<Address>().unwrap();
-        Arc::new(Server { word, ..Server::new(address, Game::Known(NAME), Proof::Cookie, 0, &facts) })
+        Arc::new(Server { overrides, ..Server::new(address, Game::Known(NAME), Proof::Cookie, 0, &facts) })
     }
 
     fn rendered(servers: Vec<Arc<Server>>) -> String {
@@ -107,9 +107,9 @@ mod tests {
 
     #[test]
     fn exact_bytes() {
-        let plain = server("203.0.113.5:20737", "\"Grüße\" <b>\\", Word::default());
-        let first = server("203.0.113.6:1", "first", Word { official: true, priority: 9, flavor: 0 });
-        let ipv6 = server("[2001:db8::1]:1", "the game knows IPv4 only", Word::default());
+        let plain = server("203.0.113.5:20737", "\"Grüße\" <b>\\", Overrides::default());
+        let first = server("203.0.113.6:1", "first", Overrides { official: true, priority: 9, flavor: 0 });
+        let ipv6 = server("[2001:db8::1]:1", "the game knows IPv4 only", Overrides::default());
         assert_eq!(
             rendered(vec![plain, ipv6, first]),
             concat!(

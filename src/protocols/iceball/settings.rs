@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::list::MasterJson;
 use super::{NAME, serve};
-use crate::model::{Address, Game, OperatorWord, Word};
+use crate::model::{Address, Game, NamedServer, Overrides};
 use crate::protocols::DatagramRules;
 use crate::protocols::section::{Asked, Configured, Cookies, Listener, Route, RouteRule, Spoken};
 use crate::registry::view::Renderer;
@@ -18,7 +18,7 @@ pub struct Settings {
     pub listen: Vec<SocketAddr>,
     pub client_listen: Vec<SocketAddr>,
     pub rules: serve::Settings,
-    pub servers: Vec<OperatorWord>,
+    pub servers: Vec<NamedServer>,
 }
 
 impl Configured for Settings {
@@ -40,7 +40,7 @@ impl Configured for Settings {
         vec![Route { path: "/master.json", content_type: "application/json", label: "master.json", rule }]
     }
 
-    fn named_servers(&self) -> &[OperatorWord] {
+    fn named_servers(&self) -> &[NamedServer] {
         &self.servers
     }
 
@@ -127,11 +127,11 @@ const KEYS: &[Key<Settings>] = &[
 ];
 
 /// What the operator says of a server.
-fn named_server(table: &Item<'_>) -> Result<OperatorWord, Problem> {
+fn named_server(table: &Item<'_>) -> Result<NamedServer, Problem> {
     table.only(&["address", "official", "priority"])?;
     let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20737\""))?;
     let official = table.optional("official", Item::boolean)?.unwrap_or(false);
     let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
-    let word = Word { official, priority: priority as i32, flavor: 0 };
-    Ok(OperatorWord { address, game: Game::Known(NAME), word, asked: false })
+    let overrides = Overrides { official, priority: priority as i32, flavor: 0 };
+    Ok(NamedServer { address, game: Game::Known(NAME), overrides, asked: false })
 }

@@ -2,7 +2,7 @@
 
 use super::NAME;
 use super::wire::{Request, parse_list};
-use crate::protocols::{Fault, List, Listed, StreamFetch, fault, is_one_host};
+use crate::protocols::{Fault, List, ListEntry, StreamFetch, fault, is_one_host};
 
 pub struct ListFetch;
 
@@ -19,7 +19,7 @@ impl StreamFetch for ListFetch {
     fn read(&self, heard: &[u8]) -> Result<List, Fault> {
         let addresses = parse_list(heard).map_err(fault)?;
         Ok(List::of(addresses.into_iter().map(|address| match is_one_host(address.ip()) {
-            true => Ok(Listed::at(address)),
+            true => Ok(ListEntry::at(address)),
             false => Err(format!("{address} is not the address of one host")),
         })))
     }
@@ -36,7 +36,7 @@ mod tests {
         let list = br"\ip\203.0.113.5\port\3030\ip\224.0.0.1\port\1\final\";
         assert!(ListFetch.is_whole(list) && !ListFetch.is_whole(&list[..list.len() - 1]));
         let read = ListFetch.read(list).unwrap();
-        assert_eq!(read.servers, [Listed::at("203.0.113.5:3030".parse().unwrap())]);
+        assert_eq!(read.servers, [ListEntry::at("203.0.113.5:3030".parse().unwrap())]);
         assert!(read.faults[0].contains("224.0.0.1:1"), "{:?}", read.faults);
         assert!(ListFetch.read(&list[..20]).unwrap_err().contains("cut short"));
         assert!(ListFetch.read(br"\error\Unknown request\final\").unwrap_err().contains("error"));

@@ -1,7 +1,7 @@
 //! A weaker proof never replaces, edits, prolongs or ends a stronger one that lives.
 
 use super::*;
-use crate::model::{Gone, Listed, Told};
+use crate::model::{Gone, RemoteServer, RemoteState};
 
 fn connected(address: Address, game: &'static str, ms: u64) -> Announce<'static> {
     Announce {
@@ -19,13 +19,13 @@ fn connected(address: Address, game: &'static str, ms: u64) -> Announce<'static>
 
 fn told(announce: Announce<'static>, stronger_gone_ms: Option<u64>) -> Change<'static> {
     let (first_seen_ms, last_seen_ms) = (announce.proven_at_ms, announce.proven_at_ms);
-    let listed = Listed { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms };
-    Change::Merge(Box::new(Told::Listed(listed)))
+    let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms };
+    Change::Merge(Box::new(RemoteState::Listed(listed)))
 }
 
 fn told_gone(address: Address, ms: u64, game_ms: Option<u64>, quit: bool) -> Change<'static> {
     let game_at_ms = game_ms.map_or(0, |ms| T + ms);
-    Change::Merge(Box::new(Told::Gone(Gone { address, at_ms: T + ms, game_at_ms, quit, foreign: true })))
+    Change::Merge(Box::new(RemoteState::Gone(Gone { address, at_ms: T + ms, game_at_ms, quit, foreign: true })))
 }
 
 fn restored(proof: Proof, game: &'static str, ms: u64) -> Change<'static> {
@@ -68,7 +68,7 @@ fn a_server_that_no_longer_answers_holds_its_place_no_longer() {
     assert_eq!(registry.apply(&Change::Announce(connected(server, "other", 95_000)), at(95_000)), Outcome::Changed);
     // Other nodes learn with it that the stronger one is over, and an older copy of that one brings nothing back.
     let known = registry.known(server, at(95_000));
-    let Some(merge::Known::Listed { stronger_gone_ms, .. }) = known else { panic!("{known:?}") };
+    let Some(merge::LocalState::Listed { stronger_gone_ms, .. }) = known else { panic!("{known:?}") };
     assert_eq!(stronger_gone_ms, Some(T + 90_000));
     let Change::Announce(old) = asked(server, 80_000) else { unreachable!() };
     assert_eq!(registry.apply(&told(old, None), at(96_000)), Outcome::Stale);
@@ -141,7 +141,7 @@ fn a_stronger_proof_takes_the_place_of_a_weaker_one_even_if_it_is_older() {
 #[derive(Clone, Debug)]
 enum Act {
     Announce { proof: Proof, game: &'static str, age_ms: u64 },
-    Told { proof: Proof, game: &'static str, age_ms: u64 },
+    RemoteState { proof: Proof, game: &'static str, age_ms: u64 },
     Restore { proof: Proof, game: &'static str, age_ms: u64 },
     Gone { age_ms: u64, strong: bool, quit: bool },
     Heartbeat { game: &'static str },
@@ -157,7 +157,7 @@ fn act() -> impl Strategy<Value = Act> {
     let proven = (proof, game.clone(), 0..3_000u64);
     prop_oneof![
         4 => proven.clone().prop_map(|(proof, game, age_ms)| Act::Announce { proof, game, age_ms }),
-        4 => proven.clone().prop_map(|(proof, game, age_ms)| Act::Told { proof, game, age_ms }),
+        4 => proven.clone().prop_map(|(proof, game, age_ms)| Act::RemoteState { proof, game, age_ms }),
         1 => proven.prop_map(|(proof, game, age_ms)| Act::Restore { proof, game, age_ms }),
         2 => (0..3_000u64, any::<bool>(), any::<bool>())
             .prop_map(|(age_ms, strong, quit)| Act::Gone { age_ms, strong, quit }),
@@ -179,7 +179,7 @@ impl Act {
         };
         Some(match *self {
             Act::Announce { proof, game, age_ms } => Change::Announce(announce(proof, game, age_ms)),
-            Act::Told { proof, game, age_ms } => told(announce(proof, game, age_ms), None),
+            Act::RemoteState { proof, game, age_ms } => told(announce(proof, game, age_ms), None),
             Act::Restore { proof, game, age_ms } => restored(proof, game, ms - age_ms),
             Act::Gone { age_ms, strong, quit } => told_gone(server, ms - age_ms, strong.then_some(ms - age_ms), quit),
             Act::Heartbeat { game } => {
@@ -195,7 +195,7 @@ impl Act {
     /// Whether it shows less than the server's own proof.
     fn is_weaker_than(&self, listed: Proof) -> bool {
         match self {
-            Act::Announce { proof, .. } | Act::Told { proof, .. } | Act::Restore { proof, .. } => {
+            Act::Announce { proof, .. } | Act::RemoteState { proof, .. } | Act::Restore { proof, .. } => {
                 proof.is_weaker_than(listed)
             }
             Act::Gone { strong, .. } => !strong && Proof::Connection.is_weaker_than(listed),
@@ -220,13 +220,13 @@ proptest! {
                 }
                 continue;
             };
-            let before = registry.record(address(1, 1), at(ms));
+            let before = registry.address_state(address(1, 1), at(ms));
             registry.apply(&change, at(ms));
             let Some(before) = before.filter(|record| record.listed && record.life_left_ms > 0) else { continue };
             if act.is_weaker_than(before.server.verified_by) {
-                let after = registry.record(address(1, 1), at(ms)).unwrap();
+                let after = registry.address_state(address(1, 1), at(ms)).unwrap();
                 prop_assert_eq!(&before.server, &after.server, "{:?}", act);
-                let rest = |record: &Record| (record.listed, record.misses, record.proven_at_ms, record.life_left_ms);
+                let rest = |record: &AddressState| (record.listed, record.misses, record.proven_at_ms, record.life_left_ms);
                 prop_assert_eq!(rest(&before), rest(&after), "{:?}", act);
             }
         }

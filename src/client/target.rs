@@ -8,12 +8,12 @@ use std::str::FromStr;
 
 use url::Url;
 
-use super::{hint, reach};
+use super::{connect, hint};
 use crate::model::Address;
 use crate::protocols::{CARDS, Card, Fetch, Query, card};
 
 #[derive(Clone)]
-pub struct Place {
+pub struct Target {
     pub kind: Kind,
     /// Over TLS: `https://`.
     pub secure: bool,
@@ -39,10 +39,10 @@ const NOT_IN_HOSTS: [char; 4] = ['?', '#', '\\', '%'];
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
-impl FromStr for Place {
+impl FromStr for Target {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Place, String> {
+    fn from_str(text: &str) -> Result<Target, String> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| hint::no_scheme(text))?;
         let (authority, path) = match rest.find('/') {
             Some(slash) => rest.split_at(slash),
@@ -61,7 +61,7 @@ impl FromStr for Place {
             return Err(format!("`{text}`: the path has to be written in ASCII, without spaces"));
         }
         let (host, port) = split_authority(authority).map_err(|why| format!("`{text}`: {why}"))?;
-        Ok(Place { kind, secure, host, port, path: path.to_string() })
+        Ok(Target { kind, secure, host, port, path: path.to_string() })
     }
 }
 
@@ -105,7 +105,7 @@ fn split_authority(text: &str) -> Result<(String, Option<u16>), String> {
     Ok((host.to_string(), port.transpose()?))
 }
 
-impl Place {
+impl Target {
     /// As a game server: its game, the query, and where it is, in words.
     pub fn game_server(&self) -> Result<(&'static Card, &'static dyn Query), String> {
         let Kind::Game(card) = self.kind else {
@@ -165,13 +165,13 @@ impl Place {
 
     /// Where it is, with this port: of a name's addresses the first.
     pub async fn address(&self, port: u16) -> io::Result<Address> {
-        let found = reach::addresses(&self.authority(port), None).await?;
+        let found = connect::addresses(&self.authority(port), None).await?;
         let address = found.first().and_then(|found| Address::new(found.ip(), found.port()));
         address.ok_or_else(|| io::Error::other("port 0"))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let http = if self.secure { "https" } else { "http" };
         match self.kind {
@@ -187,7 +187,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -197,7 +197,7 @@ impl fmt::Debug for Place {
 mod tests {
     use super::*;
 
-    fn place(text: &str) -> Place {
+    fn target(text: &str) -> Target {
         text.parse().unwrap()
     }
 
@@ -216,11 +216,11 @@ mod tests {
             ("https://[2001:db8::1]:8443/a", 8443),
             ("bloodmasters+https://example.org/list.php", 443),
         ] {
-            assert_eq!(place(text).master_port(), Ok(port), "{text}");
-            assert_eq!(place(text).to_string(), text);
+            assert_eq!(target(text).master_port(), Ok(port), "{text}");
+            assert_eq!(target(text).to_string(), text);
         }
-        assert_eq!(place("NetPanzer://Host").to_string(), "netpanzer://Host");
-        let no_master = place("bloodmasters://example.org").master_port().unwrap_err();
+        assert_eq!(target("NetPanzer://Host").to_string(), "netpanzer://Host");
+        let no_master = target("bloodmasters://example.org").master_port().unwrap_err();
         assert!(
             no_master.ends_with("write bloodmasters+http://example.org or bloodmasters+https://example.org"),
             "{no_master}"
@@ -229,22 +229,22 @@ mod tests {
 
     #[test]
     fn game_servers() {
-        let (card, _) = place("hyperbol://203.0.113.5:12133").game_server().unwrap();
+        let (card, _) = target("hyperbol://203.0.113.5:12133").game_server().unwrap();
         assert_eq!((card.name, card.game_port), ("hyperbol", 20200));
         for (text, why) in [
             ("iceball://203.0.113.5", "cannot be asked"),
             ("http://203.0.113.5", "not a game server"),
             ("bloodmasters+http://203.0.113.5/", "not a game server"),
         ] {
-            let error = place(text).game_server().map(|(card, _)| card.name).unwrap_err();
+            let error = target(text).game_server().map(|(card, _)| card.name).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
-        assert_eq!(place("hyperbol://[::1]").authority(5), "[::1]:5");
+        assert_eq!(target("hyperbol://[::1]").authority(5), "[::1]:5");
     }
 
     #[test]
     fn pages() {
-        let page = |text: &str, path: &str| place(text).page(path).unwrap().to_string();
+        let page = |text: &str, path: &str| target(text).page(path).unwrap().to_string();
         assert_eq!(page("http://h:80", "/a?b=c"), "http://h/a?b=c");
         assert_eq!(page("https://h", "?x"), "https://h/?x");
         assert_eq!(page("iceball://[::1]", "/master.json"), "http://[::1]:27790/master.json");
@@ -276,7 +276,7 @@ mod tests {
             ("netpanzer://host/path", "no path"),
             ("http://host/a b", "without spaces"),
         ] {
-            let error = text.parse::<Place>().unwrap_err();
+            let error = text.parse::<Target>().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
     }

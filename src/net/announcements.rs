@@ -12,7 +12,7 @@ use tracing::debug;
 use super::again::Again;
 use super::prober::{Prober, Unproven};
 use super::stopped;
-use crate::asker::{Answer, Failure};
+use crate::asker::{Failure, Response};
 use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
 use crate::model::{Address, Announce, Change, Facts, Proof, Server};
@@ -26,16 +26,16 @@ const SHOWN: Duration = Duration::from_secs(1);
 /// How often silent games whose turn has come are looked for.
 const AGAIN_EVERY: Duration = Duration::from_millis(500);
 
-pub struct Door {
+pub struct Announcements {
     pub hub: Arc<Hub>,
     pub ledger: Arc<Ledger>,
     prober: Prober,
     again: Mutex<Again>,
 }
 
-impl Door {
-    pub fn new(hub: Arc<Hub>, prober: Prober, ledger: Arc<Ledger>) -> Door {
-        Door { hub, ledger, prober, again: Mutex::default() }
+impl Announcements {
+    pub fn new(hub: Arc<Hub>, prober: Prober, ledger: Arc<Ledger>) -> Announcements {
+        Announcements { hub, ledger, prober, again: Mutex::default() }
     }
 
     /// Answers at once for a server that is proven already; otherwise as soon as it has answered its game's query, or
@@ -68,7 +68,7 @@ impl Door {
     }
 
     /// Asks games again that were silent when they announced themselves, and lists those that answer.
-    pub async fn ask_again(self: Arc<Door>, mut stop: watch::Receiver<bool>) {
+    pub async fn ask_again(self: Arc<Announcements>, mut stop: watch::Receiver<bool>) {
         let mut tick = tokio::time::interval(AGAIN_EVERY);
         let mut asking = JoinSet::new();
         loop {
@@ -84,7 +84,7 @@ impl Door {
         }
     }
 
-    async fn prove_again(self: Arc<Door>, Heartbeat { address, game, .. }: Heartbeat) {
+    async fn prove_again(self: Arc<Announcements>, Heartbeat { address, game, .. }: Heartbeat) {
         let Some(query) = query_of(&game) else { return };
         match self.prober.prove(address, query).await {
             Ok(answer) => {
@@ -98,8 +98,8 @@ impl Door {
     }
 
     /// It has answered. Where it said nothing that can be believed, what was known of it stays.
-    async fn proven(&self, heartbeat: Heartbeat, answer: Answer) -> Verdict {
-        let known = self.hub.record(heartbeat.address).map(|record| record.server);
+    async fn proven(&self, heartbeat: Heartbeat, answer: Response) -> Verdict {
+        let known = self.hub.address_state(heartbeat.address).map(|record| record.server);
         let known = known.as_deref().filter(|server| server.game == heartbeat.game);
         let facts = answer.facts.or_else(|| known.map(Server::facts)).unwrap_or_default();
         self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), facts).await
@@ -135,7 +135,7 @@ impl Door {
 
     fn note(&self, address: Address, what: What) {
         let at_ms = self.hub.clock.now().unix_ms;
-        self.ledger.note(address.ip(), Note::new(at_ms, ledger::Door::Heartbeat, address.port(), 0, what));
+        self.ledger.note(address.ip(), Note::new(at_ms, ledger::Channel::Heartbeat, address.port(), 0, what));
     }
 
     fn renew(&self, heartbeat: &Heartbeat) -> bool {
@@ -200,7 +200,7 @@ mod tests {
     const FORGED: &[u8] = br"gamename\netpanzer\hostname\Forged\final\";
 
     /// A door with its prober.
-    fn door() -> Arc<Door> {
+    fn announcements() -> Arc<Announcements> {
         let settings = Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 900_000, misses_max: 1 };
         let (hub, ledger) = (Arc::new(Hub::new(settings)), Arc::new(Ledger::new()));
         hub.start().unwrap(); // its thread ends with the tests
@@ -213,7 +213,7 @@ mod tests {
             worker.run(asking.subscribe(), stop.subscribe()).await;
             drop((asking, stop));
         });
-        Arc::new(Door::new(hub, prober, ledger))
+        Arc::new(Announcements::new(hub, prober, ledger))
     }
 
     fn heartbeat(address: Address) -> Heartbeat {
@@ -239,8 +239,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_known_stays_where_nothing_can_be_believed() {
-        let (door, address) = (door(), disputed_game().await);
-        let now = door.hub.clock.now();
+        let (announcements, address) = (announcements(), disputed_game().await);
+        let now = announcements.hub.clock.now();
         let known = Facts { name: "Known".into(), map: "Duell".into(), players_max: Some(8), ..Facts::default() };
         let announce = Announce {
             address,
@@ -254,11 +254,11 @@ mod tests {
             facts: known.clone(),
         };
         let changes = [Change::Announce(announce), Change::Miss { address, game: Game::Known("netpanzer") }];
-        door.hub.apply(&changes, now, |_, _| {});
-        assert!(door.hub.listed(address).is_none(), "it has left the list, and is known");
-        assert_eq!(door.announce(heartbeat(address)).await, Verdict::Listed);
-        let server = door.hub.listed(address).unwrap();
+        announcements.hub.apply(&changes, now, |_, _| {});
+        assert!(announcements.hub.listed(address).is_none(), "it has left the list, and is known");
+        assert_eq!(announcements.announce(heartbeat(address)).await, Verdict::Listed);
+        let server = announcements.hub.listed(address).unwrap();
         assert_eq!((server.facts(), server.verified_by), (known, Proof::Query));
-        assert!(door.ledger.notes(address).iter().any(|note| note.what == What::Disputed));
+        assert!(announcements.ledger.notes(address).iter().any(|note| note.what == What::Disputed));
     }
 }
