@@ -154,10 +154,13 @@ impl App {
         let services = self.services.clone();
         for Bound { key, card, tcp, udp, spoken } in bound {
             let service = card.and_then(|card| services.of(card));
-            if let Some((service, rules)) = service.and_then(|service| Some((service, service.datagrams.as_ref()?))) {
+            let address = udp.first().and_then(|socket| socket.local_addr().ok());
+            let datagrams = service.and_then(|service| Some((service, service.datagrams.as_ref()?)));
+            if let (Some((service, rules)), Some(bytes_max)) = (datagrams, spoken.datagram_bytes_max()) {
                 for socket in udp {
                     let worker = udp::Worker {
                         game: service.card.name,
+                        bytes_max,
                         rules: rules.clone(),
                         guard: self.guard.clone(),
                         hub: self.hub.clone(),
@@ -167,12 +170,18 @@ impl App {
                     self.threads.push(worker.start(socket).context("cannot start a thread")?);
                 }
             }
+            let Some(tcp) = tcp else {
+                if let Some(address) = address {
+                    info!("{key}: listening on {address}");
+                }
+                continue;
+            };
             let listener = listening(&key, tcp)?;
             let streams = service.and_then(|service| Some((service.card, service.streams.clone()?)));
             match (spoken, streams) {
                 (Spoken::Stream, Some((card, rules))) => self.serve_stream(listener, self.service(card.name, rules)),
-                (Spoken::Stream, None) => {}
-                (Spoken::Http | Spoken::DatagramsAndHttp, _) => {
+                (Spoken::Stream, None) | (Spoken::Datagrams { .. }, _) => {}
+                (Spoken::Http | Spoken::DatagramsAndHttp { .. }, _) => {
                     self.serve_http(listener, Home(card.map(|card| card.name)));
                 }
             }
@@ -295,7 +304,7 @@ struct Bound {
     key: String,
     /// None for the page's own.
     card: Option<&'static Card>,
-    tcp: std::net::TcpListener,
+    tcp: Option<std::net::TcpListener>,
     udp: Vec<std::net::UdpSocket>,
     spoken: Spoken,
 }
@@ -306,8 +315,12 @@ fn bind(config: &Config) -> Result<Vec<Bound>, ListenError> {
     let mut bind_all = |key: String, card, addresses: &[SocketAddr], spoken| -> Result<(), ListenError> {
         for &address in addresses {
             let (tcp, udp) = match spoken {
-                Spoken::DatagramsAndHttp => listen::tcp_and_udp(address, cores, &key)?,
-                Spoken::Http | Spoken::Stream => (listen::tcp(address, &key)?, Vec::new()),
+                Spoken::Datagrams { .. } => (None, listen::udp(address, cores, &key)?),
+                Spoken::DatagramsAndHttp { .. } => {
+                    let (tcp, udp) = listen::tcp_and_udp(address, cores, &key)?;
+                    (Some(tcp), udp)
+                }
+                Spoken::Http | Spoken::Stream => (Some(listen::tcp(address, &key)?), Vec::new()),
             };
             bound.push(Bound { key: key.clone(), card, tcp, udp, spoken });
         }

@@ -29,7 +29,7 @@ pub fn serve() {
     let seen = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
     for socket in sockets {
         let seen = seen.clone();
-        std::thread::spawn(move || echo(BatchSocket::new(socket), &seen));
+        std::thread::spawn(move || echo(BatchSocket::new(socket, 512), &seen));
     }
     for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
         println!("{} {}", seen[0].load(Ordering::Relaxed), seen[1].load(Ordering::Relaxed));

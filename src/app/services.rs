@@ -79,7 +79,8 @@ impl Services {
 impl Service {
     fn new(card: &'static Card, section: &dyn Section, cookies: Cookies, bound: &[Bound]) -> Service {
         let is_its = |bound: &&Bound| bound.spoken == Spoken::Stream && bound.card.is_some_and(|c| c.name == card.name);
-        let listening: Vec<_> = bound.iter().filter(is_its).filter_map(|bound| bound.tcp.local_addr().ok()).collect();
+        let listening: Vec<_> =
+            bound.iter().filter(is_its).filter_map(|bound| bound.tcp.as_ref()?.local_addr().ok()).collect();
         Service {
             card,
             datagrams: section.datagrams(cookies).map(|rules| Arc::new(ArcSwap::from_pointee(rules))),

@@ -10,14 +10,14 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmm
 
 /// Datagrams taken with one call.
 pub const BATCH: usize = 64;
-/// Longer datagrams are cut here; no protocol has any use for them, only for the fact that they are too long.
-pub const DATAGRAM_BYTES_MAX: usize = 512;
 
 pub struct BatchSocket<const REPLY: usize> {
     socket: UdpSocket,
     receive_headers: MultiHeaders<SockaddrStorage>,
     send_headers: MultiHeaders<SockaddrStorage>,
-    buffers: Box<[[u8; DATAGRAM_BYTES_MAX]; BATCH]>,
+    /// One buffer per datagram, end to end.
+    buffers: Box<[u8]>,
+    bytes_max: usize,
     /// Who sent the datagram in each buffer, and how long it is.
     received: ArrayVec<(Option<SockaddrStorage>, usize), BATCH>,
     replies: Box<ArrayVec<ArrayVec<u8, REPLY>, BATCH>>,
@@ -31,13 +31,16 @@ pub struct Datagram<'a> {
 }
 
 impl<const REPLY: usize> BatchSocket<REPLY> {
-    /// The socket should have a read timeout, so that its thread can look up from it.
-    pub fn new(socket: UdpSocket) -> BatchSocket<REPLY> {
+    /// The socket should have a read timeout, so that its thread can look up from it. Datagrams longer than `bytes_max` are
+    /// cut there.
+    pub fn new(socket: UdpSocket, bytes_max: usize) -> BatchSocket<REPLY> {
+        let bytes_max = bytes_max.max(1);
         BatchSocket {
             socket,
             receive_headers: MultiHeaders::preallocate(BATCH, None),
             send_headers: MultiHeaders::preallocate(BATCH, None),
-            buffers: Box::new([[0; DATAGRAM_BYTES_MAX]; BATCH]),
+            buffers: vec![0; bytes_max * BATCH].into(),
+            bytes_max,
             received: ArrayVec::new(),
             replies: Box::new(ArrayVec::new()),
             reply_to: ArrayVec::new(),
@@ -47,7 +50,8 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
     /// Waits for at least one datagram and takes all that are there, up to a batch.
     pub fn receive(&mut self) -> io::Result<usize> {
         self.received.clear();
-        let mut slices = self.buffers.each_mut().map(|buffer| [IoSliceMut::new(buffer)]);
+        let mut buffers = self.buffers.chunks_exact_mut(self.bytes_max);
+        let mut slices: [_; BATCH] = std::array::from_fn(|_| [IoSliceMut::new(buffers.next().unwrap_or_default())]);
         let flags = MsgFlags::MSG_WAITFORONE;
         let results = recvmmsg(self.socket.as_raw_fd(), &mut self.receive_headers, slices.iter_mut(), flags, None)?;
         for result in results {
@@ -61,7 +65,7 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
         self.replies.clear();
         self.reply_to.clear();
         let mut reply = ArrayVec::new();
-        for ((storage, size), buffer) in self.received.iter().zip(self.buffers.iter()) {
+        for ((storage, size), buffer) in self.received.iter().zip(self.buffers.chunks_exact(self.bytes_max)) {
             let Some(storage) = storage else { continue };
             let (Some(from), Some(bytes)) = (socket_addr(storage), buffer.get(..*size)) else { continue };
             look(Datagram { from, bytes }, &mut reply);
@@ -120,7 +124,7 @@ mod tests {
     #[test]
     fn echoes_a_batch_to_everyone_who_sent() {
         let (server, address) = bound();
-        let mut server = BatchSocket::<DATAGRAM_BYTES_MAX>::new(server);
+        let mut server = BatchSocket::<8>::new(server, 100);
         let clients: Vec<_> = (0..BATCH).map(|_| bound().0).collect();
         for (number, client) in clients.iter().enumerate() {
             client.send_to(&[number as u8; 3], address).unwrap();
@@ -146,7 +150,7 @@ mod tests {
     #[test]
     fn what_is_withheld_is_not_sent_and_the_others_are() {
         let (server, address) = bound();
-        let mut server = BatchSocket::<8>::new(server);
+        let mut server = BatchSocket::<8>::new(server, 100);
         let (client, _) = bound();
         let mut heard = Vec::new();
         for round in 0..2u8 {
@@ -187,7 +191,7 @@ mod tests {
     #[test]
     fn long_and_empty_datagrams_are_seen_for_what_they_are() {
         let (server, address) = bound();
-        let mut server = BatchSocket::<8>::new(server);
+        let mut server = BatchSocket::<8>::new(server, 100);
         let (client, from) = bound();
         client.send_to(&[7; 2000], address).unwrap();
         client.send_to(&[], address).unwrap();
@@ -199,6 +203,6 @@ mod tests {
                 sizes.push(datagram.bytes.len());
             });
         }
-        assert_eq!(sizes, [DATAGRAM_BYTES_MAX, 0]);
+        assert_eq!(sizes, [100, 0]);
     }
 }

@@ -20,7 +20,7 @@ use super::guard::Guard;
 use crate::hub::Hub;
 use crate::ledger::{Channel, Ledger, Note, What};
 use crate::model::Change;
-use crate::protocols::{Answer, DatagramRules, Effect, REPLY_BYTES_MAX};
+use crate::protocols::{Answer, Context, DatagramRules, Effect, REPLY_BYTES_MAX};
 use crate::registry::Outcome;
 
 /// How often a quiet thread looks up to see whether it should stop.
@@ -33,6 +33,8 @@ pub type SharedRules = Arc<ArcSwap<Box<dyn DatagramRules>>>;
 
 pub struct Worker {
     pub game: &'static str,
+    /// Longer datagrams are cut here.
+    pub bytes_max: usize,
     pub rules: SharedRules,
     pub guard: Arc<Guard>,
     pub hub: Arc<Hub>,
@@ -45,7 +47,7 @@ impl Worker {
     pub fn start(self, socket: UdpSocket) -> std::io::Result<JoinHandle<()>> {
         socket.set_read_timeout(Some(LOOK_UP))?;
         let name = format!("{} udp", self.game);
-        std::thread::Builder::new().name(name).spawn(move || self.run(BatchSocket::new(socket)))
+        std::thread::Builder::new().name(name).spawn(move || self.run(BatchSocket::new(socket, self.bytes_max)))
     }
 
     fn run(&self, mut socket: BatchSocket<REPLY_BYTES_MAX>) {
@@ -63,6 +65,8 @@ impl Worker {
 
     fn serve(&self, socket: &mut BatchSocket<REPLY_BYTES_MAX>) {
         let now = self.hub.clock.now();
+        let view = self.hub.view();
+        let at = Context { now, view: &view };
         let rules = self.rules.load();
         let bans = self.guard.bans();
         let note = |from: SocketAddr, port: u16, what: What| {
@@ -78,7 +82,7 @@ impl Worker {
             if bans.contains(from.ip()) {
                 return note(from, 0, What::Banned);
             }
-            match rules.datagram(now, from, datagram.bytes, reply) {
+            match rules.datagram(&at, from, datagram.bytes, reply) {
                 Effect::Change(change) => {
                     changes.push(change);
                     senders.push(from);
@@ -92,6 +96,7 @@ impl Worker {
                     }
                     replies += 1;
                 }
+                Effect::List(_) => {}
                 Effect::Dropped(reason) => note(from, 0, What::Dropped(reason)),
             }
         });

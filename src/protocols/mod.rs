@@ -8,6 +8,7 @@ pub mod bloodmasters;
 pub mod hyperbol;
 pub mod iceball;
 pub mod netpanzer;
+pub mod packets;
 pub mod quake3;
 pub mod rows;
 pub mod section;
@@ -21,7 +22,7 @@ use bytes::Bytes;
 
 use crate::cookie;
 use crate::model::{Address, Change, Facts, Game, HeartbeatKeys, Now, Proof};
-use crate::registry::view::View;
+use crate::registry::view::{Renderer, View};
 
 /// What the rest of the house has to know of a protocol.
 pub struct Card {
@@ -109,8 +110,34 @@ pub type Reply = ArrayVec<u8, REPLY_BYTES_MAX>;
 /// The master's rules for a protocol whose servers announce themselves by datagrams.
 pub trait DatagramRules: Send + Sync {
     /// Looks at one datagram. `reply` comes in empty; what is in it afterwards goes back to the sender.
-    fn datagram<'a>(&self, now: Now, from: SocketAddr, bytes: &'a [u8], reply: &mut Reply) -> Effect<'a>;
+    fn datagram<'a>(&self, at: &Context<'_>, from: SocketAddr, bytes: &'a [u8], reply: &mut Reply) -> Effect<'a>;
+
+    /// What renders the list that was requested: [packets](packets), the best servers first. Equal requests get the same
+    /// renderer, so that a list is rendered once for all clients that ask for it. None: the request gets no answer.
+    fn list(&self, _request: &ListRequest) -> Option<Arc<dyn Renderer>> {
+        None
+    }
+
+    /// How a list is cut after one of its packets: the bytes at the end of every packet but the last, and the end mark that
+    /// is sent in their place.
+    fn last_packet(&self) -> (&'static [u8], &'static [u8]) {
+        (b"", b"")
+    }
 }
+
+/// What datagram rules may look at beside the datagram.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    pub now: Now,
+    /// The newest published view.
+    pub view: &'a View,
+}
+
+/// The longest request for a list, in canonical form.
+pub const LIST_REQUEST_BYTES_MAX: usize = 160;
+
+/// A request for a list in canonical form: requests for the same list are equal.
+pub type ListRequest = ArrayVec<u8, LIST_REQUEST_BYTES_MAX>;
 
 /// What a datagram leads to.
 // A box would be an allocation per datagram.
@@ -122,6 +149,8 @@ pub enum Effect<'a> {
     Answered(Answer),
     /// A server has proven itself.
     Change(Change<'a>),
+    /// The sender asks for a list. It gets as much of it as the guard's budget grants, from another thread.
+    List(ListRequest),
     /// Nothing at all happens.
     Dropped(Drop),
 }

@@ -74,8 +74,24 @@ pub enum Spoken {
     /// The protocol's own conversation over TCP.
     Stream,
     Http,
-    /// Datagrams, and HTTP on the same port number.
-    DatagramsAndHttp,
+    /// Datagrams, of which the first `bytes_max` bytes are read.
+    Datagrams {
+        bytes_max: usize,
+    },
+    /// The same, and HTTP on the same port number.
+    DatagramsAndHttp {
+        bytes_max: usize,
+    },
+}
+
+impl Spoken {
+    /// How much of a datagram is read, where there are datagrams.
+    pub fn datagram_bytes_max(self) -> Option<usize> {
+        match self {
+            Spoken::Datagrams { bytes_max } | Spoken::DatagramsAndHttp { bytes_max } => Some(bytes_max),
+            Spoken::Stream | Spoken::Http => None,
+        }
+    }
 }
 
 /// A path over HTTP that answers as the game's own programs expect.

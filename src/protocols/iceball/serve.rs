@@ -19,8 +19,11 @@ use super::wire::{self, Announcement, FromMaster, ToMaster, Version, WireError};
 use super::{LIFE_MS, NAME};
 use crate::cookie::Keys;
 use crate::model::{Address, Announce, Change, Facts, Game, Now, Proof, SharedTime};
-use crate::protocols::{Answer, DatagramRules, Drop, Effect, Reply, allow_players, is_one_host};
+use crate::protocols::{Answer, Context, DatagramRules, Drop, Effect, Reply, allow_players, is_one_host};
 use crate::text;
+
+/// Longer than every genuine datagram: one that is as long as this is too long.
+pub const DATAGRAM_BYTES_MAX: usize = 512;
 
 /// What the operator can set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,7 @@ pub struct Rules {
 }
 
 impl DatagramRules for Rules {
-    fn datagram<'a>(&self, now: Now, from: SocketAddr, bytes: &'a [u8], reply: &mut Reply) -> Effect<'a> {
+    fn datagram<'a>(&self, at: &Context<'_>, from: SocketAddr, bytes: &'a [u8], reply: &mut Reply) -> Effect<'a> {
         if from.port() == 0 {
             return Effect::Dropped(Drop::SourcePort0);
         }
@@ -54,9 +57,9 @@ impl DatagramRules for Rules {
         }
         match ToMaster::parse(bytes) {
             Ok(ToMaster::Announce { heartbeat_version, version, whole }) => {
-                self.announce(now, from, heartbeat_version, version, whole, reply)
+                self.announce(at.now, from, heartbeat_version, version, whole, reply)
             }
-            Ok(ToMaster::Handshake { cookie }) => self.handshake(now, from, cookie),
+            Ok(ToMaster::Handshake { cookie }) => self.handshake(at.now, from, cookie),
             Err(WireError::TooShort) => Effect::Dropped(Drop::TooShort),
             Err(WireError::UnknownMagic) => Effect::Dropped(Drop::UnknownMagic),
         }
@@ -136,13 +139,20 @@ impl Rules {
 mod tests {
     use super::*;
     use crate::cookie::{self, Refusal};
+    use crate::registry::view::View;
     use proptest::prelude::*;
     use std::net::IpAddr;
+    use std::sync::LazyLock;
 
     const T: Now = Now { mono_ms: 1_000, unix_ms: 1_760_000_000_000 };
 
     fn later(ms: u64) -> Now {
         Now { mono_ms: T.mono_ms + ms, unix_ms: T.unix_ms + ms }
+    }
+
+    fn at(now: Now) -> Context<'static> {
+        static VIEW: LazyLock<View> = LazyLock::new(|| View::new(0, 0, Vec::new()));
+        Context { now, view: &VIEW }
     }
 
     fn rules() -> Rules {
@@ -172,7 +182,7 @@ mod tests {
 
     fn answer(rules: &Rules, now: Now, from: SocketAddr, bytes: &[u8]) -> Vec<u8> {
         let mut reply = Reply::new();
-        rules.datagram(now, from, bytes, &mut reply);
+        rules.datagram(&at(now), from, bytes, &mut reply);
         reply.to_vec()
     }
 
@@ -184,7 +194,7 @@ mod tests {
 
     fn refusal(rules: &Rules, now: Now, from: SocketAddr, bytes: &[u8]) -> Drop {
         let mut reply = Reply::new();
-        let effect = rules.datagram(now, from, bytes, &mut reply);
+        let effect = rules.datagram(&at(now), from, bytes, &mut reply);
         assert!(reply.is_empty());
         match effect {
             Effect::Dropped(reason) => reason,
@@ -239,7 +249,8 @@ mod tests {
         let rules = rules();
         let handshake = handshake_for(&rules, T, &announcement(0x0080_8025, 20737));
         let mut reply = Reply::new();
-        let Effect::Change(Change::Announce(change)) = rules.datagram(later(80), game(), &handshake, &mut reply) else {
+        let Effect::Change(Change::Announce(change)) = rules.datagram(&at(later(80)), game(), &handshake, &mut reply)
+        else {
             panic!("no change")
         };
         assert!(reply.is_empty(), "a handshake is never answered");
@@ -257,7 +268,8 @@ mod tests {
         crowded[12..16].copy_from_slice(&[0xff; 4]);
         let handshake = handshake_for(&rules, T, &crowded);
         let mut reply = Reply::new();
-        let Effect::Change(Change::Announce(change)) = rules.datagram(later(80), game(), &handshake, &mut reply) else {
+        let Effect::Change(Change::Announce(change)) = rules.datagram(&at(later(80)), game(), &handshake, &mut reply)
+        else {
             panic!("no change")
         };
         assert_eq!((change.facts.players_current, change.facts.players_max), (Some(512), Some(512)));
@@ -291,7 +303,7 @@ mod tests {
             let ((first, first_now), (second, second_now)) = (node(first_ms), node(second_ms));
             let handshake = handshake_for(&first, first_now(5_000), &announcement(0x0080_8025, 20737));
             let mut reply = Reply::new();
-            let effect = second.datagram(second_now(5_080), game(), &handshake, &mut reply);
+            let effect = second.datagram(&at(second_now(5_080)), game(), &handshake, &mut reply);
             let Effect::Change(Change::Announce(change)) = effect else {
                 panic!("{first_ms}, {second_ms}: {effect:?}")
             };

@@ -26,7 +26,11 @@ impl Configured for Settings {
 
     fn listeners(&self) -> Vec<Listener<'_>> {
         vec![
-            Listener { key: "listen", addresses: &self.listen, spoken: Spoken::DatagramsAndHttp },
+            Listener {
+                key: "listen",
+                addresses: &self.listen,
+                spoken: Spoken::DatagramsAndHttp { bytes_max: serve::DATAGRAM_BYTES_MAX },
+            },
             Listener { key: "client_listen", addresses: &self.client_listen, spoken: Spoken::Http },
         ]
     }

@@ -1,0 +1,61 @@
+//! Lists that are sent as datagrams. A rendered list is one run of bytes: its packets, each behind its length in two bytes
+//! (big-endian).
+
+/// Appends a packet to a rendered list. No datagram is longer than 65,535 bytes: a longer packet is left out.
+pub fn push(list: &mut Vec<u8>, packet: &[u8]) {
+    let Ok(length) = u16::try_from(packet.len()) else { return };
+    list.extend(length.to_be_bytes());
+    list.extend(packet);
+}
+
+/// The packets of a rendered list, in their order.
+pub fn split(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    let mut rest = list;
+    std::iter::from_fn(move || {
+        let (length, behind) = rest.split_first_chunk()?;
+        let (packet, behind) = behind.split_at_checked(u16::from_be_bytes(*length).into())?;
+        rest = behind;
+        Some(packet)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn each_packet_stands_behind_its_length() {
+        let mut list = Vec::new();
+        push(&mut list, b"ab");
+        push(&mut list, b"");
+        push(&mut list, &[7; 258]);
+        assert_eq!(list.get(..8), Some(&b"\0\x02ab\0\0\x01\x02"[..]));
+        push(&mut list, &[0; 65_536]);
+        assert_eq!(split(&list).collect::<Vec<_>>(), [&b"ab"[..], b"", &[7; 258]]);
+        assert_eq!(split(&[]).count(), 0);
+    }
+
+    #[test]
+    fn a_packet_that_is_cut_off_is_none() {
+        let mut list = Vec::new();
+        push(&mut list, b"abc");
+        for length in 0..list.len() {
+            assert_eq!(split(list.get(..length).unwrap()).count(), 0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_pushed_is_split_again(packets in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..20)) {
+            let mut list = Vec::new();
+            packets.iter().for_each(|packet| push(&mut list, packet));
+            prop_assert_eq!(split(&list).collect::<Vec<_>>(), packets);
+        }
+
+        #[test]
+        fn anything_can_be_split(bytes: Vec<u8>) {
+            prop_assert!(split(&bytes).map(<[u8]>::len).sum::<usize>() <= bytes.len());
+        }
+    }
+}
