@@ -313,17 +313,16 @@ fn bind(config: &Config) -> Result<Vec<Bound>, ListenError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut bound = Vec::new();
     let mut bind_all = |key: String, card, addresses: &[SocketAddr], spoken| -> Result<(), ListenError> {
-        for &address in addresses {
-            let (tcp, udp) = match spoken {
-                Spoken::Datagrams { .. } => (None, listen::udp(address, cores, &key)?),
-                Spoken::DatagramsAndHttp { .. } => {
-                    let (tcp, udp) = listen::tcp_and_udp(address, cores, &key)?;
-                    (Some(tcp), udp)
-                }
-                Spoken::Http | Spoken::Stream => (Some(listen::tcp(address, &key)?), Vec::new()),
-            };
-            bound.push(Bound { key: key.clone(), card, tcp, udp, spoken });
-        }
+        let bind_one = |address| match spoken {
+            Spoken::Datagrams { .. } => Ok((None, listen::udp(address, cores, &key)?)),
+            Spoken::DatagramsAndHttp { .. } => {
+                let (tcp, udp) = listen::tcp_and_udp(address, cores, &key)?;
+                Ok((Some(tcp), udp))
+            }
+            Spoken::Http | Spoken::Stream => Ok((Some(listen::tcp(address, &key)?), Vec::new())),
+        };
+        let sockets = listen::all(addresses, bind_one)?;
+        bound.extend(sockets.into_iter().map(|(tcp, udp)| Bound { key: key.clone(), card, tcp, udp, spoken }));
         Ok(())
     };
     for (card, section) in config.sections() {

@@ -1,7 +1,7 @@
 //! Keys and values of the configuration. Whoever has settings brings a table of [`Key`]s; reading a value fails with an
 //! error that a person can act on.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
@@ -155,14 +155,15 @@ impl<'a> Item<'a> {
         members.iter().map(member).collect()
     }
 
-    /// Addresses to listen on. A bare port means all IPv4 addresses.
+    /// Addresses to listen on. A bare port means all addresses of both families.
     pub fn listen(&self) -> Result<Vec<SocketAddr>, Problem> {
-        self.list("a list of addresses like [\"0.0.0.0:8080\"]", |item| {
-            let text = item.text()?;
-            let port = text.parse::<u16>().ok();
-            let address = port.map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
-            address.map_or_else(|| item.parsed("an address and port like \"0.0.0.0:8080\" or \"[::]:8080\""), Ok)
-        })
+        let addresses = self.list("a list of addresses like [\"0.0.0.0:8080\", \"[::]:8080\"]", |item| {
+            let port = item.text()?.parse::<u16>().ok();
+            let both = |port| vec![(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()];
+            let one = || item.parsed("an address and port like \"0.0.0.0:8080\" or \"[::]:8080\"");
+            port.map(both).map_or_else(|| Ok(vec![one()?]), Ok)
+        })?;
+        Ok(addresses.concat())
     }
 
     /// Refuses a table with a key that is not one of these.

@@ -32,9 +32,9 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "web.listen",
-        doc: "Where the page and the API are served. An empty list turns the listener off; \"[::]:8080\" is IPv6 only, so\n\
-              name both for both.",
-        default: "[\"0.0.0.0:8080\"]",
+        doc: "Addresses of the page and the API. \"0.0.0.0\" is IPv4 only and \"[::]\" is IPv6 only; a bare port is both. On a\n\
+              machine without IPv6, \"[::]\" is skipped. An empty list turns the listener off.",
+        default: "[\"0.0.0.0:8080\", \"[::]:8080\"]",
         example: "",
         set: |config, item| {
             config.web.listen = item.listen()?;

@@ -1,3 +1,5 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use super::*;
 use crate::protocols::{iceball, netpanzer};
 
@@ -17,6 +19,11 @@ fn set(assignment: &str) -> Result<Config, String> {
     Config::load(None, &[assignment.to_string()]).map_err(|errors| errors.to_string())
 }
 
+/// Every address of both families.
+fn both(port: u16) -> [SocketAddr; 2] {
+    [(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]
+}
+
 #[test]
 fn the_default_file_says_what_holds_without_a_file() {
     let file = default_file();
@@ -25,9 +32,9 @@ fn the_default_file_says_what_holds_without_a_file() {
     config.read("default", &file, &mut Vec::new());
     assert_eq!(config, Config::default());
     let iceball: iceball::settings::Settings = config.protocol();
-    assert_eq!(iceball.listen, ["0.0.0.0:27790".parse().unwrap()]);
-    assert_eq!(iceball.client_listen, ["0.0.0.0:27795".parse().unwrap()]);
-    assert_eq!(config.web.listen, ["0.0.0.0:8080".parse().unwrap()]);
+    assert_eq!(iceball.listen, both(27790));
+    assert_eq!(iceball.client_listen, both(27795));
+    assert_eq!(config.web.listen, both(8080));
     assert_eq!(config.guard.servers_per_ip_max, 32);
     assert_eq!(iceball.rules, iceball::serve::Settings::default());
     for (card, section) in config.sections() {
@@ -139,7 +146,9 @@ fn set_overrides_any_key() {
     assert_eq!(listen(set("iceball.listen=127.0.0.1:1, [::1]:2").unwrap()).len(), 2);
     assert_eq!(listen(set("iceball.listen=").unwrap()), []);
     assert_eq!(listen(set("iceball.listen=[\"127.0.0.1:1\"]").unwrap()).len(), 1);
-    assert_eq!(listen(set("iceball.listen=5000").unwrap()), ["0.0.0.0:5000".parse().unwrap()]);
+    assert_eq!(listen(set("iceball.listen=5000").unwrap()), both(5000));
+    assert_eq!(set("web.listen=0").unwrap().web.listen, both(0));
+    assert_eq!(set("web.listen=127.0.0.1:1,80").unwrap().web.listen[1..], both(80));
     assert_eq!(set("web.title=My \"own\" = list").unwrap().web.title, "My \"own\" = list");
     let life_ms = |config: Config| config.protocol::<iceball::settings::Settings>().rules.life_ms;
     assert_eq!(life_ms(set("iceball.life=2s").unwrap()), 2_000);
@@ -155,7 +164,10 @@ fn set_overrides_any_key() {
 fn one_address_for_two_listeners_is_an_error() {
     let error = set("web.listen=0.0.0.0:28900").unwrap_err();
     assert_eq!(error, "netpanzer.listen: 0.0.0.0:28900 is taken by web.listen already");
+    let error = set("web.listen=28900").unwrap_err();
+    assert!(error.contains("0.0.0.0:28900 is taken") && error.contains("[::]:28900 is taken"), "{error}");
     assert!(set("web.listen=127.0.0.1:1,127.0.0.1:1").unwrap_err().contains("twice"));
+    assert!(set("web.listen=80,0.0.0.0:80").unwrap_err().contains("0.0.0.0:80 stands there twice"));
     assert!(set("web.listen=127.0.0.1:0,127.0.0.1:0").is_ok());
 }
 
@@ -163,6 +175,8 @@ fn one_address_for_two_listeners_is_an_error() {
 fn only_listeners_need_a_restart() {
     let old = Config::default();
     assert_eq!(old.needs_restart(&set("web.listen=127.0.0.1:1").unwrap()), ["web.listen"]);
+    assert_eq!(old.needs_restart(&set("web.listen=0.0.0.0:8080").unwrap()), ["web.listen"]);
+    assert!(old.needs_restart(&set("web.listen=8080").unwrap()).is_empty(), "the same in short");
     assert_eq!(old.needs_restart(&set("hyperbol.listen=").unwrap()), ["hyperbol.listen"]);
     assert!(old.needs_restart(&set("guard.bans=127.0.0.1").unwrap()).is_empty());
 }

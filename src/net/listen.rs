@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
+use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
+use tracing::info;
 
 /// Connections that the system holds for us while we are busy.
 const BACKLOG: i32 = 4096;
@@ -40,6 +42,38 @@ impl fmt::Display for ListenError {
 }
 
 impl std::error::Error for ListenError {}
+
+impl ListenError {
+    /// Whether all addresses of IPv6 were asked for on a machine that has none.
+    fn is_missing_ipv6(&self) -> bool {
+        let errors = [Errno::EAFNOSUPPORT, Errno::EADDRNOTAVAIL, Errno::EPROTONOSUPPORT];
+        let is_missing = self.error.raw_os_error().is_some_and(|code| errors.contains(&Errno::from_raw(code)));
+        is_missing && self.address.ip() == Ipv6Addr::UNSPECIFIED
+    }
+}
+
+/// Binds every address of one key. Where the machine has no IPv6, `[::]` is skipped, unless it is the only address:
+/// the default names both families and has to work everywhere.
+pub fn all<T>(
+    addresses: &[SocketAddr],
+    bind: impl Fn(SocketAddr) -> Result<T, ListenError>,
+) -> Result<Vec<T>, ListenError> {
+    let mut bound = Vec::with_capacity(addresses.len());
+    let mut skipped = None;
+    for &address in addresses {
+        match bind(address) {
+            Ok(socket) => bound.push(socket),
+            Err(error) if error.is_missing_ipv6() => skipped = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    match skipped {
+        Some(error) if bound.is_empty() => return Err(error),
+        Some(error) => info!("{}: not listening on {}: this machine has no IPv6", error.key, error.address),
+        None => {}
+    }
+    Ok(bound)
+}
 
 pub fn tcp(address: SocketAddr, key: &str) -> Result<TcpListener, ListenError> {
     bind_tcp(address).map_err(|error| ListenError { address, protocol: "TCP", key: key.into(), error })
@@ -142,6 +176,25 @@ mod tests {
             assert!(text.contains(&format!("{protocol} port {} ", address.port())), "{text}");
             assert!(text.contains("another program has it") && text.contains("`web.listen`"), "{text}");
         }
+    }
+
+    #[test]
+    fn only_all_addresses_of_ipv6_are_skipped_and_only_where_there_is_no_ipv6() {
+        let bind = |typed: &[&str], errno: Errno| {
+            let addresses: Vec<SocketAddr> = typed.iter().map(|text| text.parse().unwrap()).collect();
+            all(&addresses, |address| match address.is_ipv4() {
+                true => Ok(address.to_string()),
+                false => Err(ListenError { address, protocol: "TCP", key: "a.key".into(), error: errno.into() }),
+            })
+        };
+        for errno in [Errno::EAFNOSUPPORT, Errno::EADDRNOTAVAIL, Errno::EPROTONOSUPPORT] {
+            assert_eq!(bind(&["0.0.0.0:1", "[::]:1"], errno).unwrap(), ["0.0.0.0:1"]);
+            assert_eq!(bind(&["[::]:1", "127.0.0.1:1"], errno).unwrap(), ["127.0.0.1:1"]);
+            assert!(bind(&["[::]:1"], errno).is_err(), "nothing would be listened on");
+            assert!(bind(&["0.0.0.0:1", "[::1]:1"], errno).is_err(), "the operator named it");
+        }
+        assert!(bind(&["0.0.0.0:1", "[::]:1"], Errno::EADDRINUSE).is_err());
+        assert_eq!(bind(&[], Errno::EADDRINUSE).unwrap(), Vec::<String>::new());
     }
 
     #[test]

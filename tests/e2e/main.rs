@@ -14,6 +14,7 @@ mod cluster;
 mod cluster_buckets;
 mod cluster_time;
 mod commands;
+mod families;
 mod fetch;
 mod forgery;
 mod ftp;

@@ -88,7 +88,11 @@ impl Tank {
 }
 
 pub fn say(server: &Server, request: &str) -> String {
-    let mut stream = connect(server.address("netpanzer.listen"));
+    say_to(server.address("netpanzer.listen"), request)
+}
+
+pub fn say_to(master: SocketAddr, request: &str) -> String {
+    let mut stream = connect(master);
     stream.write_all(request.as_bytes()).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     let mut answer = String::new();

@@ -69,7 +69,8 @@ pub struct Server {
     child: Child,
     log: Arc<Mutex<String>>,
     reader: Option<std::thread::JoinHandle<()>>,
-    listening: HashMap<String, SocketAddr>,
+    /// In the order of the configuration.
+    listening: HashMap<String, Vec<SocketAddr>>,
 }
 
 impl Server {
@@ -89,11 +90,15 @@ impl Server {
         Server::start_as(command, &[], set)
     }
 
-    pub fn start_as(mut command: Command, arguments: &[&str], set: &[&str]) -> Server {
+    pub fn start_as(command: Command, arguments: &[&str], set: &[&str]) -> Server {
+        let listen = LISTENERS.map(|key| format!("{key}=127.0.0.1:0"));
+        let set: Vec<&str> = listen.iter().map(String::as_str).chain(set.iter().copied()).collect();
+        Server::start_on_defaults(command, arguments, &set)
+    }
+
+    /// Every listener where the defaults have it: only in a network of the test's own.
+    pub fn start_on_defaults(mut command: Command, arguments: &[&str], set: &[&str]) -> Server {
         command.arg("serve").args(arguments);
-        for key in LISTENERS {
-            command.args(["--set", &format!("{key}=127.0.0.1:0")]);
-        }
         // Nothing on disk, unless a test names a folder.
         command.args(["--set", "data_dir="]);
         for assignment in set {
@@ -115,7 +120,7 @@ impl Server {
         for line in server.log().lines() {
             if let Some((before, address)) = line.split_once(": listening on ") {
                 let key = before.rsplit(' ').next().unwrap().to_string();
-                server.listening.insert(key, address.trim().parse().unwrap());
+                server.listening.entry(key).or_default().push(address.trim().parse().unwrap());
             }
         }
         server
@@ -135,8 +140,15 @@ impl Server {
         });
     }
 
+    /// The first address of a listener.
     pub fn address(&self, key: &str) -> SocketAddr {
-        *self.listening.get(key).unwrap_or_else(|| panic!("{key} is not listening:\n{}", self.log()))
+        let first = self.listening.get(key).and_then(|addresses| addresses.first());
+        *first.unwrap_or_else(|| panic!("{key} is not listening:\n{}", self.log()))
+    }
+
+    /// Every listener with its addresses.
+    pub fn listening(&self) -> &HashMap<String, Vec<SocketAddr>> {
+        &self.listening
     }
 
     pub fn signal(&self, signal: nix::sys::signal::Signal) {

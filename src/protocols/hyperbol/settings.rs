@@ -38,7 +38,7 @@ const KEYS: &[Key<Settings>] = &[
     Key {
         name: "listen",
         doc: "TCP for game clients.",
-        default: "[\"0.0.0.0:20203\"]",
+        default: "[\"0.0.0.0:20203\", \"[::]:20203\"]",
         example: "",
         set: |settings, item| {
             settings.listen = item.listen()?;

@@ -70,7 +70,7 @@ const KEYS: &[Key<Settings>] = &[
     Key {
         name: "listen",
         doc: "UDP for game servers and HTTP for game clients, on the same port number.",
-        default: "[\"0.0.0.0:27790\"]",
+        default: "[\"0.0.0.0:27790\", \"[::]:27790\"]",
         example: "",
         set: |settings, item| {
             settings.listen = item.listen()?;
@@ -80,7 +80,7 @@ const KEYS: &[Key<Settings>] = &[
     Key {
         name: "client_listen",
         doc: "The same HTTP on the port that the protocol's document names for clients.",
-        default: "[\"0.0.0.0:27795\"]",
+        default: "[\"0.0.0.0:27795\", \"[::]:27795\"]",
         example: "",
         set: |settings, item| {
             settings.client_listen = item.listen()?;

@@ -53,7 +53,7 @@ const KEYS: &[Key<Settings>] = &[
     Key {
         name: "listen",
         doc: "TCP for game servers, game clients and other masters.",
-        default: "[\"0.0.0.0:28900\"]",
+        default: "[\"0.0.0.0:28900\", \"[::]:28900\"]",
         example: "",
         set: |settings, item| {
             settings.listen = item.listen()?;
