@@ -1,5 +1,5 @@
-//! The buckets in the store: found or made, compared with what they have to be, and given as many replicas as there are
-//! servers for.
+//! Creates the store's buckets, or compares existing ones with the configuration that the cluster needs and repairs them,
+//! including the number of replicas.
 
 use std::error::Error;
 use std::fmt;
@@ -11,13 +11,13 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stor
 use async_nats::jetstream::{Context, ErrorCode};
 use tracing::{debug, info};
 
-/// Why a visit to the store ended, in words.
+/// Why a session ended, as text for the log.
 #[derive(Debug)]
-pub struct Lost(pub String);
+pub struct SessionError(pub String);
 
-impl Lost {
-    /// An error with its causes: those of the NATS client tell the reason only in the last.
-    pub fn because(what: &str, error: &dyn Error) -> Lost {
+impl SessionError {
+    /// An error with its chain of causes: the NATS client has the actual reason only in the last one.
+    pub fn caused_by(what: &str, error: &dyn Error) -> SessionError {
         let mut text = format!("{what}: {error}");
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -27,32 +27,32 @@ impl Lost {
             }
             cause = error.source();
         }
-        Lost(text)
+        SessionError(text)
     }
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for SessionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// What a bucket has to be.
-pub struct Wanted {
+/// The configuration that a bucket must have.
+pub struct BucketSpec {
     pub name: &'static str,
     pub description: &'static str,
     pub value_bytes_max: usize,
-    /// Entries go after this time.
+    /// Entries expire after this time; zero: never.
     pub age_max: Duration,
     pub storage: StorageType,
-    /// 0: as many as there are servers, up to 3.
+    /// 0: one per NATS server, up to 3.
     pub replicas: usize,
 }
 
-/// More replicas than this keep nothing safer.
+/// More replicas than this would not make the data safer.
 const REPLICAS_MAX: usize = 3;
 
-impl Wanted {
+impl BucketSpec {
     fn config(&self, replicas: usize) -> kv::Config {
         kv::Config {
             bucket: self.name.into(),
@@ -66,31 +66,33 @@ impl Wanted {
         }
     }
 
-    /// How many replicas to try, best first.
-    fn tries(&self) -> Vec<usize> {
+    /// Replica counts to try, best first.
+    fn replica_counts(&self) -> Vec<usize> {
         if self.replicas == 0 { (1..=REPLICAS_MAX).rev().collect() } else { vec![self.replicas] }
     }
 
-    /// The bucket, made if there is none. One that is not as it has to be is changed; where NATS refuses that, it cannot
-    /// be used. Fewer replicas than there could be by now are no reason: the next visit tries again.
-    pub async fn open(&self, context: &Context) -> Result<Store, Lost> {
-        let failed = |error: &dyn Error| Lost::because(self.name, error);
+    /// Opens the bucket, creating or repairing it as needed. Fails if NATS refuses a needed change; too few replicas are
+    /// no failure, because the next session tries again to add them.
+    pub async fn open(&self, context: &Context) -> Result<Store, SessionError> {
+        let failed = |error: &dyn Error| SessionError::caused_by(self.name, error);
         match context.get_stream(format!("KV_{}", self.name)).await {
             Ok(stream) => self.repair(context, &stream.cached_info().config).await?,
             Err(error) => match error.kind() {
                 GetStreamErrorKind::JetStream(reason) if reason.error_code() == ErrorCode::STREAM_NOT_FOUND => {
                     self.create(context).await?;
                 }
-                GetStreamErrorKind::Request => return Err(Lost::because("JetStream does not answer", &error)),
+                GetStreamErrorKind::Request => {
+                    return Err(SessionError::caused_by("JetStream does not answer", &error));
+                }
                 _ => return Err(failed(&error)),
             },
         }
         context.get_key_value(self.name).await.map_err(|error| failed(&error))
     }
 
-    async fn create(&self, context: &Context) -> Result<(), Lost> {
-        let mut reason = Lost(format!("{}: no replicas", self.name));
-        for replicas in self.tries() {
+    async fn create(&self, context: &Context) -> Result<(), SessionError> {
+        let mut reason = SessionError(format!("{}: no replicas", self.name));
+        for replicas in self.replica_counts() {
             match context.create_key_value(self.config(replicas)).await {
                 Ok(_) => return Ok(()),
                 Err(error) => {
@@ -99,7 +101,7 @@ impl Wanted {
                     if code == Some(ErrorCode::STREAM_NAME_EXIST) {
                         return Ok(());
                     }
-                    reason = Lost::because(self.name, &error);
+                    reason = SessionError::caused_by(self.name, &error);
                     if !code.is_some_and(is_too_few_servers) {
                         break;
                     }
@@ -109,35 +111,37 @@ impl Wanted {
         Err(reason)
     }
 
-    async fn repair(&self, context: &Context, found: &Config) -> Result<(), Lost> {
-        let tries = self.tries().into_iter().filter(|tried| self.replicas != 0 || *tried > found.num_replicas);
-        let more_replicas: Vec<usize> = tries.collect();
-        let differences = differences(found, &self.wanted(found, found.num_replicas)).join(", ");
+    async fn repair(&self, context: &Context, found: &Config) -> Result<(), SessionError> {
+        let mut more_replicas = self.replica_counts();
+        more_replicas.retain(|count| self.replicas != 0 || *count > found.num_replicas);
+        let differences = differences(found, &self.expected(found, found.num_replicas)).join(", ");
         for replicas in more_replicas.into_iter().chain([found.num_replicas]) {
-            let wanted = self.wanted(found, replicas);
-            if wanted == *found {
+            let expected = self.expected(found, replicas);
+            if expected == *found {
                 return Ok(());
             }
-            match context.update_stream(&wanted).await {
+            match context.update_stream(&expected).await {
                 Ok(_) if differences.is_empty() => return Ok(()),
                 Ok(_) => {
-                    info!("cluster: the bucket {} was not as it has to be ({differences}), and is now", self.name);
+                    info!("cluster: repaired the configuration of bucket {} ({differences})", self.name);
                     return Ok(());
                 }
-                Err(error) if replicas != found.num_replicas => debug!("{}", Lost::because(self.name, &error)),
+                Err(error) if replicas != found.num_replicas => {
+                    debug!("{}", SessionError::caused_by(self.name, &error))
+                }
                 Err(error) => {
-                    let what = format!("the bucket {} is not as it has to be ({differences})", self.name);
-                    return Err(Lost::because(&what, &error));
+                    let what = format!("bucket {} has a wrong configuration ({differences})", self.name);
+                    return Err(SessionError::caused_by(&what, &error));
                 }
             }
         }
         Ok(())
     }
 
-    /// What an existing bucket has to be. What makes no difference to the nodes stays as the operator has set it:
-    /// placement, compression, a longer age.
-    fn wanted(&self, found: &Config, replicas: usize) -> Config {
-        let is_old_enough = !self.age_max.is_zero() && found.max_age > self.age_max;
+    /// The configuration that an existing bucket must have. Settings that do not affect the nodes (placement, compression,
+    /// a longer age) stay as the operator chose them.
+    fn expected(&self, found: &Config, replicas: usize) -> Config {
+        let keeps_longer = !self.age_max.is_zero() && found.max_age > self.age_max;
         Config {
             subjects: vec![format!("$KV.{}.>", self.name)],
             retention: RetentionPolicy::Limits,
@@ -147,7 +151,7 @@ impl Wanted {
             max_messages: -1,
             max_bytes: -1,
             max_consumers: -1,
-            max_age: if is_old_enough { found.max_age } else { self.age_max },
+            max_age: if keeps_longer { found.max_age } else { self.age_max },
             discard: DiscardPolicy::New,
             discard_new_per_subject: false,
             num_replicas: replicas,
@@ -165,24 +169,24 @@ impl Wanted {
     }
 }
 
-/// What differs, by the names that NATS has for it.
-fn differences(found: &Config, wanted: &Config) -> Vec<String> {
+/// The settings that differ, by NATS's own names.
+fn differences(found: &Config, expected: &Config) -> Vec<String> {
     let as_json = |config: &Config| serde_json::to_value(config).unwrap_or_default();
-    let (found, wanted) = (as_json(found), as_json(wanted));
+    let (found, expected) = (as_json(found), as_json(expected));
     let mut keys: Vec<&String> =
-        [&found, &wanted].iter().filter_map(|value| value.as_object()).flatten().map(|(key, _)| key).collect();
+        [&found, &expected].iter().filter_map(|value| value.as_object()).flatten().map(|(key, _)| key).collect();
     keys.sort();
     keys.dedup();
-    let differs = |key: &&String| found.get(key) != wanted.get(key);
+    let differs = |key: &&String| found.get(key) != expected.get(key);
     let shown = |value: Option<&serde_json::Value>| value.map_or("nothing".into(), ToString::to_string);
     let differing = keys.into_iter().filter(differs);
-    differing.map(|key| format!("{key} is {} instead of {}", shown(found.get(key)), shown(wanted.get(key)))).collect()
+    differing.map(|key| format!("{key} is {} instead of {}", shown(found.get(key)), shown(expected.get(key)))).collect()
 }
 
-/// The code of the error with which the store refused to make a bucket.
+/// NATS's error code for a bucket that it refused to create.
 fn error_code(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
-    let refused = error.source()?.downcast_ref::<CreateStreamError>()?;
-    match refused.kind() {
+    let rejected = error.source()?.downcast_ref::<CreateStreamError>()?;
+    match rejected.kind() {
         CreateStreamErrorKind::JetStream(reason) => Some(reason.error_code()),
         _ => None,
     }
@@ -197,11 +201,11 @@ fn is_too_few_servers(code: ErrorCode) -> bool {
 mod tests {
     use super::*;
 
-    /// What is told of it, and how it is made.
+    /// The expected description, and the change that causes it.
     type Difference = (&'static str, fn(&mut Config));
 
-    fn servers() -> Wanted {
-        Wanted {
+    fn servers() -> BucketSpec {
+        BucketSpec {
             name: "b",
             description: "",
             value_bytes_max: 65_536,
@@ -212,9 +216,9 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_matters_is_compared_and_the_rest_is_left_alone() {
-        let good = servers().wanted(&Config { name: "KV_b".into(), ..Config::default() }, 1);
-        assert_eq!(servers().wanted(&good, 1), good);
+    fn settings_that_matter_are_compared_and_the_rest_is_kept() {
+        let good = servers().expected(&Config { name: "KV_b".into(), ..Config::default() }, 1);
+        assert_eq!(servers().expected(&good, 1), good);
         let changes: [Difference; 9] = [
             ("max_msg_size is 100 instead of 65536", |found| found.max_message_size = 100),
             ("storage is \"memory\" instead of \"file\"", |found| found.storage = StorageType::Memory),
@@ -226,16 +230,16 @@ mod tests {
             ("no_ack is true instead of nothing", |found| found.no_ack = true),
             ("subjects is [\"$KV.b.x\"] instead of [\"$KV.b.>\"]", |found| found.subjects = vec!["$KV.b.x".into()]),
         ];
-        for (expected, change) in changes {
+        for (difference, change) in changes {
             let mut found = good.clone();
             change(&mut found);
-            let wanted = servers().wanted(&found, 1);
-            assert_eq!(wanted, good, "{expected}");
-            assert_eq!(differences(&found, &wanted), [expected]);
+            let expected = servers().expected(&found, 1);
+            assert_eq!(expected, good, "{difference}");
+            assert_eq!(differences(&found, &expected), [difference]);
         }
         let longer = Config { max_age: Duration::from_secs(600), description: Some("ours".into()), ..good };
-        assert_eq!(servers().wanted(&longer, 1), longer);
-        let keys = Wanted { age_max: Duration::ZERO, ..servers() };
-        assert_eq!(keys.wanted(&longer, 3).max_age, Duration::ZERO, "keys never go by themselves");
+        assert_eq!(servers().expected(&longer, 1), longer);
+        let keys = BucketSpec { age_max: Duration::ZERO, ..servers() };
+        assert_eq!(keys.expected(&longer, 3).max_age, Duration::ZERO, "keys never expire");
     }
 }

@@ -1,5 +1,5 @@
-//! The cookie keys of all nodes: one pair in the store, so that a handshake that one node began can end at any other.
-//! One node at a time replaces them: whoever is first, the others take over what it made. No socket, no clock.
+//! The cookie keys that all nodes share through the store, so that a handshake that begins at one node can end at any
+//! other. When keys are old, the first node to replace them wins and the others adopt its keys. No socket, no clock.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::cookie::{Key, Keys};
 
 /// Keys are replaced when they are this old.
 pub const KEYS_EVERY_MS: u64 = 60_000;
-/// Without the store, a node keeps the keys that all have for this long before it makes its own.
+/// Without the store, a node keeps the shared keys for this long before it makes its own.
 pub const ALONE_AFTER_MS: u64 = 600_000;
 const VERSION: u8 = 2;
 const VALUE_BYTES_MAX: usize = 1024;
@@ -27,7 +27,7 @@ pub fn encode(keys: &Keys) -> Vec<u8> {
     serde_json::to_vec(&wire).unwrap_or_default() // plain data: cannot fail
 }
 
-/// None when these are no keys of this version.
+/// None if the value is not a key ring of this version.
 pub fn decode(value: &[u8]) -> Option<Keys> {
     if value.len() > VALUE_BYTES_MAX {
         return None;
@@ -41,7 +41,7 @@ pub fn decode(value: &[u8]) -> Option<Keys> {
     Some(Keys::of(key(wire.next)?, key(wire.current)?, key(wire.previous)?))
 }
 
-/// The keys in use, since when, and which revision of the store they are.
+/// The keys in use, their age, and their revision in the store.
 pub struct Keyring {
     pub keys: Keys,
     pub revision: Option<u64>,
@@ -49,13 +49,13 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// A node's own keys, before it has seen the store.
+    /// A node's own keys, before it has read the store's.
     pub fn new(keys: Keys, mono_ms: u64) -> Keyring {
         Keyring { keys, revision: None, since_ms: mono_ms }
     }
 
-    /// The store's keys, already `age_ms` old; true if they are others than before.
-    pub fn take_over(&mut self, keys: Keys, revision: u64, mono_ms: u64, age_ms: u64) -> bool {
+    /// Adopts the store's keys, which are already `age_ms` old. False if `revision` is not newer.
+    pub fn adopt(&mut self, keys: Keys, revision: u64, mono_ms: u64, age_ms: u64) -> bool {
         if self.revision.is_some_and(|known| known >= revision) {
             return false;
         }
@@ -65,7 +65,7 @@ impl Keyring {
         true
     }
 
-    /// Forgets which revision it was: the store went away, and may have lost what it had.
+    /// Forgets the revision: the store is gone and may come back empty.
     pub fn disconnected(&mut self) {
         self.revision = None;
     }
@@ -74,14 +74,14 @@ impl Keyring {
         mono_ms.saturating_sub(self.since_ms) >= KEYS_EVERY_MS
     }
 
-    /// Makes keys of this node's own if those it has are too old; true if it did.
-    pub fn go_alone(&mut self, mono_ms: u64, secret: impl FnOnce() -> Option<[u8; 16]>) -> bool {
+    /// Without the store: rotates to keys of this node's own if the shared ones are too old. True if it did.
+    pub fn rotate_alone(&mut self, mono_ms: u64, secret: impl FnOnce() -> Option<[u8; 16]>) -> bool {
         if mono_ms.saturating_sub(self.since_ms) < ALONE_AFTER_MS {
             return false;
         }
         let Some(secret) = secret() else { return false };
         self.keys = self.keys.rotated(secret);
-        // The next one follows at the usual pace.
+        // From now on, rotate at the usual interval.
         self.since_ms = mono_ms + KEYS_EVERY_MS - ALONE_AFTER_MS.min(mono_ms + KEYS_EVERY_MS);
         true
     }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_back_as_they_were_and_nothing_else_does() {
+    fn keys_round_trip_and_anything_else_is_refused() {
         let before = keys(1).rotated([0x0f; 16]);
         let value = encode(&before);
         let after = decode(&value).unwrap();
@@ -116,28 +116,28 @@ mod tests {
     }
 
     #[test]
-    fn newer_keys_are_taken_over_once() {
+    fn newer_keys_are_adopted_once() {
         let mut ring = Keyring::new(keys(1), 0);
-        assert!(ring.take_over(keys(2), 5, 1_000, 400));
-        assert!(!ring.take_over(keys(3), 4, 1_000, 0), "older");
-        assert!(!ring.take_over(keys(2), 5, 1_000, 0), "the same");
+        assert!(ring.adopt(keys(2), 5, 1_000, 400));
+        assert!(!ring.adopt(keys(3), 4, 1_000, 0), "older");
+        assert!(!ring.adopt(keys(2), 5, 1_000, 0), "the same");
         assert_eq!((secret(&ring), ring.revision), (2, Some(5)));
         let (mut cookie, game) = (arrayvec::ArrayVec::<u8, 64>::new(), "192.0.2.1:1".parse().unwrap());
         keys(1).seal(1_000, game, b"begun before", &mut cookie);
-        assert!(ring.keys.open(1_000, game, &cookie).is_ok(), "what the node's own keys sealed");
+        assert!(ring.keys.open(1_000, game, &cookie).is_ok(), "sealed with the node's own keys");
         assert!(!ring.is_old(60_599) && ring.is_old(60_600));
         ring.disconnected();
-        assert!(ring.take_over(keys(4), 1, 2_000, 0), "a store that began anew");
+        assert!(ring.adopt(keys(4), 1, 2_000, 0), "a store that was recreated");
     }
 
     #[test]
-    fn alone_a_node_makes_its_own_only_when_they_are_too_old() {
+    fn a_node_alone_rotates_only_when_the_shared_keys_are_too_old() {
         let mut ring = Keyring::new(keys(1), 0);
-        assert!(!ring.go_alone(ALONE_AFTER_MS - 1, || Some([2; 16])));
-        assert!(!ring.go_alone(ALONE_AFTER_MS, || None), "no random numbers");
-        assert!(ring.go_alone(ALONE_AFTER_MS, || Some([2; 16])));
+        assert!(!ring.rotate_alone(ALONE_AFTER_MS - 1, || Some([2; 16])));
+        assert!(!ring.rotate_alone(ALONE_AFTER_MS, || None), "no random numbers");
+        assert!(ring.rotate_alone(ALONE_AFTER_MS, || Some([2; 16])));
         assert_eq!((secret(&ring), ring.keys.previous.secret[0], ring.keys.next.secret[0]), (11, 1, 2));
-        assert!(!ring.go_alone(ALONE_AFTER_MS + KEYS_EVERY_MS - 1, || Some([3; 16])));
-        assert!(ring.go_alone(ALONE_AFTER_MS + KEYS_EVERY_MS, || Some([3; 16])));
+        assert!(!ring.rotate_alone(ALONE_AFTER_MS + KEYS_EVERY_MS - 1, || Some([3; 16])));
+        assert!(ring.rotate_alone(ALONE_AFTER_MS + KEYS_EVERY_MS, || Some([3; 16])));
     }
 }

@@ -1,12 +1,12 @@
-//! Many nodes as one, on NATS JetStream's key-value store. Each node keeps the whole list in memory, puts what it has
-//! proven, watches what the others put, and merges it through the registry's own door.
+//! The cluster: several nodes share one server list through NATS JetStream's key-value store. Each node keeps the whole
+//! list in memory, puts what it has proven, watches what the others put, and merges that through the registry.
 //!
-//! A visit to the store begins with a connection and ends with its loss; the next begins from the start: the whole list
-//! is read again, and what it lacks is put. Between visits the node serves alone. Nothing here is on the hot path.
+//! A [`session`] lasts as long as one connection to the store. Each new session reads the whole list again and puts what
+//! the store lacks. Between sessions the node serves alone. Nothing here is on the hot path.
 //!
-//! [`session`] is one visit, [`buckets`] what is there; without a socket or a clock are [`record`], what is put, [`clock`],
-//! the time there, [`outbox`], what has to be put, [`share`], who asks whom, [`keyring`], the cookie keys, and
-//! `simulation.rs`, all of it in made-up time.
+//! [`buckets`] creates and repairs the store's buckets. The other modules know no socket and no clock: [`record`] (format
+//! of the stored values), [`clock`] (the store's time), [`outbox`] (what has to be put), [`share`] (which node queries
+//! which server), [`keyring`] (the shared cookie keys), and `simulation.rs`, which tests all of it in virtual time.
 
 mod buckets;
 pub mod clock;
@@ -35,40 +35,40 @@ use crate::metrics::{ClusterFigures, Metrics};
 use crate::model::SharedTime;
 use crate::net::guard::Guard;
 use crate::net::stopped;
-use buckets::Lost;
+use buckets::SessionError;
 use clock::Offset;
 use keyring::Keyring;
 use record::{node_id, node_tag};
 use session::Session;
 use share::{Nodes, Share};
 
-/// How long to wait for a NATS server to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two tries to reach the store: from the first to the second, twice as long each time.
-const PAUSE_MIN: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// A connection on which nothing comes back for this long, twice, is given up.
+/// How long to wait for a NATS server to accept a connection or answer a request.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Exponential backoff between two attempts to connect.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(250);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The NATS client gives up a connection after two unanswered pings.
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// How often the living nodes are counted and the keys looked at.
+/// How often the live nodes are counted and the age of the keys is checked.
 const TICK: Duration = Duration::from_secs(1);
-/// The same complaint is not repeated within this time.
+/// The same warning is not repeated within this time.
 const WARN_EVERY_MS: u64 = 60_000;
 
-/// What the operator can set.
+/// The `[cluster]` section of the configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Where NATS is; none: there is no cluster.
+    /// URLs of the NATS servers. Empty: no cluster.
     pub nats: Vec<String>,
-    /// 0: as many as the NATS cluster has, up to 3.
+    /// 0: one per NATS server, up to 3.
     pub replicas: usize,
-    /// This node's name; empty: a random one.
+    /// This node's name. Empty: a random one.
     pub node: String,
     pub credentials: Option<PathBuf>,
     pub ca: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Whether the files can be read: told at the start, not with the first connection.
+    /// Checks that the files are readable, so that a mistake shows at startup and not on the first connection.
     pub fn check(&self) -> Result<(), String> {
         let files = [("cluster.credentials", &self.credentials), ("cluster.ca", &self.ca)];
         for (key, path) in files {
@@ -80,30 +80,30 @@ impl Settings {
     }
 }
 
-/// This node among the others.
+/// This node's membership of the cluster.
 pub struct Cluster {
     settings: Settings,
     name: String,
-    /// Tells this run of the program from another node that has the same name.
+    /// Random: distinguishes this process from another node with the same name.
     run: u32,
-    /// The longest life of a server: what the store has to keep.
+    /// The longest life of a server: how long the store has to keep a record.
     life_max: Duration,
     hub: Arc<Hub>,
     guard: Arc<Guard>,
     share: Arc<Share>,
     metrics: Arc<Metrics>,
-    /// Has what cookies are made with used from now on: when it returns, it is.
+    /// Puts new cookie keys and the cluster's time into use before it returns.
     use_cookies: Box<dyn Fn(Keys, SharedTime) + Send + Sync>,
     ring: Mutex<Keyring>,
     time: Mutex<SharedTime>,
-    /// Whether this node is one of many at the moment; what is shown may be worse.
-    visiting: AtomicBool,
+    /// Whether a session is established. The metric may still say "not connected", while puts are rejected.
+    in_session: AtomicBool,
     nodes: Mutex<Nodes>,
     warned_at_ms: Mutex<Vec<(&'static str, u64)>>,
 }
 
 impl Cluster {
-    /// `keys` are the cookie keys until the store's are known; `random` names a node that has no name.
+    /// `keys` are the cookie keys to use until the store's are known; `random` names a node without a configured name.
     pub fn new(
         settings: Settings,
         life_max: Duration,
@@ -129,46 +129,46 @@ impl Cluster {
             use_cookies: Box::new(|_, _| {}),
             ring: Mutex::new(ring),
             time: Mutex::default(),
-            visiting: AtomicBool::new(false),
+            in_session: AtomicBool::new(false),
             nodes: Mutex::new(Nodes::new(own)),
             warned_at_ms: Mutex::default(),
         }
     }
 
-    /// Who asks whom.
+    /// Which servers this node has to query.
     pub fn share(&self) -> Arc<Share> {
         self.share.clone()
     }
 
-    /// Calls `use_cookies` with the cookie keys and the time of all nodes, whenever they change.
+    /// Calls `use_cookies` with the cluster's cookie keys and time whenever they change.
     pub fn with_cookies(self, use_cookies: impl Fn(Keys, SharedTime) + Send + Sync + 'static) -> Cluster {
         Cluster { use_cookies: Box::new(use_cookies), ..self }
     }
 
-    /// Visits the store again and again until told to stop.
+    /// Runs one session after another until `stop` is set.
     pub async fn run(self, mut stop: watch::Receiver<bool>) {
-        let mut pause = PAUSE_MIN;
-        let mut told_lost = false;
+        let mut pause = RETRY_PAUSE_MIN;
+        let mut has_warned = false;
         loop {
-            let visit_stop = stop.clone();
-            let lost = tokio::select! {
-                ended = self.visit(visit_stop) => match ended {
+            let session_stop = stop.clone();
+            let error = tokio::select! {
+                ended = self.run_session(session_stop) => match ended {
                     Ok(()) => return,
-                    Err(lost) => lost,
+                    Err(error) => error,
                 },
                 () = self.keep() => continue,
             };
-            let was_connected = self.visiting.swap(false, Ordering::Relaxed);
+            let was_connected = self.in_session.swap(false, Ordering::Relaxed);
             self.show_connected(false);
             self.ring().disconnected();
-            if was_connected || !told_lost {
-                warn!("cluster: no NATS ({lost}); this node serves alone, and goes on trying");
-                told_lost = true;
+            if was_connected || !has_warned {
+                warn!("cluster: no connection to NATS ({error}); serving alone and retrying");
+                has_warned = true;
             } else {
-                debug!("cluster: {lost}");
+                debug!("cluster: {error}");
             }
-            pause = if was_connected { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
-            // Not all nodes at the same moment.
+            pause = if was_connected { RETRY_PAUSE_MIN } else { (pause * 2).min(RETRY_PAUSE_MAX) };
+            // Jitter: the nodes should not all reconnect at the same moment.
             let own_pause = pause + Duration::from_millis(u64::from(self.run % 100));
             tokio::select! {
                 () = tokio::time::sleep(own_pause) => {}
@@ -178,15 +178,15 @@ impl Cluster {
         }
     }
 
-    async fn visit(&self, mut stop: watch::Receiver<bool>) -> Result<(), Lost> {
+    async fn run_session(&self, mut stop: watch::Receiver<bool>) -> Result<(), SessionError> {
         let (broken, mut is_broken) = watch::channel(false);
         let session = tokio::select! {
             session = self.open(broken) => session?,
             () = stopped(&mut stop) => return Ok(()),
         };
         tokio::select! {
-            lost = session.run() => Err(lost),
-            () = stopped(&mut is_broken) => Err(Lost("the connection broke".into())),
+            error = session.run() => Err(error),
+            () = stopped(&mut is_broken) => Err(SessionError("the connection broke".into())),
             () = stopped(&mut stop) => {
                 session.leave().await;
                 Ok(())
@@ -194,17 +194,17 @@ impl Cluster {
         }
     }
 
-    async fn open(&self, broken: watch::Sender<bool>) -> Result<Session<'_>, Lost> {
+    async fn open(&self, broken: watch::Sender<bool>) -> Result<Session<'_>, SessionError> {
         let servers: Result<Vec<ServerAddr>, _> = self.settings.nats.iter().map(|server| server.parse()).collect();
-        let servers = servers.map_err(|error| Lost::because("cluster.nats", &error))?;
+        let servers = servers.map_err(|error| SessionError::caused_by("cluster.nats", &error))?;
         let mut options = ConnectOptions::new()
             .name(format!("rallypoint {}", self.name))
-            .connection_timeout(PATIENCE)
-            .request_timeout(Some(PATIENCE))
+            .connection_timeout(CONNECT_TIMEOUT)
+            .request_timeout(Some(CONNECT_TIMEOUT))
             .ping_interval(PING_EVERY)
-            // A broken connection ends the visit. What was about to be sent must not be sent much later.
+            // A broken connection ends the session: the client must not send queued records much later.
             .max_reconnects(servers.len())
-            // The operator has named them; what they call each other may not be reachable from here.
+            // The addresses that the NATS servers advertise to each other may not be reachable from here.
             .ignore_discovered_servers()
             .event_callback(move |event| {
                 let broken = broken.clone();
@@ -223,21 +223,22 @@ impl Cluster {
         } else if let Some(server) = servers.iter().find(|server| server.has_user_pass()) {
             options = user(options, server);
         }
-        let client = options.connect(servers).await.map_err(|error| Lost::because("cannot connect", &error))?;
+        let client =
+            options.connect(servers).await.map_err(|error| SessionError::caused_by("cannot connect", &error))?;
         Session::open(self, client).await
     }
 
-    /// Counts the living nodes, and keeps the keys fresh when there is no store to do it. Never ends.
+    /// Counts the live nodes, and rotates the keys while the store is unreachable. Never returns.
     async fn keep(&self) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
             self.count_nodes();
-            let connected = self.visiting.load(Ordering::Relaxed);
+            let connected = self.in_session.load(Ordering::Relaxed);
             let now = self.hub.clock.now();
             let mut ring = self.ring();
-            if !connected && ring.go_alone(now.mono_ms, secret) {
+            if !connected && ring.rotate_alone(now.mono_ms, secret) {
                 (self.use_cookies)(ring.keys, self.time());
             }
         }
@@ -251,38 +252,40 @@ impl Cluster {
         self.share.set_live(live);
     }
 
-    /// The store has been read from the start, and its keys are in use: this node is one of many now.
+    /// The whole store has been read and its keys are in use.
     fn connected(&self) {
         self.show_connected(true);
-        if !self.visiting.swap(true, Ordering::Relaxed) {
+        if !self.in_session.swap(true, Ordering::Relaxed) {
             let servers = self.hub.view().servers.len();
-            info!("cluster: connected to NATS as node {}; {servers} servers are known", self.name);
+            info!("cluster: connected to NATS as node {}; {servers} servers known", self.name);
         }
     }
 
-    /// Why the store does not take what this node puts, for too long to be called connected; None when it does.
-    fn set_refused(&self, reason: Option<&str>) {
+    /// `reason`: why the store has rejected this node's records for too long to count as connected. None: it accepts them.
+    fn set_rejected(&self, reason: Option<&str>) {
         match (self.show_connected(reason.is_none()), reason) {
-            (true, Some(reason)) => warn!("cluster: the other nodes do not hear of this one's servers: {reason}"),
-            (false, None) => info!("cluster: NATS takes again what this node puts"),
+            (true, Some(reason)) => {
+                warn!("cluster: NATS rejects this node's servers, other nodes do not see them: {reason}")
+            }
+            (false, None) => info!("cluster: NATS accepts this node's servers again"),
             _ => {}
         }
     }
 
-    /// Returns what was shown before.
+    /// Sets the metric and returns its previous value.
     fn show_connected(&self, is_connected: bool) -> bool {
         self.figures().is_some_and(|figures| figures.connected.set(is_connected.into()) == 1)
     }
 
-    /// Takes over the store's keys.
+    /// Adopts the store's keys.
     fn take_keys(&self, keys: Keys, revision: u64, age_ms: u64) {
         let mut ring = self.ring();
-        if ring.take_over(keys, revision, self.hub.clock.now().mono_ms, age_ms) {
+        if ring.adopt(keys, revision, self.hub.clock.now().mono_ms, age_ms) {
             (self.use_cookies)(ring.keys, self.time());
         }
     }
 
-    /// What time it is in the store, as far as this node knows. It stays known when the store is lost.
+    /// The store's time as last measured. It stays valid while the store is unreachable.
     fn time(&self) -> SharedTime {
         *self.time.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -297,18 +300,18 @@ impl Cluster {
         if offset.ms != 0 {
             let side = if offset.ms > 0 { "behind" } else { "ahead of" };
             let ms = offset.ms.unsigned_abs();
-            let words = || format!("this node's clock is {ms} ms {side} NATS's, whose time the other nodes are told");
+            let words = || format!("this node's clock is {ms} ms {side} NATS's; records use NATS's time");
             self.warn("clock", words);
         }
     }
 
-    /// Warns, but not of the same thing all the time.
-    fn warn(&self, what: &'static str, words: impl FnOnce() -> String) {
+    /// Warns at most once per [`WARN_EVERY_MS`] and kind.
+    fn warn(&self, kind: &'static str, words: impl FnOnce() -> String) {
         let now_ms = self.hub.clock.now().mono_ms;
         let mut warned = self.warned_at_ms.lock().unwrap_or_else(PoisonError::into_inner);
         warned.retain(|(_, at_ms)| now_ms.saturating_sub(*at_ms) < WARN_EVERY_MS);
-        if !warned.iter().any(|(known, _)| *known == what) {
-            warned.push((what, now_ms));
+        if !warned.iter().any(|(known, _)| *known == kind) {
+            warned.push((kind, now_ms));
             warn!("cluster: {}", words());
         }
     }
@@ -326,12 +329,12 @@ impl Cluster {
     }
 }
 
-async fn credentials(options: ConnectOptions, path: &Path) -> Result<ConnectOptions, Lost> {
-    let unreadable = |error| Lost::because(&format!("cluster.credentials {}", path.display()), &error);
+async fn credentials(options: ConnectOptions, path: &Path) -> Result<ConnectOptions, SessionError> {
+    let unreadable = |error| SessionError::caused_by(&format!("cluster.credentials {}", path.display()), &error);
     options.credentials_file(path).await.map_err(unreadable)
 }
 
-/// The client leaves it to us to look at what stands before the host's name: a user and a password, or a token.
+/// Applies the credentials in a server's URL (`user:password@` or `token@`), which the NATS client ignores.
 fn user(options: ConnectOptions, server: &ServerAddr) -> ConnectOptions {
     let decoded = |text: Option<&str>| text.map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned());
     match (decoded(server.username()), decoded(server.password())) {
@@ -341,7 +344,7 @@ fn user(options: ConnectOptions, server: &ServerAddr) -> ConnectOptions {
     }
 }
 
-/// A new cookie secret; None when the system gives no random numbers.
+/// A new cookie secret; None if the system has no random numbers.
 fn secret() -> Option<[u8; 16]> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret).ok().map(|()| secret)

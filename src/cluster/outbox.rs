@@ -1,5 +1,5 @@
-//! What has to be put. Only addresses wait here, each once: what is known of one is looked up when it is put, so that
-//! whoever is behind puts the newest, and the queue is no longer than the list. No socket, no clock.
+//! The queue of records to put. It holds only addresses, each once; the record is looked up when it is put, so that a slow
+//! node puts the newest state and the queue is never longer than the list. No socket, no clock.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -9,35 +9,35 @@ use crate::model::{Address, RemoteState, Server};
 use crate::registry::merge::LocalState;
 use crate::registry::view::{Batch, Delta};
 
-/// Records of the store that are remembered while it is read from the start.
-const HELD_MAX: usize = 8_000_000;
+/// Upper bound on [`StoredRecords`].
+const STORED_MAX: usize = 8_000_000;
 
-/// Refused records that are remembered.
-const REFUSED_MAX: usize = 1024;
-/// Refused for this long, it is no hiccup.
-const REFUSED_MS_MAX: u64 = 10_000;
+/// Upper bound on the rejected records that are remembered.
+const REJECTED_MAX: usize = 1024;
+/// A record rejected for this long is reported.
+const REJECTED_MS_MAX: u64 = 10_000;
 
 #[derive(Default)]
 pub struct Outbox {
     queue: VecDeque<Address>,
-    /// Whether it is put even if it came from another node.
+    /// The queued addresses, and whether to put each even if its record came from another node.
     waiting: HashMap<Address, bool>,
-    /// What the store lacked when we came: put when there is nothing newer to say.
+    /// What the store lacked when the session began: put while the queue is empty.
     backlog: Vec<Address>,
 }
 
 impl Outbox {
-    pub fn push(&mut self, address: Address, whoever_knows: bool) {
+    pub fn push(&mut self, address: Address, even_if_foreign: bool) {
         match self.waiting.get_mut(&address) {
-            Some(whoever) => *whoever |= whoever_knows,
+            Some(queued) => *queued |= even_if_foreign,
             None => {
-                self.waiting.insert(address, whoever_knows);
+                self.waiting.insert(address, even_if_foreign);
                 self.queue.push_back(address);
             }
         }
     }
 
-    /// What changed here. Of what went, the registry knows whether others have to be told.
+    /// Queues local changes. For removals, the registry decides later whether the record has to be put.
     pub fn note(&mut self, batch: &Batch) {
         for delta in &batch.deltas {
             match delta {
@@ -49,7 +49,7 @@ impl Outbox {
         }
     }
 
-    /// The next addresses to put, at most `most`.
+    /// Takes up to `most` addresses.
     pub fn take(&mut self, most: usize) -> Vec<(Address, bool)> {
         let count = most.min(self.queue.len());
         let next = self.queue.drain(..count);
@@ -60,20 +60,20 @@ impl Outbox {
         self.queue.is_empty()
     }
 
-    /// Finds out what the store lacks: of what this node alone may know, and of what falls to it of all that is known.
+    /// Computes the backlog: the records that the store lacks, as far as they are this node's own or in its share.
     pub fn reconcile<'a>(
         &mut self,
         servers: impl IntoIterator<Item = &'a Server>,
         removals: impl IntoIterator<Item = Address>,
-        held: &Held,
+        stored: &StoredRecords,
         share: &Share,
     ) {
-        let lacks = |server: &&Server| (!server.foreign || share.is_mine(server.address)) && !held.has(server);
+        let lacks = |server: &&Server| (!server.foreign || share.is_mine(server.address)) && !stored.contains(server);
         self.backlog = servers.into_iter().filter(lacks).map(|server| server.address).collect();
         self.backlog.extend(removals);
     }
 
-    /// Lets some of the backlog into the queue, if the queue is empty: no flood when the store is back.
+    /// Moves some of the backlog into an empty queue. Limited, so that a store that is back is not flooded.
     pub fn refill(&mut self, most: usize) {
         if self.is_empty() {
             for _ in 0..most {
@@ -85,63 +85,63 @@ impl Outbox {
     }
 }
 
-/// What the store does not take, and since when. One failure is nothing: it is put again.
+/// Records that the store rejects, and since when. They are put again; only a lasting rejection is reported.
 #[derive(Default)]
-pub struct Refused {
+pub struct RejectedPuts {
     since_ms: HashMap<Address, u64>,
-    /// Why, the last time.
+    /// Of the latest rejection.
     reason: String,
 }
 
-impl Refused {
+impl RejectedPuts {
     pub fn note(&mut self, address: Address, mono_ms: u64, reason: String) {
         self.reason = reason;
-        if self.since_ms.len() < REFUSED_MAX {
+        if self.since_ms.len() < REJECTED_MAX {
             self.since_ms.entry(address).or_insert(mono_ms);
         }
     }
 
-    /// It was taken at last, or there is nothing left to put.
+    /// The record was accepted, or there is nothing left to put.
     pub fn forget(&mut self, address: Address) {
         if !self.since_ms.is_empty() {
             self.since_ms.remove(&address);
         }
     }
 
-    /// Why something has been refused for so long that the other nodes lack it.
+    /// The reason, if any record has been rejected for [`REJECTED_MS_MAX`].
     pub fn lasting(&self, mono_ms: u64) -> Option<&str> {
-        let is_lasting = |since_ms: &u64| mono_ms.saturating_sub(*since_ms) >= REFUSED_MS_MAX;
+        let is_lasting = |since_ms: &u64| mono_ms.saturating_sub(*since_ms) >= REJECTED_MS_MAX;
         self.since_ms.values().any(is_lasting).then_some(&self.reason)
     }
 }
 
-/// Whether what is known here has to be put: it is news of this node, or there is nobody else to put it.
-pub fn worth_putting(known: &LocalState, whoever_knows: bool) -> bool {
-    whoever_knows || !known.foreign()
+/// Whether a record has to be put by this node: it is its own, or it was queued regardless of its origin.
+pub fn must_put(local: &LocalState, even_if_foreign: bool) -> bool {
+    even_if_foreign || !local.foreign()
 }
 
-/// What the store holds, as it was read from the start: one number a record.
+/// The records that the store held when the session began: one hash per record.
 #[derive(Default)]
-pub struct Held {
+pub struct StoredRecords {
     hasher: RandomState,
     records: HashSet<u64>,
 }
 
-impl Held {
-    pub fn note(&mut self, told: &RemoteState<'_>) {
-        if let RemoteState::Listed(listed) = told
-            && self.records.len() < HELD_MAX
+impl StoredRecords {
+    pub fn note(&mut self, remote: &RemoteState<'_>) {
+        if let RemoteState::Listed(listed) = remote
+            && self.records.len() < STORED_MAX
         {
             let announce = &listed.announce;
-            self.records.insert(self.number(announce.address, announce.proven_at_ms, listed.last_seen_ms));
+            self.records.insert(self.hash(announce.address, announce.proven_at_ms, listed.last_seen_ms));
         }
     }
 
-    fn has(&self, server: &Server) -> bool {
-        self.records.contains(&self.number(server.address, server.proven_at_ms, server.last_seen_ms))
+    fn contains(&self, server: &Server) -> bool {
+        self.records.contains(&self.hash(server.address, server.proven_at_ms, server.last_seen_ms))
     }
 
-    fn number(&self, address: Address, proven_at_ms: u64, last_seen_ms: u64) -> u64 {
+    fn hash(&self, address: Address, proven_at_ms: u64, last_seen_ms: u64) -> u64 {
         self.hasher.hash_one((address, proven_at_ms, last_seen_ms))
     }
 }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_address_waits_once_and_what_came_from_others_not_at_all() {
+    fn each_address_is_queued_once_and_foreign_ones_not_at_all() {
         let mut outbox = Outbox::default();
         let [own, foreign, gone] = [(1, false), (2, true), (3, true)].map(|(port, f)| Arc::new(server(port, f)));
         let deltas = vec![Delta::Added(own.clone()), Delta::Changed(own), Delta::Added(foreign), Delta::Removed(gone)];
@@ -175,37 +175,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_for_long_is_told_from_what_is_put_again() {
-        let mut refused = Refused::default();
+    fn only_a_lasting_rejection_is_reported() {
+        let mut rejected = RejectedPuts::default();
         let [one, other] = [1, 2].map(|port| server(port, false).address);
-        refused.note(one, 5_000, "no".into());
-        refused.note(one, 9_000, "still no".into());
+        rejected.note(one, 5_000, "no".into());
+        rejected.note(one, 9_000, "still no".into());
         assert_eq!(
-            (refused.lasting(14_999), refused.lasting(15_000)),
+            (rejected.lasting(14_999), rejected.lasting(15_000)),
             (None, Some("still no")),
             "since the first time"
         );
-        refused.note(other, 9_000, "nor this".into());
-        refused.forget(one);
-        assert_eq!((refused.lasting(18_999), refused.lasting(19_000)), (None, Some("nor this")));
-        refused.forget(other);
-        assert_eq!(refused.lasting(100_000), None);
-        (1..=2_000).for_each(|port| refused.note(server(port, false).address, 0, String::new()));
-        assert_eq!(refused.since_ms.len(), REFUSED_MAX);
+        rejected.note(other, 9_000, "not this either".into());
+        rejected.forget(one);
+        assert_eq!((rejected.lasting(18_999), rejected.lasting(19_000)), (None, Some("not this either")));
+        rejected.forget(other);
+        assert_eq!(rejected.lasting(100_000), None);
+        (1..=2_000).for_each(|port| rejected.note(server(port, false).address, 0, String::new()));
+        assert_eq!(rejected.since_ms.len(), REJECTED_MAX);
     }
 
     #[test]
-    fn the_backlog_is_what_the_store_lacks_and_waits_for_its_turn() {
+    fn the_backlog_is_what_the_store_lacks_and_waits_for_an_empty_queue() {
         let [own, other] = ["own", "other"].map(node_id);
         let share = Share::new(own);
         share.set_live(vec![own, other]);
         let mine = (10..).find(|port| share.is_mine(server(*port, true).address)).unwrap();
         let others = (10..).find(|port| !share.is_mine(server(*port, true).address)).unwrap();
         let servers = [server(1, false), server(2, false), server(mine, true), server(others, true)];
-        let mut held = Held::default();
-        held.records.insert(held.number(servers[1].address, 5, 5));
+        let mut stored = StoredRecords::default();
+        stored.records.insert(stored.hash(servers[1].address, 5, 5));
         let mut outbox = Outbox::default();
-        outbox.reconcile(&servers, [server(9, false).address], &held, &share);
+        outbox.reconcile(&servers, [server(9, false).address], &stored, &share);
         outbox.push(server(8, false).address, false);
         outbox.refill(10);
         assert_eq!(ports(outbox.take(10)), [8], "what is new goes first");

@@ -1,8 +1,8 @@
-//! One visit to the store: what this node learns from it, and what it puts there.
+//! One session with the store: reads and merges the other nodes' records, and puts this node's own.
 //!
-//! Beside the servers there is a sign of life of each node under `node.<name>`, put every few seconds. One's own coming
-//! back through the watch says three things: all that was in the store before has been read, the way there and back is
-//! open, and what time it is there.
+//! Beside the servers, each node puts a keep-alive under `node.<name>` every few seconds. When a node's own keep-alive
+//! comes back through the watch, everything stored before it has been read, the round trip works, and its timestamp tells
+//! the store's time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,10 +22,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::debug;
 
-use super::buckets::{Lost, Wanted};
+use super::buckets::{BucketSpec, SessionError};
 use super::clock::{self, Offset};
 use super::keyring;
-use super::outbox::{Held, Outbox, Refused, worth_putting};
+use super::outbox::{Outbox, RejectedPuts, StoredRecords, must_put};
 use super::record::{self, Games, RecordError, VALUE_BYTES_MAX};
 use super::share::NODE_GONE_MS;
 use super::{Cluster, secret};
@@ -36,39 +36,39 @@ use crate::registry::view::Batch;
 
 const SERVERS: &str = "rallypoint-servers";
 const KEYS: &str = "rallypoint-keys";
-/// Named by the version of what is in it: nodes of different versions leave each other's alone.
+/// The key carries the version of its value, so that nodes of different versions do not touch each other's keys.
 const COOKIE: &str = "cookie.2";
 const NODE_PREFIX: &str = "node.";
 
-/// How often a node says that it lives.
-const SIGN_EVERY: Duration = Duration::from_secs(5);
-/// What the store keeps beyond the longest life.
+/// How often a node puts its keep-alive.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(5);
+/// How much longer than the longest life the store keeps a record.
 const AGE_SLACK: Duration = Duration::from_secs(60);
-/// How long an answer of the store is waited for.
-const ANSWER: Duration = Duration::from_secs(5);
-/// Puts that are on their way at one time.
+/// How long to wait for the store's acknowledgement.
+const ACK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Upper bound on unacknowledged puts.
 const IN_FLIGHT_MAX: usize = 2048;
-/// Looked up in the registry, or applied to it, in one go.
+/// Records looked up in the registry, or applied to it, under one lock.
 const PUT_BATCH: usize = 64;
 const MERGE_BATCH: usize = 64;
-/// What the store lacks is put at this pace, beside what is new: 20,000 a second.
+/// The backlog is put at 20,000 records per second, beside new changes.
 const REFILL_EVERY: Duration = Duration::from_millis(50);
 const REFILL_MOST: usize = 1000;
-/// After a put that failed, others wait.
-const HOLD: Duration = Duration::from_millis(500);
-/// The keys are replaced a little later by some nodes than by others, so that mostly one tries.
+/// Pause after a failed put.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Nodes replace old keys at slightly different times, so that usually only one tries.
 const KEY_JITTER_MS: u64 = 3_000;
-/// For the last words.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long a stopping node may take to put its last changes.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A node's sign of life. Times are its own.
+/// A node's keep-alive. Times are by the node's own clocks.
 #[derive(Serialize, Deserialize)]
-struct Sign {
+struct KeepAlive {
     v: u8,
     run: u32,
     count: u64,
     put: u64,
-    /// When it was put, by its monotonic clock.
+    /// When it was put, by the node's monotonic clock.
     #[serde(default)]
     mono: u64,
 }
@@ -82,36 +82,35 @@ pub struct Session<'a> {
     keys: Store,
     batches: tokio::sync::Mutex<broadcast::Receiver<std::sync::Arc<Batch>>>,
     outbox: Mutex<Outbox>,
-    refused: Mutex<Refused>,
+    rejected: Mutex<RejectedPuts>,
     to_put: Notify,
-    /// What the store held; only until all of it has been read.
-    held: Mutex<Option<Held>>,
+    /// The store's records at the start of the session; None once all have been read.
+    stored: Mutex<Option<StoredRecords>>,
     caught_up: watch::Sender<bool>,
-    /// Another node has our name: what it puts is no echo.
+    /// Another node has our name, so records under our name are not necessarily our own.
     has_twin: AtomicBool,
-    signs: AtomicU64,
-    /// When something last came, by the monotonic clock; at the latest one's own sign of life.
-    heard_at_ms: AtomicU64,
+    keep_alives_sent: AtomicU64,
+    /// When anything last arrived, by the monotonic clock. At least our own keep-alives should.
+    received_at_ms: AtomicU64,
 }
 
 impl<'a> Session<'a> {
-    /// Finds or makes the buckets, and measures the clock.
-    pub async fn open(cluster: &'a Cluster, client: Client) -> Result<Session<'a>, Lost> {
+    /// Opens the buckets, measures the store's clock and adopts its keys.
+    pub async fn open(cluster: &'a Cluster, client: Client) -> Result<Session<'a>, SessionError> {
         let payload_bytes_max = client.server_info().max_payload;
         if payload_bytes_max < VALUE_BYTES_MAX {
-            let words = format!(
-                "NATS takes no more than {payload_bytes_max} bytes: its max_payload has to be {VALUE_BYTES_MAX} at least"
-            );
-            return Err(Lost(words));
+            let reason =
+                format!("NATS's max_payload is {payload_bytes_max} bytes, but must be at least {VALUE_BYTES_MAX}");
+            return Err(SessionError(reason));
         }
         let context = ContextBuilder::new()
-            .timeout(ANSWER)
-            .ack_timeout(ANSWER)
+            .timeout(ACK_TIMEOUT)
+            .ack_timeout(ACK_TIMEOUT)
             .max_ack_inflight(IN_FLIGHT_MAX * 2)
             .backpressure_on_inflight(true)
             .build(client);
         let replicas = cluster.settings.replicas;
-        let servers = Wanted {
+        let servers = BucketSpec {
             name: SERVERS,
             description: "Rallypoint: the list",
             value_bytes_max: VALUE_BYTES_MAX,
@@ -119,12 +118,12 @@ impl<'a> Session<'a> {
             storage: StorageType::File,
             replicas,
         };
-        let keys = Wanted {
+        let keys = BucketSpec {
             name: KEYS,
             description: "Rallypoint: cookie keys",
             value_bytes_max: 1024,
             age_max: Duration::ZERO,
-            // Secrets that live for two minutes have no place on a disk.
+            // Short-lived secrets do not belong on a disk.
             storage: StorageType::Memory,
             replicas,
         };
@@ -135,39 +134,39 @@ impl<'a> Session<'a> {
             cluster,
             batches: tokio::sync::Mutex::new(cluster.hub.subscribe()),
             outbox: Mutex::default(),
-            refused: Mutex::default(),
+            rejected: Mutex::default(),
             to_put: Notify::new(),
-            held: Mutex::new(Some(Held::default())),
+            stored: Mutex::new(Some(StoredRecords::default())),
             caught_up: watch::Sender::new(false),
             has_twin: AtomicBool::new(false),
-            signs: AtomicU64::new(0),
-            heard_at_ms: AtomicU64::new(cluster.hub.clock.now().mono_ms),
+            keep_alives_sent: AtomicU64::new(0),
+            received_at_ms: AtomicU64::new(cluster.hub.clock.now().mono_ms),
         };
         session.measure_clock().await?;
-        session.begin_keys().await?;
+        session.init_keys().await?;
         Ok(session)
     }
 
-    /// Runs until the store is lost.
-    pub async fn run(&self) -> Lost {
-        let no_watch = |error| Lost::because("cannot watch", &error);
+    /// Runs until the session fails.
+    pub async fn run(&self) -> SessionError {
+        let no_watch = |error| SessionError::caused_by("cannot watch", &error);
         let servers = self.servers.watch_with_history(">").await.map_err(no_watch);
         let keys = self.keys.watch_with_history(COOKIE).await.map_err(no_watch);
         let (servers, keys) = match (servers, keys) {
             (Ok(servers), Ok(keys)) => (servers, keys),
-            (Err(lost), _) | (_, Err(lost)) => return lost,
+            (Err(error), _) | (_, Err(error)) => return error,
         };
         tokio::select! {
-            lost = self.read(servers) => lost,
-            lost = self.write() => lost,
-            lost = self.give_signs() => lost,
-            lost = self.follow_keys(keys) => lost,
+            error = self.read(servers) => error,
+            error = self.write() => error,
+            error = self.send_keep_alives() => error,
+            error = self.follow_keys(keys) => error,
         }
     }
 
-    /// Puts what has not been put yet, and says good-bye, within a moment.
+    /// Puts what is still queued and deletes this node's keep-alive, within [`LEAVE_TIMEOUT`].
     pub async fn leave(&self) {
-        let goodbye = async {
+        let flush = async {
             self.cluster.hub.publish(self.now());
             let mut batches = self.batches.lock().await;
             while let Ok(batch) = batches.try_recv() {
@@ -178,19 +177,19 @@ impl<'a> Session<'a> {
                 self.put_some(&mut acks).await;
             }
             while acks.next().await.is_some() {}
-            let _ = self.servers.delete(self.sign_key()).await; // who does not hear it will notice
+            let _ = self.servers.delete(self.keep_alive_key()).await; // otherwise it times out at the other nodes
         };
-        let _ = timeout(GOODBYE, goodbye).await;
+        let _ = timeout(LEAVE_TIMEOUT, flush).await;
     }
 
-    // What is learned.
+    // Reading.
 
-    async fn read(&self, watch: Watch) -> Lost {
+    async fn read(&self, watch: Watch) -> SessionError {
         let mut games = Games::default();
         let mut entries = watch.ready_chunks(MERGE_BATCH);
         while let Some(chunk) = entries.next().await {
             let now = self.now();
-            self.heard_at_ms.store(now.mono_ms, Ordering::Relaxed);
+            self.received_at_ms.store(now.mono_ms, Ordering::Relaxed);
             let mut changes = Vec::with_capacity(chunk.len());
             for entry in chunk {
                 match entry {
@@ -200,13 +199,13 @@ impl<'a> Session<'a> {
             }
             self.merge(&changes, now);
         }
-        Lost("the watch ended".into())
+        SessionError("the watch ended".into())
     }
 
     fn take(&self, entry: &Entry, now: Now, games: &mut Games, changes: &mut Vec<Change<'static>>) {
         let created_ms = unix_ms(entry.created);
         if let Some(name) = entry.key.strip_prefix(NODE_PREFIX) {
-            return self.take_sign(name, entry, created_ms, now);
+            return self.take_keep_alive(name, entry, created_ms, now);
         }
         let Some(address) = record::address(&entry.key).filter(|_| entry.operation == Operation::Put) else { return };
         if self.cluster.guard.bans().contains(address.ip()) {
@@ -215,26 +214,25 @@ impl<'a> Session<'a> {
         let record = match record::decode(address, &entry.value, games) {
             Ok(record) => record,
             Err(RecordError::Version(v)) => {
-                let words = || format!("records of version {v} are ignored: some nodes run a newer program");
+                let words = || format!("ignoring records of version {v}: some nodes run a newer rallypoint");
                 return self.cluster.warn("version", words);
             }
-            Err(error) => return self.cluster.warn("record", || format!("{}: {error:?}, ignored", entry.key)),
+            Err(error) => return self.cluster.warn("record", || format!("ignoring record {}: {error:?}", entry.key)),
         };
         let caught_up = *self.caught_up.borrow();
         if caught_up && record.by == self.cluster.name && !self.has_twin.load(Ordering::Relaxed) {
             return; // our own echo
         }
         let by = record.by.clone();
-        let (told, ahead_ms) = record.settle(created_ms, self.offset(now), now);
+        let (remote, ahead_ms) = record.settle(created_ms, self.offset(now), now);
         if let Some(ahead_ms) = ahead_ms {
-            let words =
-                || format!("the clock of node {by} is {ahead_ms} ms ahead of NATS's, whose time is used instead");
+            let words = || format!("the clock of node {by} is {ahead_ms} ms ahead of NATS's; using NATS's time");
             self.cluster.warn("ahead", words);
         }
-        if let Some(held) = &mut *self.held() {
-            held.note(&told);
+        if let Some(stored) = &mut *self.stored() {
+            stored.note(&remote);
         }
-        changes.push(Change::Merge(Box::new(told)));
+        changes.push(Change::Merge(Box::new(remote)));
     }
 
     fn merge(&self, changes: &[Change<'static>], now: Now) {
@@ -246,7 +244,7 @@ impl<'a> Session<'a> {
         self.cluster.hub.apply(changes, now, |_, outcome| outcomes.push(outcome));
         for (change, outcome) in changes.iter().zip(&outcomes) {
             match (change, outcome) {
-                (Change::Merge(told), Outcome::Stale) => older.push(told),
+                (Change::Merge(remote), Outcome::Stale) => older.push(remote),
                 (_, Outcome::Refused(refusal)) => debug!(?refusal, "cluster: not merged"),
                 _ => {}
             }
@@ -255,61 +253,62 @@ impl<'a> Session<'a> {
             let merged = outcomes.len() - older.len();
             figures.merged.inc_by(merged as u64);
         }
-        // While the store is read from the start, what it lacks is found at the end.
+        // During the initial read, `reconcile` finds what the store lacks at the end.
         if *self.caught_up.borrow() && !older.is_empty() {
-            self.mend(&older, now);
+            self.put_newer(&older, now);
         }
     }
 
-    /// The store keeps one value an address, the last that came. Where that is older than what is known here, the newer one
-    /// is put again, by whoever knows it: the node that had put it may be gone.
-    fn mend(&self, told: &[&RemoteState<'_>], now: Now) {
-        let known = self.cluster.hub.known(told.iter().map(|told| told.address()), now);
+    /// The store keeps one value per address, the last one put. If that is older than our state, puts ours again, even if
+    /// it came from another node: that node may be gone.
+    fn put_newer(&self, remote: &[&RemoteState<'_>], now: Now) {
+        let local = self.cluster.hub.known(remote.iter().map(|remote| remote.address()), now);
         let mut outbox = self.outbox();
-        for (told, known) in told.iter().zip(known) {
-            if known.is_some_and(|known| known.is_ahead_of(told)) {
-                outbox.push(told.address(), true);
+        for (remote, local) in remote.iter().zip(local) {
+            if local.is_some_and(|local| local.is_ahead_of(remote)) {
+                outbox.push(remote.address(), true);
                 self.to_put.notify_one();
             }
         }
     }
 
-    fn take_sign(&self, name: &str, entry: &Entry, created_ms: u64, now: Now) {
-        let sign = serde_json::from_slice::<Sign>(&entry.value).ok().filter(|_| entry.operation == Operation::Put);
-        let Some(sign) = sign else {
+    fn take_keep_alive(&self, name: &str, entry: &Entry, created_ms: u64, now: Now) {
+        let keep_alive =
+            serde_json::from_slice::<KeepAlive>(&entry.value).ok().filter(|_| entry.operation == Operation::Put);
+        let Some(keep_alive) = keep_alive else {
             self.cluster.nodes().left(name);
             return self.cluster.count_nodes();
         };
         if name != self.cluster.name {
-            self.cluster.nodes().heard(name, created_ms);
+            self.cluster.nodes().keep_alive(name, created_ms);
             return self.cluster.count_nodes();
         }
-        if sign.run != self.cluster.run {
+        if keep_alive.run != self.cluster.run {
             if *self.caught_up.borrow() {
                 self.has_twin.store(true, Ordering::Relaxed);
-                let words = || format!("another node is called {name}, too: give each its own cluster.node");
+                let words = || format!("another node has the same name, {name}: give each node its own cluster.node");
                 self.cluster.warn("name", words);
             }
             return;
         }
-        self.measured(sign.mono, created_ms, now);
-        self.cluster.nodes().heard_ourselves(created_ms, now.mono_ms);
+        self.measured(keep_alive.mono, created_ms, now);
+        self.cluster.nodes().own_keep_alive(created_ms, now.mono_ms);
         self.cluster.count_nodes();
-        // The first was put before the watch began; the second comes back after all that was there.
-        if sign.count >= 2 && !*self.caught_up.borrow() {
+        // The first was put before the watch began; the second comes back after everything that was stored before it.
+        if keep_alive.count >= 2 && !*self.caught_up.borrow() {
             self.caught_up.send_replace(true);
         }
     }
 
-    // What is put.
+    // Writing.
 
-    async fn write(&self) -> Lost {
+    async fn write(&self) -> SessionError {
         let mut batches = self.batches.lock().await;
         is_true(&mut self.caught_up.subscribe()).await;
         self.cluster.connected();
-        let held = self.held().take().unwrap_or_default();
-        self.reconcile(&held);
-        drop(held);
+        let stored = self.stored().take().unwrap_or_default();
+        self.reconcile(&stored);
+        drop(stored);
         let mut acks = Acks::new();
         let mut refill = interval(REFILL_EVERY);
         refill.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -318,19 +317,19 @@ impl<'a> Session<'a> {
             tokio::select! {
                 batch = batches.recv() => match batch {
                     Ok(batch) => self.outbox().note(&batch),
-                    // We were far behind: everything of ours once more, at the backlog's pace.
-                    Err(RecvError::Lagged(_)) => self.reconcile(&Held::default()),
-                    Err(RecvError::Closed) => return Lost("the hub is gone".into()),
+                    // Missed changes: queue everything again, at the backlog's rate.
+                    Err(RecvError::Lagged(_)) => self.reconcile(&StoredRecords::default()),
+                    Err(RecvError::Closed) => return SessionError("the hub is gone".into()),
                 },
-                Some((address, whoever_knows, result)) = acks.next() => {
-                    if !self.acknowledged(address, whoever_knows, result) {
-                        hold_until = Instant::now() + HOLD;
+                Some((address, even_if_foreign, result)) = acks.next() => {
+                    if !self.acknowledged(address, even_if_foreign, result) {
+                        hold_until = Instant::now() + RETRY_PAUSE;
                     }
                 }
                 () = self.to_put.notified() => {}
                 _ = refill.tick() => {
                     self.outbox().refill(REFILL_MOST);
-                    self.cluster.set_refused(self.refused().lasting(self.now().mono_ms));
+                    self.cluster.set_rejected(self.rejected().lasting(self.now().mono_ms));
                 }
             }
             while Instant::now() >= hold_until && acks.len() < IN_FLIGHT_MAX && !self.outbox().is_empty() {
@@ -339,33 +338,33 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn reconcile(&self, held: &Held) {
+    fn reconcile(&self, stored: &StoredRecords) {
         let hub = &self.cluster.hub;
-        // Before that, every life that an older record could give has ended.
+        // Older removals are not needed: any record that they would end has expired.
         let since_ms = self.now().unix_ms.saturating_sub(self.cluster.life_max.as_millis() as u64);
         let (view, removals) = (hub.view(), hub.own_removals(since_ms));
         let servers = view.servers.iter().map(|server| &**server);
-        self.outbox().reconcile(servers, removals, held, &self.cluster.share);
+        self.outbox().reconcile(servers, removals, stored, &self.cluster.share);
     }
 
-    /// Puts a few of those that wait, without waiting for the store's answer.
+    /// Puts a batch from the queue without waiting for acknowledgements.
     async fn put_some(&self, acks: &mut Acks) {
         let waiting = self.outbox().take(PUT_BATCH);
         let now = self.now();
-        let known = self.cluster.hub.known(waiting.iter().map(|(address, _)| *address), now);
-        for ((address, whoever_knows), known) in waiting.into_iter().zip(known) {
-            let Some(known) = known.filter(|known| worth_putting(known, whoever_knows)) else {
-                self.refused().forget(address);
+        let local = self.cluster.hub.known(waiting.iter().map(|(address, _)| *address), now);
+        for ((address, even_if_foreign), local) in waiting.into_iter().zip(local) {
+            let Some(local) = local.filter(|local| must_put(local, even_if_foreign)) else {
+                self.rejected().forget(address);
                 continue;
             };
-            let value = record::encode(&self.cluster.name, now.unix_ms, &known, self.offset(now));
+            let value = record::encode(&self.cluster.name, now.unix_ms, &local, self.offset(now));
             let sent = self.send(&record::key(address), value).await;
             acks.push(Box::pin(async move {
                 let result = match sent {
                     Ok(ack) => ack.await,
                     Err(error) => Err(error),
                 };
-                (address, whoever_knows, result)
+                (address, even_if_foreign, result)
             }));
         }
     }
@@ -378,61 +377,61 @@ impl<'a> Session<'a> {
         self.context.publish(format!("{}{key}", self.servers.prefix), Bytes::from(value)).await
     }
 
-    /// Whether the store took it; what it did not take waits again.
-    fn acknowledged(&self, address: Address, whoever_knows: bool, result: Result<PublishAck, PublishError>) -> bool {
+    /// Whether the store accepted the record; if not, queues it again.
+    fn acknowledged(&self, address: Address, even_if_foreign: bool, result: Result<PublishAck, PublishError>) -> bool {
         if let Some(figures) = self.cluster.figures() {
             let counter = if result.is_ok() { &figures.puts } else { &figures.put_failures };
             counter.inc();
         }
         let Err(error) = result else {
-            self.refused().forget(address);
+            self.rejected().forget(address);
             return true;
         };
-        let error = Lost::because("not put", &error);
+        let error = SessionError::caused_by("not put", &error);
         debug!(%address, "cluster: {error}");
-        self.outbox().push(address, whoever_knows);
-        self.refused().note(address, self.now().mono_ms, error.0);
+        self.outbox().push(address, even_if_foreign);
+        self.rejected().note(address, self.now().mono_ms, error.0);
         false
     }
 
-    // Signs of life, and the clock.
+    // Keep-alives and the clock.
 
-    async fn give_signs(&self) -> Lost {
-        let mut tick = interval(SIGN_EVERY);
+    async fn send_keep_alives(&self) -> SessionError {
+        let mut tick = interval(KEEP_ALIVE_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            if let Err(lost) = self.put_sign().await {
-                debug!("cluster: {lost}");
+            if let Err(error) = self.put_keep_alive().await {
+                debug!("cluster: {error}");
             }
-            let silent_ms = self.now().mono_ms.saturating_sub(self.heard_at_ms.load(Ordering::Relaxed));
+            let silent_ms = self.now().mono_ms.saturating_sub(self.received_at_ms.load(Ordering::Relaxed));
             if silent_ms > NODE_GONE_MS {
-                return Lost(format!("nothing has come back for {} s", silent_ms / 1000));
+                return SessionError(format!("received nothing for {} s", silent_ms / 1000));
             }
         }
     }
 
-    async fn put_sign(&self) -> Result<u64, Lost> {
-        let count = self.signs.fetch_add(1, Ordering::Relaxed) + 1;
+    async fn put_keep_alive(&self) -> Result<u64, SessionError> {
+        let count = self.keep_alives_sent.fetch_add(1, Ordering::Relaxed) + 1;
         let now = self.now();
-        let sign = Sign { v: 1, run: self.cluster.run, count, put: now.unix_ms, mono: now.mono_ms };
-        let value = serde_json::to_vec(&sign).unwrap_or_default(); // plain numbers: cannot fail
-        let put = self.servers.put(self.sign_key(), value.into());
-        let failed = |error| Lost::because("cannot put", &error);
-        timeout(ANSWER, put).await.map_err(|_| Lost("no answer to a put".into()))?.map_err(failed)
+        let keep_alive = KeepAlive { v: 1, run: self.cluster.run, count, put: now.unix_ms, mono: now.mono_ms };
+        let value = serde_json::to_vec(&keep_alive).unwrap_or_default(); // plain numbers: cannot fail
+        let put = self.servers.put(self.keep_alive_key(), value.into());
+        let failed = |error| SessionError::caused_by("cannot put", &error);
+        timeout(ACK_TIMEOUT, put).await.map_err(|_| SessionError("no answer to a put".into()))?.map_err(failed)
     }
 
-    fn sign_key(&self) -> String {
+    fn keep_alive_key(&self) -> String {
         format!("{NODE_PREFIX}{}", self.cluster.name)
     }
 
-    /// Before anything is read or put, this node has to know what time it is in the store.
-    async fn measure_clock(&self) -> Result<(), Lost> {
+    /// Measures the store's clock, which reading and writing records requires.
+    async fn measure_clock(&self) -> Result<(), SessionError> {
         let put_mono_ms = self.now().mono_ms;
-        let revision = self.put_sign().await?;
+        let revision = self.put_keep_alive().await?;
         let seen = self.now();
         let message = self.servers.stream.get_raw_message(revision).await;
-        let message = message.map_err(|error| Lost::because("cannot read what was just put", &error))?;
+        let message = message.map_err(|error| SessionError::caused_by("cannot read what was just put", &error))?;
         self.measured(put_mono_ms, unix_ms(message.time), seen);
         Ok(())
     }
@@ -447,20 +446,20 @@ impl<'a> Session<'a> {
 
     // The cookie keys.
 
-    /// Takes over the store's keys, and puts ours if there are none.
-    async fn begin_keys(&self) -> Result<(), Lost> {
-        let failed = |error| Lost::because("cannot read the keys", &error);
+    /// Adopts the store's keys, or puts ours if there are none.
+    async fn init_keys(&self) -> Result<(), SessionError> {
+        let failed = |error| SessionError::caused_by("cannot read the keys", &error);
         let mut entry = self.keys.entry(COOKIE).await.map_err(failed)?;
         if entry.is_none() {
             let ours = keyring::encode(&self.cluster.ring().keys);
             let _ = self.keys.create(COOKIE, ours.into()).await; // or another node was faster
             entry = self.keys.entry(COOKIE).await.map_err(failed)?;
         }
-        self.take_keys(&entry.ok_or_else(|| Lost("the keys that were just put are gone".into()))?);
+        self.take_keys(&entry.ok_or_else(|| SessionError("the keys that were just put are gone".into()))?);
         Ok(())
     }
 
-    async fn follow_keys(&self, watch: Watch) -> Lost {
+    async fn follow_keys(&self, watch: Watch) -> SessionError {
         let mut entries = watch;
         let mut tick = interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -469,16 +468,17 @@ impl<'a> Session<'a> {
                 entry = entries.next() => match entry {
                     Some(Ok(entry)) => self.take_keys(&entry),
                     Some(Err(error)) => return watch_failed(&error),
-                    None => return Lost("the watch of the keys ended".into()),
+                    None => return SessionError("the watch of the keys ended".into()),
                 },
-                _ = tick.tick() => if let Err(lost) = self.renew_keys().await { return lost },
+                _ = tick.tick() => if let Err(error) = self.renew_keys().await { return error },
             }
         }
     }
 
     fn take_keys(&self, entry: &Entry) {
         let Some(keys) = keyring::decode(&entry.value).filter(|_| entry.operation == Operation::Put) else {
-            let words = || "the cookie keys in NATS cannot be read: a handshake has to end where it began".into();
+            let words =
+                || "cannot read the cookie keys in NATS: handshakes must end at the node where they began".into();
             return self.cluster.warn("keys", words);
         };
         let now_ms = self.cluster.time().unix_ms(self.now());
@@ -486,8 +486,8 @@ impl<'a> Session<'a> {
         self.cluster.take_keys(keys, entry.revision, age_ms);
     }
 
-    /// Replaces keys that are old. Whoever is first wins, and the watch brings the winner's to all.
-    async fn renew_keys(&self) -> Result<(), Lost> {
+    /// Replaces old keys. The first node wins, and the watch delivers its keys to the others.
+    async fn renew_keys(&self) -> Result<(), SessionError> {
         let now_ms = self.now().mono_ms.saturating_sub(u64::from(self.cluster.run) % KEY_JITTER_MS);
         let (next, revision) = {
             let ring = self.cluster.ring();
@@ -497,9 +497,9 @@ impl<'a> Session<'a> {
         };
         if let Err(error) = self.keys.update(COOKIE, keyring::encode(&next).into(), revision).await {
             debug!("cluster: keys not replaced: {error}");
-            // Another node was faster, or the store has lost them and counts anew.
+            // Another node was faster, or the store was recreated and its revisions restarted.
             self.cluster.ring().disconnected();
-            self.begin_keys().await?;
+            self.init_keys().await?;
         }
         Ok(())
     }
@@ -512,17 +512,17 @@ impl<'a> Session<'a> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refused(&self) -> MutexGuard<'_, Refused> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rejected(&self) -> MutexGuard<'_, RejectedPuts> {
+        self.rejected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stored(&self) -> MutexGuard<'_, Option<StoredRecords>> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn watch_failed(error: &WatcherError) -> Lost {
-    Lost::because("the watch failed", error)
+fn watch_failed(error: &WatcherError) -> SessionError {
+    SessionError::caused_by("the watch failed", error)
 }
 
 /// The store's time in milliseconds since 1970.

@@ -1,6 +1,5 @@
-//! Who asks whom. The nodes that live are known from their own records; each server is asked by the node that comes out
-//! highest for its address (rendezvous hashing), so that a node that comes or goes moves only its own share. No socket,
-//! no clock.
+//! Which node queries which server. Nodes are live while their keep-alives arrive; rendezvous hashing assigns each address
+//! to one live node, so that a node that joins or leaves moves only its own share. No socket, no clock.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -11,19 +10,19 @@ use siphasher::sip::SipHasher13;
 use super::record::node_id;
 use crate::model::Address;
 
-/// A node that was not heard of for this long is gone.
+/// A node without a keep-alive for this long is gone.
 pub const NODE_GONE_MS: u64 = 15_000;
-/// Nodes remembered at the most.
+/// Upper bound on remembered nodes.
 const NODES_MAX: usize = 256;
 
-/// The nodes that live, for those who have to know whose turn it is.
+/// The live nodes, shared with the prober, which queries only the servers assigned to this node.
 pub struct Share {
     own: u32,
     live: ArcSwap<Vec<u32>>,
 }
 
 impl Default for Share {
-    /// There is no other node.
+    /// A node without a cluster: everything is its own.
     fn default() -> Share {
         Share::new(0)
     }
@@ -40,15 +39,15 @@ impl Share {
         }
     }
 
-    /// Whether this node is the one that looks after an address.
+    /// Whether an address is assigned to this node.
     pub fn is_mine(&self, address: Address) -> bool {
         let live = self.live.load();
-        live.len() <= 1 || chosen(&live, address) == Some(self.own)
+        live.len() <= 1 || assigned_node(&live, address) == Some(self.own)
     }
 }
 
-/// The node that an address falls to.
-pub fn chosen(nodes: &[u32], address: Address) -> Option<u32> {
+/// The node that an address is assigned to: the one with the highest hash.
+pub fn assigned_node(nodes: &[u32], address: Address) -> Option<u32> {
     let score = |node: u32| {
         let mut hasher = SipHasher13::new();
         hasher.write_u32(node);
@@ -58,11 +57,11 @@ pub fn chosen(nodes: &[u32], address: Address) -> Option<u32> {
     nodes.iter().copied().max_by_key(|node| (score(*node), *node))
 }
 
-/// Which nodes there are, by the time at which the store took their last sign of life.
+/// The other nodes, with the store's time of their last keep-alive.
 pub struct Nodes {
     own: u32,
     seen: HashMap<String, u64>,
-    /// The store's time, and ours (monotonic), when one of our own signs came back.
+    /// The store's time of our own last keep-alive, and our monotonic time when it came back.
     store_time: Option<(u64, u64)>,
 }
 
@@ -71,15 +70,15 @@ impl Nodes {
         Nodes { own, seen: HashMap::new(), store_time: None }
     }
 
-    /// A sign of life of another node.
-    pub fn heard(&mut self, name: &str, created_ms: u64) {
+    /// Another node's keep-alive.
+    pub fn keep_alive(&mut self, name: &str, created_ms: u64) {
         if self.seen.len() < NODES_MAX || self.seen.contains_key(name) {
             self.seen.insert(name.into(), created_ms);
         }
     }
 
-    /// One of our own came back: now we know what time it is there.
-    pub fn heard_ourselves(&mut self, created_ms: u64, mono_ms: u64) {
+    /// Our own keep-alive came back, which tells the store's time.
+    pub fn own_keep_alive(&mut self, created_ms: u64, mono_ms: u64) {
         self.store_time = Some((created_ms, mono_ms));
     }
 
@@ -87,7 +86,7 @@ impl Nodes {
         self.seen.remove(name);
     }
 
-    /// The nodes that live, ourselves among them, in order. Forgets the others.
+    /// The live nodes including this one, sorted. Forgets the others.
     pub fn live(&mut self, mono_ms: u64) -> Vec<u32> {
         let mut live = vec![self.own];
         if let Some((created_ms, seen_ms)) = self.store_time {
@@ -110,27 +109,30 @@ mod tests {
     }
 
     #[test]
-    fn everyone_gets_a_share_and_only_the_lost_one_moves() {
+    fn shares_are_even_and_only_a_lost_nodes_share_moves() {
         let nodes: Vec<u32> = ["a", "b", "c"].map(node_id).to_vec();
         for node in &nodes {
-            let count = addresses().filter(|address| chosen(&nodes, *address) == Some(*node)).count();
+            let count = addresses().filter(|address| assigned_node(&nodes, *address) == Some(*node)).count();
             assert!((800..1_200).contains(&count), "{count} of 3000");
         }
         let without: Vec<u32> = nodes[1..].to_vec();
         for address in addresses() {
-            let before = chosen(&nodes, address).unwrap();
+            let before = assigned_node(&nodes, address).unwrap();
             if before != nodes[0] {
-                assert_eq!(chosen(&without, address), Some(before));
+                assert_eq!(assigned_node(&without, address), Some(before));
             }
         }
-        assert_eq!(chosen(&[], addresses().next().unwrap()), None);
+        assert_eq!(assigned_node(&[], addresses().next().unwrap()), None);
     }
 
     #[test]
-    fn each_address_is_exactly_one_nodes() {
+    fn each_address_belongs_to_exactly_one_node() {
         let nodes: Vec<u32> = ["a", "b", "c"].map(node_id).to_vec();
         let shares: Vec<Share> = nodes.iter().map(|node| Share::new(*node)).collect();
-        assert!(shares.iter().all(|share| addresses().all(|address| share.is_mine(address))), "alone, all is ours");
+        assert!(
+            shares.iter().all(|share| addresses().all(|address| share.is_mine(address))),
+            "a node alone owns every address"
+        );
         shares.iter().for_each(|share| share.set_live(nodes.clone()));
         for address in addresses() {
             assert_eq!(shares.iter().filter(|share| share.is_mine(address)).count(), 1);
@@ -146,15 +148,15 @@ mod tests {
             ids
         };
         let mut nodes = Nodes::new(a);
-        nodes.heard("b", 1_000_000);
-        assert_eq!(nodes.live(0), [a], "we do not know yet how old that is");
-        nodes.heard_ourselves(1_010_000, 500);
-        nodes.heard("c", 990_000);
-        assert_eq!(nodes.live(500), sorted(vec![a, b]), "c is an old left-over");
-        nodes.heard("c", 1_011_000);
+        nodes.keep_alive("b", 1_000_000);
+        assert_eq!(nodes.live(0), [a], "the keep-alive's age is not known yet");
+        nodes.own_keep_alive(1_010_000, 500);
+        nodes.keep_alive("c", 990_000);
+        assert_eq!(nodes.live(500), sorted(vec![a, b]), "c's keep-alive is too old");
+        nodes.keep_alive("c", 1_011_000);
         assert_eq!(nodes.live(1_500), sorted(vec![a, b, c]));
         nodes.left("c");
         assert_eq!(nodes.live(1_500), sorted(vec![a, b]));
-        assert_eq!(nodes.live(500 + 5_000), [a], "15 s after its sign of life");
+        assert_eq!(nodes.live(500 + 5_000), [a], "15 s after its keep-alive");
     }
 }
