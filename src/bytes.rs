@@ -1,6 +1,6 @@
 //! Reading bytes from the network: a cursor that never panics, never reads past the end and copies nothing.
 
-/// A place in a message. Every read either advances or answers `None` and stays where it was.
+/// A position in a message. A read either advances, or returns `None` and stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// A fixed-size text field: up to its first NUL, or whole when there is none.
+    /// A fixed-size text field, up to its first NUL if it has one.
     pub fn text_field(&mut self, size: usize) -> Option<&'a [u8]> {
         self.take(size).map(until_nul)
     }
@@ -58,8 +58,7 @@ pub fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// The bytes that hex digits stand for, so that tests can quote a message as it was recorded. Whatever stands
-/// between the digits is skipped.
+/// Decodes hex digits, so that tests can quote recorded messages. Other characters are skipped.
 #[cfg(test)]
 pub fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();

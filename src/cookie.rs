@@ -1,10 +1,10 @@
-//! Cookies: a value handed to a stranger who must bring it back from the address it was sent to.
+//! Stateless cookies: a sender proves its source address by returning a value that was sent there.
 //!
-//! A cookie carries its own content under a keyed MAC, so nothing is stored for a sender that has not proven its
-//! address, and no flood of forged senders can fill memory or push out a real handshake.
+//! A cookie carries its own content, authenticated by a MAC. Nothing is stored for a sender that has not proven its address,
+//! so a flood from forged addresses can neither fill memory nor displace a real handshake.
 //!
-//! Layout: key id u8, time stamp u32 LE (milliseconds since 1970, its low 32 bits), content, MAC[12].
-//! The MAC is SipHash-2-4-128 cut to 96 bits, over the source address, the source port and all before it.
+//! Layout: key id u8, timestamp u32 LE (low 32 bits of the milliseconds since 1970), content, MAC[12].
+//! The MAC is SipHash-2-4-128 truncated to 96 bits, over the source address, the source port and everything before the MAC.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
@@ -15,30 +15,29 @@ use subtle::ConstantTimeEq;
 
 use crate::bytes::Reader;
 
-/// What a cookie adds to its content.
+/// Bytes that a cookie adds to its content.
 pub const OVERHEAD: usize = 1 + 4 + MAC_SIZE;
 const MAC_SIZE: usize = 12;
 
-/// A cookie older than this is refused: it covers any round trip and any scheduling of a game.
+/// A cookie older than this is refused. Enough for any round trip and any delay in the game server.
 pub const AGE_MAX_MS: u64 = 30_000;
-/// A handshake may end on another node, whose clock may be behind by this much.
+/// A handshake may end at another node, whose clock may be behind by this much.
 const SKEW_MAX_MS: u64 = 2_000;
 
-/// One secret. The id tells which key sealed a cookie, so that only one MAC has to be computed.
+/// One secret. The id in a cookie selects the key, so that only one MAC has to be computed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     pub id: u8,
     pub secret: [u8; 16],
 }
 
-/// The key that seals, and those that open beside it: the one that sealed before, and the one that will seal next, because
-/// another node may have come to it already.
+/// The current key seals. The previous and the next one also open: another node may already have rotated.
 #[derive(Clone, Copy)]
 pub struct Keys {
     pub next: Key,
     pub current: Key,
     pub previous: Key,
-    /// What this node sealed with until it took over the keys of all, which are not from the same row.
+    /// This node's own key before it adopted the cluster's keys.
     former: Option<Key>,
 }
 
@@ -64,7 +63,7 @@ pub struct Opened<'a> {
 }
 
 impl Keys {
-    /// Keys made of secrets from the system's random source, from the oldest to the one that seals last.
+    /// Keys from random secrets, oldest first.
     pub fn new([previous, current, next]: [[u8; 16]; 3]) -> Keys {
         let key = |id, secret| Key { id, secret };
         Keys::of(key(2, next), key(1, current), key(0, previous))
@@ -74,18 +73,18 @@ impl Keys {
         Keys { next, current, previous, former: None }
     }
 
-    /// The next key takes over; the current one still opens what it sealed.
+    /// The next key becomes current; the current one still opens.
     pub fn rotated(&self, secret: [u8; 16]) -> Keys {
         Keys::of(Key { id: self.next.id.wrapping_add(1), secret }, self.next, self.current)
     }
 
-    /// These, instead of those that were used before; what those sealed is still good.
+    /// Replaces the keys `before`; cookies that their current key sealed remain valid.
     pub fn instead_of(self, before: &Keys) -> Keys {
         let is_known = [self.next, self.current, self.previous].contains(&before.current);
         Keys { former: (!is_known).then_some(before.current), ..self }
     }
 
-    /// Appends a cookie to `out`: false, and nothing appended, when it does not fit.
+    /// Appends a cookie to `out`. If it does not fit, appends nothing and returns false.
     pub fn seal<const N: usize>(
         &self,
         unix_ms: u64,
@@ -105,7 +104,7 @@ impl Keys {
         true
     }
 
-    /// Checks a cookie that came back from `from`.
+    /// Checks a cookie returned by `from`.
     pub fn open<'a>(&self, unix_ms: u64, from: SocketAddr, cookie: &'a [u8]) -> Result<Opened<'a>, Refusal> {
         let (body, mac) = cookie.split_last_chunk::<MAC_SIZE>().ok_or(Refusal::Short)?;
         let mut fields = Reader::new(body);
@@ -117,7 +116,7 @@ impl Keys {
         if !keys.any(|key| key.mac(from, body).ct_eq(mac).into()) {
             return Err(Refusal::Forged);
         }
-        // The stamp is the low half of a time that is at most AGE_MAX_MS back or SKEW_MAX_MS ahead.
+        // The timestamp is the low half of a time between AGE_MAX_MS ago and SKEW_MAX_MS ahead.
         let behind = ((unix_ms + SKEW_MAX_MS) as u32).wrapping_sub(stamp);
         if u64::from(behind) > AGE_MAX_MS + SKEW_MAX_MS {
             return Err(Refusal::Old);
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_what_it_sealed_for_the_same_peer_only() {
+    fn a_cookie_opens_only_for_the_peer_it_was_sealed_for() {
         let keys = keys();
         let cookie = sealed(&keys, b"content");
         assert_eq!(cookie.len(), OVERHEAD + 7);
@@ -181,11 +180,11 @@ mod tests {
     }
 
     #[test]
-    fn ages() {
+    fn cookies_expire_and_tolerate_clock_skew() {
         let keys = keys();
         let cookie = sealed(&keys, b"");
         for (later, good) in [(0, true), (AGE_MAX_MS, true), (AGE_MAX_MS + 1, false), (1 << 32, true)] {
-            // One full turn of the 32-bit stamp later the age alone cannot tell; the keys have long gone by then.
+            // After the 32-bit timestamp wraps, age alone cannot tell; by then the keys have been rotated away.
             assert_eq!(keys.open(T + later, peer(), &cookie).is_ok(), good, "{later} ms later");
         }
         for (earlier, good) in [(SKEW_MAX_MS, true), (SKEW_MAX_MS + 1, false)] {
@@ -206,17 +205,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_with_newer_keys_sealed_opens() {
+    fn a_cookie_sealed_by_a_node_that_rotated_first_opens() {
         let (behind, ahead) = (keys(), keys().rotated([7; 16]));
         assert!(behind.open(T, peer(), &sealed(&ahead, b"x")).is_ok());
         assert_eq!(behind.open(T, peer(), &sealed(&ahead.rotated([8; 16]), b"x")), Err(Refusal::UnknownKey));
     }
 
     #[test]
-    fn what_was_sealed_before_other_keys_were_taken_over_opens_until_the_next() {
+    fn cookies_from_before_adopting_other_keys_open_until_the_next_rotation() {
         let (own, all) = (keys(), Keys::new([[4; 16], [5; 16], [6; 16]]));
         let cookie = sealed(&own, b"x");
-        assert_eq!(all.open(T, peer(), &cookie), Err(Refusal::Forged), "other secrets under the same ids");
+        assert_eq!(all.open(T, peer(), &cookie), Err(Refusal::Forged), "same ids, other secrets");
         let taken = all.instead_of(&own);
         assert!(taken.open(T, peer(), &cookie).is_ok() && taken.open(T, peer(), &sealed(&all, b"y")).is_ok());
         assert_eq!(all.open(T, peer(), &sealed(&taken, b"x")), Ok(Opened { sealed_at_ms: T, content: b"x" }));
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn never_more_than_fits() {
+    fn a_cookie_that_does_not_fit_is_not_appended() {
         let mut out = ArrayVec::<u8, 20>::new();
         assert!(!keys().seal(T, peer(), b"four", &mut out));
         assert!(out.is_empty());
@@ -243,7 +242,7 @@ mod tests {
         }
 
         #[test]
-        fn cut_or_made_up_is_refused(bytes: Vec<u8>, len: usize) {
+        fn truncated_or_random_bytes_are_refused(bytes: Vec<u8>, len: usize) {
             let keys = keys();
             prop_assert!(keys.open(T, peer(), &bytes).is_err());
             let cookie = sealed(&keys, b"some content");

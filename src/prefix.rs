@@ -1,21 +1,21 @@
-//! Address prefixes: which ones an address counts for, and sets of networks.
+//! The nested address prefixes that limits apply to, and sets of networks.
 //!
-//! One customer usually gets a whole IPv6 /64, easily a /56 or a /48, and sometimes an IPv4 /24. Limits therefore nest:
-//! whatever one address uses also counts for every wider prefix around it, and each of those has its own, larger limit.
+//! One customer usually has an IPv6 /64, often a /56 or a /48, and sometimes an IPv4 /24. Limits therefore nest: an entry
+//! of one address also counts for every wider prefix around it, and each of those has its own, larger limit.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use arrayvec::ArrayVec;
 use ipnet::IpNet;
 
-/// Nested prefixes of one address, at most.
+/// Upper bound on the nested prefixes of one address.
 pub const LEVELS_MAX: usize = 3;
 
 /// Prefix lengths, narrowest first, each with the factor by which its limit exceeds the limit of the narrowest.
 const IPV4_LEVELS: [(u8, u32); 2] = [(32, 1), (24, 8)];
 const IPV6_LEVELS: [(u8, u32); 3] = [(64, 1), (56, 4), (48, 16)];
 
-/// A network that counts as one for some limit.
+/// An address block that shares one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     network: IpAddr,
@@ -29,7 +29,7 @@ impl Prefix {
         Prefix::new(ip, if ip.is_ipv4() { IPV4_LEVELS[0].0 } else { IPV6_LEVELS[0].0 })
     }
 
-    /// All prefixes that an address counts for, narrowest first; only the narrowest where `exempt` contains it.
+    /// All prefixes that an address counts for, narrowest first; only the narrowest if `exempt` contains the address.
     pub fn all(ip: IpAddr, exempt: &Networks) -> ArrayVec<Prefix, LEVELS_MAX> {
         let ip = ip.to_canonical();
         let levels = if ip.is_ipv4() { &IPV4_LEVELS[..] } else { &IPV6_LEVELS[..] };
@@ -53,7 +53,7 @@ impl Prefix {
         self.bits
     }
 
-    /// The limit of this prefix, where one address (or IPv6 /64) has the limit `narrowest`.
+    /// The limit of this prefix, if one address (or IPv6 /64) has the limit `narrowest`.
     pub fn limit(&self, narrowest: u32) -> u32 {
         let levels = if self.network.is_ipv4() { &IPV4_LEVELS[..] } else { &IPV6_LEVELS[..] };
         let factor = levels.iter().find(|(bits, _)| *bits == self.bits).map_or(1, |(_, factor)| *factor);
@@ -67,7 +67,7 @@ impl std::fmt::Display for Prefix {
     }
 }
 
-/// A set of networks, as sorted ranges that do not overlap: a look-up costs the same however the networks were written.
+/// A set of networks, stored as sorted ranges that do not overlap, for lookup by binary search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
     ranges: Vec<(u128, u128)>,
@@ -97,17 +97,18 @@ impl Networks {
     }
 }
 
-/// The addresses of a network: one range, or those before and behind IPv4's where it is an IPv6 network around them.
+/// The addresses of a network as ranges of [`number`]: usually one. An IPv6 network around the IPv4-mapped range gives two,
+/// before and after it, because it should not match IPv4 addresses.
 fn ranges(net: &IpNet) -> impl Iterator<Item = (u128, u128)> {
     let (first, last) = (number(net.network()), number(net.broadcast()));
     let (ipv4_first, ipv4_last) = (number(Ipv4Addr::UNSPECIFIED.into()), number(Ipv4Addr::BROADCAST.into()));
-    let is_around = first < ipv4_first && ipv4_last <= last;
-    let before_and_behind = [(first, ipv4_first - 1), (ipv4_last + 1, last)];
-    let ranges = if is_around { ArrayVec::from(before_and_behind) } else { ArrayVec::from_iter([(first, last)]) };
+    let surrounds_ipv4 = first < ipv4_first && ipv4_last <= last;
+    let before_and_after = [(first, ipv4_first - 1), (ipv4_last + 1, last)];
+    let ranges = if surrounds_ipv4 { ArrayVec::from(before_and_after) } else { ArrayVec::from_iter([(first, last)]) };
     ranges.into_iter().filter(|(first, last)| first <= last)
 }
 
-/// An address as a number: IPv4 in its IPv6 form, so that both can be compared.
+/// An address as a number; IPv4 as IPv4-mapped IPv6, so that both families are comparable.
 fn number(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_contains_no_ipv4() {
+    fn an_ipv6_network_contains_no_ipv4_address() {
         let contains = |nets: &[&str], ip: &str| {
             let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().unwrap()).collect();
             Networks::new(&nets).contains(ip.parse().unwrap())

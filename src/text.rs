@@ -1,15 +1,15 @@
-//! Text from the network, cleaned once, at the door: valid UTF-8, without control characters.
+//! Text from the network is cleaned once, on arrival: valid UTF-8 without control characters.
 //!
-//! What comes out is safe for a terminal, for JSON without a single `\u` escape and for old parsers; it is *not*
-//! markup-safe, which is the business of whoever writes markup.
+//! Clean text is safe for terminals, for JSON (no `\u` escapes needed) and for old parsers. It is *not* safe as markup: the
+//! code that writes markup escapes it.
 
 use std::borrow::Cow;
 
 use crate::model::VersionText;
 
-/// Makes a text of what a server sent: bytes that are not UTF-8 become U+FFFD, control characters and the
-/// direction overrides that make text lie on a page are dropped. A character cut off at the end of a fixed-size
-/// field is dropped too. Borrows when nothing has to change, which is the case for every honest server.
+/// Cleans text from a server. Invalid UTF-8 becomes U+FFFD; control characters and bidirectional overrides, which can
+/// disguise text, are dropped, and so is a character cut off at the end of a fixed-size field. Borrows if nothing has to
+/// change, as for every well-behaved server.
 pub fn clean(bytes: &[u8]) -> Cow<'_, str> {
     let valid = match std::str::from_utf8(bytes) {
         Ok(text) => text,
@@ -22,7 +22,7 @@ pub fn clean(bytes: &[u8]) -> Cow<'_, str> {
     if valid.chars().all(is_clean) { Cow::Borrowed(valid) } else { Cow::Owned(rebuild(valid)) }
 }
 
-/// A version as a server wrote it; what is too long for a version is cut.
+/// A server's version string, cleaned and truncated.
 pub fn version(bytes: &[u8]) -> VersionText {
     let mut version = VersionText::new();
     for c in clean(bytes).chars() {
@@ -48,7 +48,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn honest_text_is_borrowed() {
+    fn clean_text_is_borrowed() {
         for text in ["", "Loopback Test", "Grüße", "日本"] {
             assert!(matches!(clean(text.as_bytes()), Cow::Borrowed(t) if t == text));
         }
@@ -61,14 +61,14 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_becomes_something_valid() {
+    fn invalid_and_control_characters_are_replaced_or_dropped() {
         assert_eq!(clean(b"a\xffb"), "a\u{fffd}b");
         assert_eq!(clean(b"a\x1b[31m\tb\x7f"), "a[31mb");
         assert_eq!(clean("a\u{85}b\u{202e}c\u{2028}".as_bytes()), "abc");
     }
 
     #[test]
-    fn long_versions_are_cut() {
+    fn long_versions_are_truncated() {
         assert_eq!(version(b"1.08b").as_str(), "1.08b");
         assert_eq!(version(&[b'9'; 100]).len(), 32);
     }

@@ -1,13 +1,13 @@
-//! When whose life ends: a ring of buckets, one a tick. Adding is O(1), and a tick costs what is in its bucket, so
-//! the cost of expiry does not grow with the number of servers. A prolonged life moves nothing: the owner looks at
-//! the true end when the bucket comes up, and queues again.
+//! A timer wheel for the ends of lives: a ring of buckets, one per tick. Adding is O(1) and a tick costs only what is in
+//! its bucket, so the cost of expiry does not grow with the number of servers. Extending a life moves nothing: the registry
+//! checks the actual end when the bucket is due, and queues the item again.
 
-/// How late an expiry can be noticed.
+/// The resolution of the wheel: how late an expiry may be noticed.
 pub const TICK_MS: u64 = 250;
-/// Ticks in the ring; an end further away waits in the last bucket and is queued again from there.
+/// Ticks in the ring. An end further away goes into the last bucket and is queued again from there.
 const RING: Tick = 4096;
 
-/// A quarter of a second, counted from the clock's start; there are enough of them for 34 years.
+/// Number of ticks since the clock's start; a u32 lasts for 34 years.
 pub type Tick = u32;
 
 fn tick_at(ms: u64) -> Tick {
@@ -25,7 +25,7 @@ impl Wheel {
         Wheel { buckets: vec![Vec::new(); RING as usize], next: tick_at(now_ms) }
     }
 
-    /// The tick at which an item with this end should come up.
+    /// The tick at which an item with this end is due.
     pub fn tick_for(&self, end_ms: u64) -> Tick {
         tick_at(end_ms.saturating_add(TICK_MS - 1)).clamp(self.next, self.next + RING - 1)
     }
@@ -36,7 +36,7 @@ impl Wheel {
         }
     }
 
-    /// One item whose tick has come, with that tick; None when there is nothing due.
+    /// Takes one due item and its tick.
     pub fn pop_due(&mut self, now_ms: u64) -> Option<(Tick, u32)> {
         let now = tick_at(now_ms);
         while self.next <= now {
@@ -44,7 +44,7 @@ impl Wheel {
             if let Some(item) = bucket.pop() {
                 return Some((self.next, item));
             }
-            // A burst's memory is given back; an ordinary bucket keeps its small one.
+            // Give back the memory of a burst; keep the little that an ordinary bucket needs.
             bucket.shrink_to(64);
             self.next += 1;
         }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comes_up_at_its_tick_and_not_before() {
+    fn an_item_is_due_at_its_tick_and_not_before() {
         let mut wheel = Wheel::new(1_000);
         let tick = wheel.tick_for(1_300);
         wheel.add(tick, 7);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_already_comes_up_next_and_what_is_far_off_comes_up_early() {
+    fn past_ends_are_due_next_and_far_ends_are_due_early() {
         let mut wheel = Wheel::new(10_000);
         let past = wheel.tick_for(3);
         wheel.add(past, 1);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_emptied_can_be_filled_again_while_it_lasts() {
+    fn an_emptied_bucket_can_be_filled_again_within_its_tick() {
         let mut wheel = Wheel::new(0);
         assert_eq!(wheel.pop_due(999), None);
         let tick = wheel.tick_for(999);
