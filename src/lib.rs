@@ -4,7 +4,8 @@
 //! (a reply, a change) → [`hub`] → [`registry`] → view and deltas → [`web`], [`store`], and the next list. A TCP connection the
 //! same, through [`net::tcp`].
 //!
-//! [`model`] holds the words that all rooms share; [`bytes`], [`text`], [`prefix`] and [`cookie`] are what protocols are made of.
+//! [`model`] holds the words that all rooms share; [`bytes`], [`text`], [`times`], [`prefix`] and [`cookie`] are what protocols
+//! are made of.
 //! [`client`] is the other side of the protocols, [`export`] where lists go.
 //! [`config`] is the operator's word, [`cli`] the commands, [`app`] puts the rooms together.
 
@@ -28,4 +29,5 @@ pub mod registry;
 pub mod settings;
 pub mod store;
 pub mod text;
+pub mod times;
 pub mod web;

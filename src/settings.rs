@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use crate::times::{format_duration, parse_duration};
+
 /// What is wrong with a value, and where, if that is more precise than the whole value.
 pub type Problem = (Option<Range<usize>>, String);
 
@@ -131,10 +133,10 @@ impl<'a> Item<'a> {
     }
 
     pub fn duration(&self, min: Duration, max: Duration) -> Result<Duration, Problem> {
-        let written = |time: Duration| humantime::format_duration(time).to_string();
-        let what = format!("a time like \"30s\" or \"5m\", from \"{}\" to \"{}\"", written(min), written(max));
+        let (least, most) = (format_duration(min), format_duration(max));
+        let what = format!("a time like \"30s\" or \"5m\", from \"{least}\" to \"{most}\"");
         let time = match self.value {
-            DeValue::String(text) => humantime::parse_duration(text).ok(),
+            DeValue::String(text) => parse_duration(text),
             _ => None,
         };
         time.filter(|time| (min..=max).contains(time)).ok_or_else(|| self.must_be(&what))

@@ -17,6 +17,7 @@ use crate::client::Target;
 use crate::export::file::{self, Destination, Written};
 use crate::export::ftp::{self, Password};
 use crate::export::{Format, Look, write};
+use crate::times::format_duration;
 
 /// Nobody's servers are asked more often than this.
 const EVERY_MIN: Duration = Duration::from_secs(1);
@@ -142,7 +143,7 @@ async fn rounds(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<()
             // Waiting does not mend what was typed.
             Err(failure) if failure.exit == Exit::Usage => return Err(failure),
             Err(failure) => {
-                error!("{}; the next round comes in {}", failure.message, humantime::format_duration(every))
+                error!("{}; the next round comes in {}", failure.message, format_duration(every))
             }
         }
         sleep_until(next).await;

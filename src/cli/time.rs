@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use humantime::format_duration;
+use crate::times::{format_duration, parse_duration};
 
 /// A time, with its unit. A number alone is somebody's seconds and somebody else's minutes.
 pub fn parse(text: &str) -> Result<Duration, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("it lacks a unit; write {text}s for seconds or {text}m for minutes"));
     }
-    humantime::parse_duration(text).map_err(|_| "write a time like 5m, 90s or 250ms".into())
+    parse_duration(text).ok_or_else(|| "write a time like 5m, 90s or 250ms".into())
 }
 
 /// A time within these bounds.

@@ -1,7 +1,7 @@
 //! `rallypoint watch`: a master's list, live: a screen on a terminal, a line for every change otherwise.
 
 use std::pin::pin;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -19,6 +19,7 @@ use crate::client::watch::{Changes, Seen, What, fetch};
 use crate::client::{Found, Target};
 use crate::export::file::Written;
 use crate::export::{json, table};
+use crate::times::rfc3339;
 
 #[derive(clap::Args)]
 #[command(after_help = after_help())]
@@ -130,7 +131,7 @@ async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Un
 }
 
 fn write_lines(format: Format, news: &[(What, Found)]) -> Result<Written, Failure> {
-    let at = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let at = rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
     let line = |(what, server): &(What, Found)| match format {
         Format::Text => format!("{at} {:<7} {} {}\n", what.name(), server.url(), table::line(server)),
         Format::Json => json::event(&at, what.name(), server) + "\n",
@@ -248,7 +249,7 @@ mod tests {
     fn not_too_often() {
         assert_eq!(every("90s"), Ok(Duration::from_secs(90)));
         assert!(every("100ms").unwrap_err().contains("1s at the least"));
-        assert!(every("500000y").unwrap_err().contains("1day at the most"));
+        assert!(every("500000y").unwrap_err().contains("1d at the most"));
         assert!(every("5").unwrap_err().contains("write 5s for seconds"));
         assert!(every("soon").is_err());
     }

@@ -11,6 +11,8 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 
+use crate::times::rfc3339;
+
 pub const NO_CERTIFICATES: &str = "no certificates to trust on this machine: install ca-certificates, or look at \
                                    SSL_CERT_FILE and SSL_CERT_DIR, which name others";
 
@@ -85,8 +87,7 @@ fn in_words(error: &Error, host: &str) -> String {
 }
 
 fn date(time: UnixTime) -> String {
-    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(time.as_secs());
-    humantime::format_rfc3339_seconds(time).to_string().split('T').next().unwrap_or_default().to_string()
+    rfc3339(time.as_secs()).split('T').next().unwrap_or_default().to_string()
 }
 
 /// A certificate may name hundreds of hosts. They come as `DnsName("example.org")`.

@@ -79,7 +79,7 @@ fn wrong_types_and_impossible_values() {
         ("[guard]\nmax_servers_per_ip = \"3\"", "not the text \"3\""),
         ("[guard]\nmax_servers = 99999999999999999999", "must be a whole number"),
         ("[guard]\nbans = [\"203.0.113.0/33\"]", "must be an address or network"),
-        ("[iceball]\nlife = \"0s\"", "must be a time like \"30s\" or \"5m\", from \"1s\" to \"1day\""),
+        ("[iceball]\nlife = \"0s\"", "must be a time like \"30s\" or \"5m\", from \"1s\" to \"1d\""),
         ("[iceball]\nlife = 30", "must be a time"),
         ("[iceball]\nversion = \"two\"", "must be a version like"),
         ("[iceball]\nheartbeat_version = -1", "must be a whole number from 0 to 65535, not the number -1"),

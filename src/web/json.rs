@@ -1,12 +1,11 @@
 //! A server in JSON: the documents' names, absent where unknown, never null.
 
-use std::time::{Duration, SystemTime};
-
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::model::{Player, Server};
+use crate::times;
 
 /// A listed server. A field that is absent is unknown.
 #[derive(Serialize, ToSchema)]
@@ -114,7 +113,5 @@ impl Serialize for Rules<'_> {
 
 /// A time of day as RFC 3339, UTC.
 pub fn rfc3339(unix_ms: u64) -> String {
-    // Far beyond any clock, the formatter would panic.
-    let time = Duration::from_millis(unix_ms.min(4_102_444_800_000));
-    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + time).to_string()
+    times::rfc3339(unix_ms / 1_000)
 }

@@ -2,9 +2,9 @@
 //! stand in a page have no styles inside: the page's policy forbids them, and the stylesheet's classes do it.
 
 use std::fmt::Write;
-use std::time::{Duration, SystemTime};
 
 use crate::store::history::{History, Point, Range};
+use crate::times::rfc3339;
 
 /// A small plot's size, and the larger one's, with room for words at the left and below.
 const SMALL: Frame = Frame { width: 96.0, height: 20.0, left: 0.0, bottom: 0.0 };
@@ -175,8 +175,7 @@ impl Drawn<'_> {
 
     /// A time of day within a day, a date otherwise.
     fn tick_text(&self, at_s: u64) -> String {
-        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(at_s.min(4_102_444_800));
-        let text = humantime::format_rfc3339_seconds(time).to_string();
+        let text = rfc3339(at_s);
         let within_a_day = self.history.to_s - self.history.from_s.min(self.history.to_s) <= 86_400;
         let part = if within_a_day { 11..16 } else { 5..10 };
         text.get(part).unwrap_or_default().to_string()
