@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rallypoint::protocols::{CARDS, Card};
 
 use crate::netpanzer::Tank;
 use crate::support::*;
@@ -51,7 +52,7 @@ fn closed_port() -> u16 {
 #[test]
 fn a_closed_port_is_told_at_once_and_a_silent_one_is_not() {
     // Were it waited for, it would take minutes.
-    for game in ["netpanzer", "hyperbol", "bloodmasters"] {
+    for game in CARDS.iter().filter(|card| card.query.is_some()).map(|card| card.name) {
         let url = format!("{game}://127.0.0.1:{}", closed_port());
         let (_, stderr) = ends(1, &["query", &url, "--timeout", "60s"], "");
         assert!(stderr.starts_with(&format!("{url}: connection refused: nothing listens there\n")), "{stderr}");
@@ -77,7 +78,9 @@ fn a_closed_port_is_told_at_once_and_a_silent_one_is_not() {
 fn a_master_that_says_nothing_is_given_up_and_one_that_fails_is_tried_again() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // the system accepts for it
     let at = silent.local_addr().unwrap();
-    for scheme in ["netpanzer", "hyperbol", "iceball", "http", "bloodmasters+http", "https"] {
+    let _also_silent = UdpSocket::bind(at).ok(); // or another silent program has that port
+    let of_card = |card: &Card| format!("{}{}", card.name, if card.master_port.is_some() { "" } else { "+http" });
+    for scheme in CARDS.iter().map(of_card).chain(["http", "https"].map(String::from)) {
         let (_, stderr) = ends(3, &["list", &format!("{scheme}://{at}"), "--timeout", "300ms"], "");
         assert!(stderr.contains("it did not answer in time"), "{scheme}: {stderr}");
     }
