@@ -1,7 +1,8 @@
-//! What was seen of whom, lately: so that the owner of a server can be told why it is not listed, and the operator how
-//! much of what there is. Bounded: a fixed number of pages, one an IP address, the newest address wins its page. Good news
-//! pushes out no complaint, neither on its page nor of others.
+//! Recent events per IP address, so that the doctor can explain why a server is not listed, and how often each kind of
+//! event happened. Memory is fixed: a number of pages, one per address, where the newest address replaces an older one.
+//! Good news never replaces a problem, neither on its own page nor on others.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,34 +10,48 @@ use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
 
-use crate::cookie;
 use crate::model::Address;
-use crate::protocols::{Drop, Fault};
+use crate::protocols::event::{self, Event, Severity};
+use crate::protocols::{CARDS, Card, Fault};
 use crate::registry::Refusal;
 
 const SHARDS: usize = 64;
 const PAGES_PER_SHARD: usize = 128;
 const NOTES_PER_PAGE: usize = 8;
-/// A complaint keeps its page for this long: a game that was refused is quiet for half an hour.
-const COMPLAINT_MS: u64 = 35 * 60_000;
-/// And anything keeps it for this long: where there are more addresses than pages, most have nothing to be told.
+/// A problem keeps its page for this long: some games are quiet for half an hour after a complaint.
+const PROBLEM_MS: u64 = 35 * 60_000;
+/// Anything keeps its page for this long: where there are more addresses than pages, most have nothing to report.
 const KEPT_MS: u64 = 2_000;
 
-/// Which channel it came through.
+/// Where an event came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// Iceball's datagrams.
-    Iceball,
-    /// A heartbeat, over netPanzer's protocol or HTTP.
+    /// A protocol's datagrams: the place of its card among [`CARDS`], for counting without a search.
+    Datagrams(u8),
+    /// A heartbeat over TCP or HTTP.
     Heartbeat,
-    /// Our own question to the server.
+    /// Our own query to the server.
     Query,
 }
 
 impl Channel {
+    /// The datagrams of this protocol.
+    pub fn datagrams(protocol: &str) -> Channel {
+        let place = CARDS.iter().position(|card| card.name == protocol);
+        Channel::Datagrams(place.and_then(|place| place.try_into().ok()).unwrap_or(u8::MAX))
+    }
+
+    /// The protocol that its datagrams belong to.
+    pub fn card(self) -> Option<&'static Card> {
+        match self {
+            Channel::Datagrams(place) => CARDS.get(usize::from(place)),
+            Channel::Heartbeat | Channel::Query => None,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
-            Channel::Iceball => "iceball",
+            Channel::Datagrams(_) => self.card().map_or(OTHER, |card| card.name),
             Channel::Heartbeat => "heartbeat",
             Channel::Query => "query",
         }
@@ -46,57 +61,29 @@ impl Channel {
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    CookieSent,
-    CookieReturned,
-    /// A good cookie that is older than the last one, or says the same: nothing changed.
-    CookieRepeated,
-    /// Answered, unless `withheld`: a living server of that address was proven, and the sender could be somebody else.
-    BadVersion {
-        heartbeat_version: u16,
-        version: u32,
-        withheld: bool,
-    },
-    /// The same.
-    BadFormat {
-        length: u16,
-        withheld: bool,
-    },
-    Dropped(Drop),
+    /// To a datagram: its protocol knows what it means.
+    Datagram(Event),
     Banned,
     Heartbeat,
-    Refused(Refusal),
     Answered {
         rtt_us: u32,
     },
     Silent,
     BadAnswer(Box<Fault>),
-    /// Facts came that differ, or that nobody asked for.
-    Disputed,
     Quit,
+    Refused(Refusal),
+    /// Facts arrived that differ from others, or that nobody asked for.
+    Disputed,
 }
 
-/// Names of all that can happen, in the order of [`What::number`].
-pub const LABELS: [&str; 32] = [
-    "cookie_sent",
-    "cookie_returned",
-    "bad_version",
-    "bad_format",
+/// The labels of everything but datagrams, in the order of [`What::number`].
+const LABELS: [&str; 14] = [
     "banned",
     "heartbeat",
     "answered",
     "silent",
     "bad_answer",
     "quit",
-    "dropped_too_short",
-    "dropped_unknown_magic",
-    "dropped_source_port_0",
-    "dropped_announced_port_0",
-    "dropped_source_address",
-    "dropped_cookie_content",
-    "dropped_cookie_short",
-    "dropped_cookie_unknown_key",
-    "dropped_cookie_forged",
-    "dropped_cookie_old",
     "refused_full",
     "refused_full_for_ip",
     "refused_full_for_network",
@@ -105,76 +92,62 @@ pub const LABELS: [&str; 32] = [
     "refused_not_listed",
     "refused_stronger_proof",
     "disputed",
-    "bad_version_unanswered",
-    "bad_format_unanswered",
-    "cookie_repeated",
-    "other",
 ];
+const OTHER: &str = "other";
 
 impl What {
+    /// Its place among the counters: those of its protocol for a datagram, otherwise the general ones.
     fn number(&self) -> usize {
         match self {
-            What::CookieSent => 0,
-            What::CookieReturned => 1,
-            What::BadVersion { withheld: false, .. } => 2,
-            What::BadFormat { withheld: false, .. } => 3,
-            What::Banned => 4,
-            What::Heartbeat => 5,
-            What::Answered { .. } => 6,
-            What::Silent => 7,
-            What::BadAnswer(_) => 8,
-            What::Quit => 9,
-            What::Dropped(Drop::TooShort) => 10,
-            What::Dropped(Drop::UnknownMagic) => 11,
-            What::Dropped(Drop::SourcePort0) => 12,
-            What::Dropped(Drop::AnnouncedPort0) => 13,
-            What::Dropped(Drop::SourceAddress) => 14,
-            What::Dropped(Drop::CookieContent) => 15,
-            What::Dropped(Drop::Cookie(cookie::Refusal::Short)) => 16,
-            What::Dropped(Drop::Cookie(cookie::Refusal::UnknownKey)) => 17,
-            What::Dropped(Drop::Cookie(cookie::Refusal::Forged)) => 18,
-            What::Dropped(Drop::Cookie(cookie::Refusal::Old)) => 19,
-            What::Refused(Refusal::Full) => 20,
-            What::Refused(Refusal::FullForIp) => 21,
-            What::Refused(Refusal::FullForNetwork) => 22,
-            What::Refused(Refusal::OtherGameConfigured) => 23,
-            What::Refused(Refusal::Late) => 24,
-            What::Refused(Refusal::NotListed) => 25,
-            What::Refused(Refusal::StrongerProof) => 26,
-            What::Disputed => 27,
-            What::BadVersion { withheld: true, .. } => 28,
-            What::BadFormat { withheld: true, .. } => 29,
-            What::CookieRepeated => 30,
+            What::Datagram(event) => event.kind.number.into(),
+            What::Banned => 0,
+            What::Heartbeat => 1,
+            What::Answered { .. } => 2,
+            What::Silent => 3,
+            What::BadAnswer(_) => 4,
+            What::Quit => 5,
+            What::Refused(Refusal::Full) => 6,
+            What::Refused(Refusal::FullForIp) => 7,
+            What::Refused(Refusal::FullForNetwork) => 8,
+            What::Refused(Refusal::OtherGameConfigured) => 9,
+            What::Refused(Refusal::Late) => 10,
+            What::Refused(Refusal::NotListed) => 11,
+            What::Refused(Refusal::StrongerProof) => 12,
+            What::Disputed => 13,
         }
     }
 
-    /// As it should be, or nothing to worry about: it pushes out nothing that is.
-    fn is_good(&self) -> bool {
-        matches!(
-            self,
-            What::CookieSent | What::CookieReturned | What::CookieRepeated | What::Heartbeat | What::Answered { .. }
-        ) || self.is_withheld()
+    fn is_same_kind(&self, other: &What) -> bool {
+        let is_datagram = |what: &What| matches!(what, What::Datagram(_));
+        is_datagram(self) == is_datagram(other) && self.number() == other.number()
     }
 
-    /// Whether a complaint was earned and not sent.
-    pub fn is_withheld(&self) -> bool {
-        matches!(self, What::BadVersion { withheld: true, .. } | What::BadFormat { withheld: true, .. })
-    }
-
-    /// Whether it came from the address that it is noted for: by a cookie that came back, a connection, or an answer to
-    /// our query. Otherwise it could be anybody's. None where nobody sent anything.
-    pub fn is_senders_own(&self) -> Option<bool> {
+    pub fn severity(&self) -> Severity {
         match self {
-            What::CookieReturned | What::CookieRepeated | What::Refused(_) => Some(true),
-            What::Heartbeat | What::Quit | What::Answered { .. } => Some(true),
-            What::CookieSent | What::BadVersion { .. } | What::BadFormat { .. } => Some(false),
-            What::Dropped(_) | What::Banned | What::BadAnswer(_) | What::Disputed => Some(false),
+            What::Datagram(event) => event.kind.severity,
+            What::Heartbeat | What::Answered { .. } => Severity::Good,
+            What::Banned | What::Silent | What::BadAnswer(_) | What::Quit | What::Refused(_) | What::Disputed => {
+                Severity::Problem
+            }
+        }
+    }
+
+    /// Whether it surely came from the address that it is noted for: a cookie came back, a connection, or an answer to
+    /// our query. Otherwise anybody may have sent it. None where nobody sent anything.
+    pub fn sender_proven(&self) -> Option<bool> {
+        match self {
+            What::Datagram(event) => event.kind.sender_proven,
+            What::Refused(_) | What::Heartbeat | What::Quit | What::Answered { .. } => Some(true),
+            What::Banned | What::BadAnswer(_) | What::Disputed => Some(false),
             What::Silent => None,
         }
     }
 
     pub fn label(&self) -> &'static str {
-        LABELS.get(self.number()).unwrap_or(&"other")
+        match self {
+            What::Datagram(event) => event.kind.label,
+            general => LABELS.get(general.number()).unwrap_or(&OTHER),
+        }
     }
 }
 
@@ -182,12 +155,12 @@ impl What {
 pub struct Note {
     pub at_ms: u64,
     pub channel: Channel,
-    /// The port that was announced or asked; 0 where the message did not tell.
+    /// The port that was announced or queried; 0 where the message does not say.
     pub port: u16,
-    /// The port that it was sent from; 0 for our own questions.
+    /// The port that it was sent from; 0 for our own queries.
     pub source_port: u16,
     pub what: What,
-    /// How often, since the page was begun.
+    /// How often, since the address got its page.
     pub times: u32,
 }
 
@@ -200,7 +173,7 @@ impl Note {
 #[derive(Clone, Default)]
 struct Page {
     ip: Option<IpAddr>,
-    /// Good news of others does not push it out before this.
+    /// Good news about other addresses does not replace it before this.
     kept_until_ms: u64,
     notes: ArrayVec<Note, NOTES_PER_PAGE>,
 }
@@ -208,7 +181,44 @@ struct Page {
 pub struct Ledger {
     shards: Vec<Mutex<Vec<Page>>>,
     hasher: RandomState,
-    counts: [AtomicU64; LABELS.len()],
+    counts: Counts,
+}
+
+/// How often each kind of event happened.
+struct Counts {
+    general: [AtomicU64; LABELS.len()],
+    /// For each card.
+    datagrams: [[AtomicU64; event::NUMBERS]; CARDS.len()],
+    other: AtomicU64,
+}
+
+impl Counts {
+    fn add(&self, note: &Note) {
+        let number = note.what.number();
+        let counter = match (&note.what, note.channel) {
+            (What::Datagram(_), Channel::Datagrams(place)) => {
+                self.datagrams.get(usize::from(place)).and_then(|counters| counters.get(number))
+            }
+            (What::Datagram(_), _) => None,
+            _ => self.general.get(number),
+        };
+        counter.unwrap_or(&self.other).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// By label: kinds of several protocols with the same label count together.
+    fn read(&self) -> BTreeMap<&'static str, u64> {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut counts = BTreeMap::from([(OTHER, load(&self.other))]);
+        for (label, counter) in LABELS.iter().zip(&self.general) {
+            *counts.entry(label).or_default() += load(counter);
+        }
+        for (card, counters) in CARDS.iter().zip(&self.datagrams) {
+            for kind in event::SHARED.iter().chain(card.events) {
+                *counts.entry(kind.label).or_default() += counters.get(usize::from(kind.number)).map_or(0, load);
+            }
+        }
+        counts
+    }
 }
 
 impl Default for Ledger {
@@ -223,45 +233,48 @@ impl Ledger {
         Ledger {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             hasher: RandomState::new(),
-            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            counts: Counts {
+                general: [const { AtomicU64::new(0) }; LABELS.len()],
+                datagrams: [const { [const { AtomicU64::new(0) }; event::NUMBERS] }; CARDS.len()],
+                other: AtomicU64::new(0),
+            },
         }
     }
 
-    /// Writes a note. The same thing again only counts.
+    /// Records a note. The same kind for the same port updates the earlier note.
     pub fn note(&self, ip: IpAddr, note: Note) {
-        if let Some(count) = self.counts.get(note.what.number()) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.counts.add(&note);
+        let is_problem = note.what.severity() == Severity::Problem;
         self.with_page(ip, |page| {
             if page.ip != Some(ip) {
-                // Later than that would be from before the clock was set back.
-                let is_kept = (note.at_ms + 1..=note.at_ms + COMPLAINT_MS).contains(&page.kept_until_ms);
-                if note.what.is_good() && is_kept {
+                // A later time than that is from before the clock was set back.
+                let is_kept = (note.at_ms + 1..=note.at_ms + PROBLEM_MS).contains(&page.kept_until_ms);
+                if !is_problem && is_kept {
                     return;
                 }
                 page.ip = Some(ip);
                 page.kept_until_ms = 0;
                 page.notes.clear();
             }
-            let kept_ms = if note.what.is_good() { KEPT_MS } else { COMPLAINT_MS };
+            let kept_ms = if is_problem { PROBLEM_MS } else { KEPT_MS };
             page.kept_until_ms = page.kept_until_ms.max(note.at_ms + kept_ms);
             let same = |known: &Note| {
-                known.port == note.port && known.channel == note.channel && known.what.number() == note.what.number()
+                known.port == note.port && known.channel == note.channel && known.what.is_same_kind(&note.what)
             };
             if let Some(at) = page.notes.iter().position(same) {
                 let times = page.notes.remove(at).times.saturating_add(1);
                 page.notes.push(Note { times, ..note });
             } else {
                 if page.notes.is_full() {
-                    let good = page.notes.iter().position(|note| note.what.is_good());
-                    page.notes.remove(good.unwrap_or(0));
+                    let minor = page.notes.iter().position(|note| note.what.severity() != Severity::Problem);
+                    page.notes.remove(minor.unwrap_or(0));
                 }
                 page.notes.push(note);
             }
         });
     }
 
-    /// What is known of a server: what named its port, and what named none. Oldest first.
+    /// The events of a server: those for its port, and those for no port. Oldest first.
     pub fn notes(&self, address: Address) -> Vec<Note> {
         let mut found = Vec::new();
         self.with_page(address.ip(), |page| {
@@ -273,9 +286,9 @@ impl Ledger {
         found
     }
 
-    /// How often each thing happened since the start, by its name.
+    /// How often each kind of event happened since the start, by its label.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        LABELS.into_iter().zip(&self.counts).map(|(label, count)| (label, count.load(Ordering::Relaxed)))
+        self.counts.read().into_iter()
     }
 
     fn with_page(&self, ip: IpAddr, act: impl FnOnce(&mut Page)) {
@@ -291,46 +304,53 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocols::event::EventKind;
+    use crate::protocols::iceball::{self, events};
+
+    const BAD_VERSION: What = What::Datagram(events::BAD_VERSION.event());
+    const BAD_FORMAT: What = What::Datagram(events::BAD_FORMAT.event());
+    const COOKIE_SENT: What = What::Datagram(events::COOKIE_SENT.event());
+    const COOKIE_RETURNED: What = What::Datagram(events::COOKIE_RETURNED.event());
 
     fn address(port: u16) -> Address {
         Address::new([203, 0, 113, 5].into(), port).unwrap()
     }
 
     fn note(at_ms: u64, port: u16, what: What) -> Note {
-        Note::new(at_ms, Channel::Iceball, port, 40_000, what)
+        Note::new(at_ms, Channel::datagrams(iceball::NAME), port, 40_000, what)
     }
 
     #[test]
     fn the_same_again_only_counts_and_others_ports_are_not_told() {
         let ledger = Ledger::new();
         let ip = address(1).ip();
-        ledger.note(ip, note(1, 1, What::CookieSent));
-        ledger.note(ip, note(2, 0, What::BadFormat { length: 5, withheld: false }));
-        ledger.note(ip, note(3, 1, What::CookieSent));
-        ledger.note(ip, note(4, 2, What::CookieReturned));
+        ledger.note(ip, note(1, 1, COOKIE_SENT));
+        ledger.note(ip, note(2, 0, BAD_FORMAT));
+        ledger.note(ip, note(3, 1, COOKIE_SENT));
+        ledger.note(ip, note(4, 2, COOKIE_RETURNED));
         let notes = ledger.notes(address(1));
         assert_eq!(notes.len(), 2);
-        assert_eq!((notes[0].what.clone(), notes[0].at_ms), (What::BadFormat { length: 5, withheld: false }, 2));
-        assert_eq!((notes[1].what.clone(), notes[1].times, notes[1].at_ms), (What::CookieSent, 2, 3));
+        assert_eq!((notes[0].what.clone(), notes[0].at_ms), (BAD_FORMAT, 2));
+        assert_eq!((notes[1].what.clone(), notes[1].times, notes[1].at_ms), (COOKIE_SENT, 2, 3));
         assert!(ledger.notes("203.0.113.6:1".parse().unwrap()).is_empty());
         let counts: Vec<_> = ledger.counts().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(counts, [("cookie_sent", 2), ("cookie_returned", 1), ("bad_format", 1)]);
+        assert_eq!(counts, [("bad_format", 1), ("cookie_returned", 1), ("cookie_sent", 2)]);
     }
 
     #[test]
     fn memory_is_bounded_whoever_comes() {
         let ledger = Ledger::new();
         for number in 0..100_000u32 {
-            ledger.note(IpAddr::V4(number.into()), note(1, 1, What::CookieSent));
+            ledger.note(IpAddr::V4(number.into()), note(1, 1, COOKIE_SENT));
         }
-        ledger.note(address(99).ip(), note(1 + KEPT_MS, 99, What::CookieSent));
+        ledger.note(address(99).ip(), note(1 + KEPT_MS, 99, COOKIE_SENT));
         let pages: usize = ledger.shards.iter().map(|shard| shard.lock().unwrap().len()).sum();
         assert_eq!(pages, SHARDS * PAGES_PER_SHARD);
         assert_eq!(ledger.notes(address(99)).len(), 1);
         // Whatever can be told of one server, told many times.
-        let drops = [Drop::TooShort, Drop::UnknownMagic, Drop::SourcePort0, Drop::AnnouncedPort0, Drop::CookieContent];
+        let drops = event::SHARED.map(|kind| What::Datagram(kind.event()));
         let refusals = [Refusal::Full, Refusal::FullForIp, Refusal::Late, Refusal::NotListed].map(What::Refused);
-        for what in drops.map(What::Dropped).into_iter().chain(refusals).chain([What::Banned, What::Quit]) {
+        for what in drops.into_iter().chain(refusals).chain([What::Banned, What::Quit]) {
             ledger.note(address(1).ip(), note(2, 1, what));
         }
         assert_eq!(ledger.notes(address(1)).len(), NOTES_PER_PAGE);
@@ -339,22 +359,22 @@ mod tests {
     #[test]
     fn good_news_of_others_pushes_out_no_complaint() {
         let ledger = Ledger::new();
-        let refused = What::BadVersion { heartbeat_version: 1, version: 0, withheld: false };
+        let refused = BAD_VERSION;
         ledger.note(address(1).ip(), note(1_000, 1, refused.clone()));
         for port in 2..=32 {
-            for good in [What::CookieSent, What::CookieReturned, What::BadFormat { length: 5, withheld: true }] {
+            for good in [COOKIE_SENT, COOKIE_RETURNED, What::Datagram(events::BAD_FORMAT.event().withheld())] {
                 ledger.note(address(1).ip(), note(2_000, port, good));
             }
         }
         // So many that each page is surely among theirs.
         let of_others = |at_ms: u64| {
             for number in 0..200_000u32 {
-                ledger.note(IpAddr::V4(number.into()), note(at_ms, 1, What::CookieSent));
+                ledger.note(IpAddr::V4(number.into()), note(at_ms, 1, COOKIE_SENT));
             }
         };
-        of_others(1_000 + COMPLAINT_MS - 1);
+        of_others(1_000 + PROBLEM_MS - 1);
         assert_eq!(ledger.notes(address(1)).iter().map(|note| &note.what).collect::<Vec<_>>(), [&refused]);
-        of_others(1_000 + COMPLAINT_MS);
+        of_others(1_000 + PROBLEM_MS);
         assert_eq!(ledger.notes(address(1)).len(), 0, "not for ever");
     }
 
@@ -362,21 +382,61 @@ mod tests {
     fn a_clock_set_back_pins_no_page() {
         let ledger = Ledger::new();
         let hour_ms = 3_600_000;
-        let refused = What::BadVersion { heartbeat_version: 1, version: 0, withheld: false };
+        let refused = BAD_VERSION;
         ledger.note(address(1).ip(), note(10 * hour_ms, 1, refused));
         for number in 0..50_000u32 {
-            ledger.note(IpAddr::V4(number.into()), note(8 * hour_ms, 1, What::CookieSent));
+            ledger.note(IpAddr::V4(number.into()), note(8 * hour_ms, 1, COOKIE_SENT));
         }
         assert!(ledger.notes(address(1)).is_empty(), "a complaint from the future keeps its page for two hours");
     }
 
     #[test]
-    fn labels_are_unique_and_sound() {
-        let mut labels = LABELS.to_vec();
+    fn labels_are_unique() {
+        let general = LABELS.into_iter().chain([OTHER]);
+        let mut labels: Vec<_> = general.chain(event::SHARED.iter().map(|kind| kind.label)).collect();
+        // Protocols may have labels in common with each other, not with the others.
+        for card in CARDS {
+            assert!(card.events.iter().all(|kind| !labels.contains(&kind.label)), "{}", card.name);
+        }
+        let all = labels.len();
         labels.sort_unstable();
         labels.dedup();
-        assert_eq!(labels.len(), LABELS.len());
+        assert_eq!(labels.len(), all);
         assert_eq!(What::Refused(Refusal::NotListed).label(), "refused_not_listed");
-        assert_eq!(What::Dropped(Drop::CookieContent).label(), "dropped_cookie_content");
+    }
+
+    #[test]
+    fn labels_that_dashboards_know_are_there() {
+        let labels: Vec<_> = Ledger::new().counts().map(|(label, _)| label).collect();
+        for known in "answered bad_answer bad_format bad_format_unanswered bad_version bad_version_unanswered banned \
+                      cookie_repeated cookie_returned cookie_sent disputed dropped_announced_port_0 dropped_cookie_content \
+                      dropped_cookie_forged dropped_cookie_old dropped_cookie_short dropped_cookie_unknown_key \
+                      dropped_source_address dropped_source_port_0 dropped_too_short dropped_unknown_magic heartbeat other \
+                      quit refused_full refused_full_for_ip refused_full_for_network refused_late refused_not_listed \
+                      refused_other_game_configured refused_stronger_proof silent"
+            .split_whitespace()
+        {
+            assert!(labels.contains(&known), "{known}");
+        }
+    }
+
+    #[test]
+    fn every_kind_of_every_protocol_is_counted_under_its_label() {
+        let ledger = Ledger::new();
+        let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
+        for card in CARDS {
+            for kind in event::SHARED.iter().chain(card.events) {
+                let channel = Channel::datagrams(card.name);
+                assert_eq!(channel.name(), card.name);
+                ledger.note(address(1).ip(), Note::new(0, channel, 1, 1, What::Datagram(kind.event())));
+                *expected.entry(kind.label).or_default() += 1;
+            }
+        }
+        let counts: BTreeMap<_, _> = ledger.counts().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counts, expected);
+        assert_eq!(counts["dropped_too_short"], CARDS.len() as u64);
+        static STRAY: EventKind = EventKind { number: u8::MAX, label: "stray", ..EventKind::DROPPED };
+        ledger.note(address(1).ip(), note(0, 1, What::Datagram(STRAY.event())));
+        assert_eq!(ledger.counts().find(|(label, _)| *label == OTHER), Some((OTHER, 1)));
     }
 }

@@ -147,9 +147,7 @@ impl Metrics {
         let _ = encode(&mut text, &self.registry); // a String takes everything
         let end = text.rfind("# EOF").unwrap_or(text.len());
         text.truncate(end);
-        text.push_str(
-            "# HELP rallypoint_events What happened at the doors, by kind.\n# TYPE rallypoint_events counter\n",
-        );
+        text.push_str("# HELP rallypoint_events Events by kind.\n# TYPE rallypoint_events counter\n");
         for (label, count) in ledger.counts() {
             let _ = writeln!(text, "rallypoint_events_total{{kind=\"{label}\"}} {count}");
         }
@@ -188,6 +186,7 @@ fn resident_bytes() -> i64 {
 mod tests {
     use super::*;
     use crate::ledger::{Channel, Note, What};
+    use crate::protocols::iceball::{self, events};
 
     #[test]
     fn every_figure_has_its_line_and_games_have_bounded_labels() {
@@ -195,7 +194,8 @@ mod tests {
         use std::sync::Arc;
         let metrics = Metrics::new();
         let ledger = Ledger::new();
-        ledger.note([203, 0, 113, 5].into(), Note::new(0, Channel::Iceball, 1, 1, What::CookieSent));
+        let sent = What::Datagram(events::COOKIE_SENT.event());
+        ledger.note([203, 0, 113, 5].into(), Note::new(0, Channel::datagrams(iceball::NAME), 1, 1, sent));
         let server = |port: u16, game: &str| {
             let facts = Facts { players_current: Some(3), ..Facts::default() };
             let address = format!("203.0.113.5:{port}").parse().unwrap();

@@ -1,4 +1,4 @@
-//! `rallypoint doctor`: asks a Rallypoint what it saw of a server, and says it in plain words.
+//! `rallypoint doctor`: asks a Rallypoint why a server is listed or not.
 
 use std::net::IpAddr;
 
@@ -27,14 +27,14 @@ pub struct Arguments {
     /// unless it is the game's usual one
     #[arg(num_args = 1..=3, required = true, value_name = "MASTER GAME ADDRESS")]
     asked: Vec<String>,
-    /// Print what the master says as JSON
+    /// Print the master's answer as JSON
     #[arg(long)]
     json: bool,
 }
 
 const HERE: &str = "http://127.0.0.1:8080";
 
-/// What is read of the master's diagnosis.
+/// The parts of the master's diagnosis that are shown.
 #[derive(Deserialize)]
 struct Diagnosis {
     listed: bool,
@@ -48,7 +48,7 @@ struct Seen {
     at: String,
     text: String,
     times: u32,
-    /// Whether it was surely sent from that address. Masters of before do not tell.
+    /// Whether it surely came from that address. Older masters do not say.
     sender_proven: Option<bool>,
     observed_port: Option<u16>,
 }
@@ -57,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let usage = |error: String| Failure::new(Exit::Usage, error);
     let (master, game, address) = match arguments.asked.as_slice() {
         [master, address] if master.contains("://") => {
-            return Err(usage(format!("which game? Write `rallypoint doctor {master} GAME {address}`")));
+            return Err(usage(format!("the game is missing: write `rallypoint doctor {master} GAME {address}`")));
         }
         [game, address] => (HERE, game, address),
         [master, game, address] => (master.as_str(), game, address),
@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let target: Target = master.parse().map_err(usage)?;
     if !matches!(target.kind, Kind::Rallypoint) {
-        return Err(usage(format!("`{master}`: only a Rallypoint has a doctor; write http://host:port")));
+        return Err(usage(format!("`{master}`: only a Rallypoint master has a doctor; write http://HOST:PORT")));
     }
     let (server, port) = server(game, address).map_err(usage)?;
     let meant = misspelt(game);
@@ -80,9 +80,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             .await
             .map_err(failed)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&body)
-            .map_err(|error| Failure::new(Exit::Failed, format!("{target}: its answer is no diagnosis: {error}")))?;
+            .map_err(|error| Failure::new(Exit::Failed, format!("{target}: its answer is not a diagnosis: {error}")))?;
         let text = if arguments.json { as_json(&body) } else { in_words(&diagnosis) };
-        let _ = print(&text)?; // with or without a reader, the exit code says it
+        let _ = print(&text)?; // a closed pipe changes nothing: the exit code is the result
         if diagnosis.listed {
             return Ok(());
         }
@@ -91,14 +91,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// The known game that was probably meant. Masters list unknown ones, too, so this is no mistake by itself.
+/// The known game that was probably meant. An unknown name is not a mistake by itself: masters list unknown games, too.
 fn misspelt(game: &str) -> Option<&'static str> {
     let typed = game.to_ascii_lowercase();
     let names = CARDS.iter().map(|card| (strsim::osa_distance(&typed, card.name), card.name));
     names.min().filter(|(distance, _)| (1..=2).contains(distance)).map(|(_, name)| name)
 }
 
-/// The answer as it came. JSON lets some control characters stand that a terminal would obey.
+/// The answer as it came. JSON may contain control characters that a terminal would obey.
 fn as_json(body: &[u8]) -> String {
     let mut text = String::new();
     for c in String::from_utf8_lossy(body).trim_end().chars() {
@@ -114,7 +114,7 @@ fn as_json(body: &[u8]) -> String {
 /// The server as it was typed: an address or a name, with its port or with the game's usual one.
 fn server(game: &str, text: &str) -> Result<(Target, u16), String> {
     let card = card(&game.to_ascii_lowercase());
-    // Any scheme does: what is of interest is behind it.
+    // Only what follows the scheme matters, so any scheme will do.
     let scheme = card.map_or(netpanzer::NAME, |card| card.name);
     let typed = if text.contains("://") { text.to_string() } else { format!("{scheme}://{text}") };
     let target: Target =
@@ -127,7 +127,7 @@ fn server(game: &str, text: &str) -> Result<(Target, u16), String> {
     Ok((target, port))
 }
 
-/// Its address. A name's is told, because the master knows only that one.
+/// Its address. That of a name is printed, because the master knows only addresses.
 async fn find(server: &Target, port: u16) -> Result<Address, Failure> {
     let failed = |error: std::io::Error| Failure::new(Exit::Network, error);
     let found = addresses(&server.authority(port), None).await.map_err(failed)?;
@@ -141,7 +141,7 @@ async fn find(server: &Target, port: u16) -> Result<Address, Failure> {
     Ok(address)
 }
 
-/// For people. The texts are the master's own: a terminal must not obey them.
+/// For people. The texts are the master's own, so control characters are removed.
 fn in_words(diagnosis: &Diagnosis) -> String {
     let clean = |text: &str| text::clean(text.as_bytes()).into_owned();
     let mut text = format!("{}\n", clean(&diagnosis.summary));
@@ -149,11 +149,11 @@ fn in_words(diagnosis: &Diagnosis) -> String {
         text.push_str(&format!("{}\n", clean(advice)));
     }
     if !diagnosis.seen.is_empty() {
-        text.push_str("\nSeen lately:\n");
+        text.push_str("\nRecent events:\n");
     }
     for seen in &diagnosis.seen {
         let times = if seen.times > 1 { format!(" ({} times)", seen.times) } else { String::new() };
-        let unproven = if seen.sender_proven == Some(false) { ", not proven" } else { "" };
+        let unproven = if seen.sender_proven == Some(false) { ", unverified" } else { "" };
         let port = seen.observed_port.map(|port| format!(" From port {port}{unproven}.")).unwrap_or_default();
         text.push_str(&format!("  {}  {}{port}{times}\n", clean(&seen.at), clean(&seen.text)));
     }

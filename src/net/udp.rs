@@ -1,8 +1,8 @@
-//! The datagram side of a protocol: one thread a socket, one socket a core. Receive a batch, let the card's rules
+//! The datagram side of a protocol: one thread per socket, one socket per core. Receive a batch, let the card's rules
 //! look at each datagram, apply all changes under one lock, send all replies with one call. Nothing is allocated.
 //!
-//! A complaint goes only to an address that has no living cookie-proven server. Whether it has is looked up under the same
-//! lock, and only where there is something to complain about.
+//! A complaint goes only to an address that has no living cookie-proven server. That is looked up under the same lock,
+//! and only where there is a complaint.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -20,7 +20,8 @@ use super::guard::Guard;
 use crate::hub::Hub;
 use crate::ledger::{Channel, Ledger, Note, What};
 use crate::model::Change;
-use crate::protocols::{Answer, Context, DatagramRules, Effect, REPLY_BYTES_MAX};
+use crate::protocols::event::Event;
+use crate::protocols::{Context, DatagramRules, Effect, REPLY_BYTES_MAX};
 use crate::registry::Outcome;
 
 /// How often a quiet thread looks up to see whether it should stop.
@@ -51,9 +52,10 @@ impl Worker {
     }
 
     fn run(&self, mut socket: BatchSocket<REPLY_BYTES_MAX>) {
+        let channel = Channel::datagrams(self.game);
         while !self.stop.load(Ordering::Relaxed) {
             match socket.receive() {
-                Ok(_) => self.serve(&mut socket),
+                Ok(_) => self.serve(&mut socket, channel),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => {
                     warn!(game = self.game, %error, "receiving failed; going on");
@@ -63,7 +65,7 @@ impl Worker {
         }
     }
 
-    fn serve(&self, socket: &mut BatchSocket<REPLY_BYTES_MAX>) {
+    fn serve(&self, socket: &mut BatchSocket<REPLY_BYTES_MAX>, channel: Channel) {
         let now = self.hub.clock.now();
         let view = self.hub.view();
         let at = Context { now, view: &view };
@@ -71,8 +73,9 @@ impl Worker {
         let bans = self.guard.bans();
         let note = |from: SocketAddr, port: u16, what: What| {
             debug!(game = self.game, %from, port, ?what, "seen");
-            self.ledger.note(from.ip(), Note::new(now.unix_ms, Channel::Iceball, port, from.port(), what));
+            self.ledger.note(from.ip(), Note::new(now.unix_ms, channel, port, from.port(), what));
         };
+        let note_event = |from: SocketAddr, event: Event| note(from, event.port, What::Datagram(event));
         let mut changes: ArrayVec<Change<'_>, BATCH> = ArrayVec::new();
         let mut senders: ArrayVec<SocketAddr, BATCH> = ArrayVec::new();
         let mut complaints: ArrayVec<Complaint, BATCH> = ArrayVec::new();
@@ -87,40 +90,42 @@ impl Worker {
                     changes.push(change);
                     senders.push(from);
                 }
-                Effect::Answered(answer) => {
-                    if answer.is_complaint() {
-                        complaints.push(Complaint { reply: replies, from, answer });
+                Effect::Answered(event) => {
+                    if event.is_complaint() {
+                        complaints.push(Complaint { reply: replies, from, event });
                     } else {
-                        let (port, what) = answered(answer, false);
-                        note(from, port, what);
+                        note_event(from, event);
                     }
                     replies += 1;
                 }
                 Effect::List(_) => {}
-                Effect::Dropped(reason) => note(from, 0, What::Dropped(reason)),
+                Effect::Dropped(event) => note_event(from, event),
             }
         });
         let mut withheld: ArrayVec<usize, BATCH> = ArrayVec::new();
         if !changes.is_empty() || !complaints.is_empty() {
             let mut senders = senders.into_iter();
+            let proven = rules.proven();
             let outcome = |change: &Change<'_>, outcome| {
                 if let (Change::Announce(announce), Some(from)) = (change, senders.next()) {
-                    let what = match outcome {
-                        Outcome::Refused(refusal) => What::Refused(refusal),
-                        Outcome::Added | Outcome::Changed | Outcome::Refreshed => What::CookieReturned,
-                        Outcome::Stale => What::CookieRepeated,
-                    };
-                    note(from, announce.address.port(), what);
+                    let port = announce.address.port();
+                    match outcome {
+                        Outcome::Refused(refusal) => note(from, port, What::Refused(refusal)),
+                        Outcome::Added | Outcome::Changed | Outcome::Refreshed => {
+                            note_event(from, proven.listed.event().on_port(port));
+                        }
+                        Outcome::Stale => note_event(from, proven.repeated.event().on_port(port)),
+                    }
                 }
             };
             self.hub.apply_and_look(&changes, now, outcome, |registry| {
-                for Complaint { reply, from, answer } in complaints {
-                    let is_proven = registry.has_cookie_proof(from.ip());
-                    if is_proven {
+                for Complaint { reply, from, event } in complaints {
+                    if registry.has_cookie_proof(from.ip()) {
                         withheld.push(reply);
+                        note_event(from, event.withheld());
+                    } else {
+                        note_event(from, event);
                     }
-                    let (port, what) = answered(answer, is_proven);
-                    note(from, port, what);
                 }
             });
         }
@@ -135,15 +140,5 @@ struct Complaint {
     /// Its number among the replies.
     reply: usize,
     from: SocketAddr,
-    answer: Answer,
-}
-
-fn answered(answer: Answer, withheld: bool) -> (u16, What) {
-    match answer {
-        Answer::Cookie { port } => (port, What::CookieSent),
-        Answer::BadVersion { port, heartbeat_version, version } => {
-            (port, What::BadVersion { heartbeat_version, version, withheld })
-        }
-        Answer::BadFormat { length } => (0, What::BadFormat { length, withheld }),
-    }
+    event: Event,
 }

@@ -5,6 +5,7 @@
 
 pub mod announce;
 pub mod bloodmasters;
+pub mod event;
 pub mod hyperbol;
 pub mod iceball;
 pub mod netpanzer;
@@ -20,9 +21,9 @@ use std::sync::Arc;
 use arrayvec::{ArrayString, ArrayVec};
 use bytes::Bytes;
 
-use crate::cookie;
 use crate::model::{Address, Change, Facts, Game, HeartbeatKeys, Now, Proof};
 use crate::registry::view::{Renderer, View};
+use event::{EventKind, Proven};
 
 /// What the rest of the house has to know of a protocol.
 pub struct Card {
@@ -54,6 +55,8 @@ pub struct Card {
     pub query: Option<&'static dyn Query>,
     /// The other side of the query: how a game server answers.
     pub answer: Option<Answerer>,
+    /// What can happen to its datagrams, beside [what all protocols share](event::SHARED).
+    pub events: &'static [&'static EventKind],
     /// What a pretend server of this number says of itself: plausible, and different for each.
     pub pretend: fn(usize) -> Facts<'static>,
     /// The link that starts the game and joins a server.
@@ -123,6 +126,9 @@ pub trait DatagramRules: Send + Sync {
     fn last_packet(&self) -> (&'static [u8], &'static [u8]) {
         (b"", b"")
     }
+
+    /// What an announcement counts as once the registry has taken it.
+    fn proven(&self) -> Proven;
 }
 
 /// What datagram rules may look at beside the datagram.
@@ -144,57 +150,15 @@ pub type ListRequest = ArrayVec<u8, LIST_REQUEST_BYTES_MAX>;
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum Effect<'a> {
-    /// The sender is answered, unless it [is a complaint](Answer::is_complaint) that must not be sent; nothing is
-    /// remembered of it.
-    Answered(Answer),
+    /// The sender is answered, unless the answer [is a complaint](event::Event::is_complaint) that must not be sent;
+    /// nothing is remembered of it.
+    Answered(event::Event),
     /// A server has proven itself.
     Change(Change<'a>),
     /// The sender asks for a list. It gets as much of it as the guard's budget grants, from another thread.
     List(ListRequest),
-    /// Nothing at all happens.
-    Dropped(Drop),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// A cookie, for a server that announced this port.
-    Cookie {
-        port: u16,
-    },
-    BadVersion {
-        /// 0 where the announcement was too short to tell.
-        port: u16,
-        heartbeat_version: u16,
-        version: u32,
-    },
-    BadFormat {
-        length: u16,
-    },
-}
-
-impl Answer {
-    /// Whether the reply is a complaint. A game that gets one goes quiet, and the sender's address may be forged: it is
-    /// sent only where no living server of that address has brought back a cookie.
-    pub fn is_complaint(&self) -> bool {
-        match self {
-            Answer::BadVersion { .. } | Answer::BadFormat { .. } => true,
-            Answer::Cookie { .. } => false,
-        }
-    }
-}
-
-/// Why a datagram got silence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drop {
-    TooShort,
-    UnknownMagic,
-    SourcePort0,
-    AnnouncedPort0,
-    /// The source address is no single host's: nobody could play there.
-    SourceAddress,
-    Cookie(cookie::Refusal),
-    /// The cookie is ours, its content is not an announcement.
-    CookieContent,
+    /// The datagram is ignored.
+    Dropped(event::Event),
 }
 
 /// How a game server is queried.

@@ -1,6 +1,7 @@
-//! The doctor: tells the owner of a server what this master saw of it, and what to do. Only what concerns the address
-//! that was asked about.
+//! The doctor: what this master saw of a server, why it is not listed, and what its owner can do. It reports only what
+//! concerns the address in question.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
@@ -11,12 +12,11 @@ use utoipa::ToSchema;
 
 use super::filter::Wrong;
 use super::json::{ServerJson, rfc3339};
-use super::{Site, api, reply};
-use crate::cookie;
+use super::{Pages, Site, api, reply};
 use crate::ledger::{Note, What};
 use crate::model::Address;
-use crate::protocols::iceball::wire::Version;
-use crate::protocols::{Drop, card};
+use crate::protocols::event::{Severity, Text};
+use crate::protocols::{CARDS, Card, card};
 use crate::registry::{AddressState, Refusal};
 
 /// What this master knows of a server.
@@ -28,88 +28,129 @@ pub struct Diagnosis<'a> {
     pub listed: bool,
     /// In a sentence.
     pub summary: String,
-    /// What to do about it.
+    /// What its owner can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
-    /// What was seen lately, oldest first.
+    /// Recent events, oldest first.
     pub seen: Vec<Seen>,
     /// The server as it is listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerJson<'a>>,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Serialize, ToSchema)]
 pub struct Seen {
     /// When it last happened.
     pub at: String,
-    /// `iceball` (datagrams), `heartbeat` (TCP or HTTP) or `query` (our question to the server).
+    /// Where it came from: the name of a protocol (its datagrams), `heartbeat` (TCP or HTTP) or `query` (our query to the
+    /// server).
     pub door: &'static str,
+    /// Its kind, as in the metrics.
     pub what: &'static str,
+    /// What happened, in words.
     pub text: String,
-    /// How often.
+    /// How often it happened.
     pub times: u32,
-    /// Whether it was surely sent from this address (a cookie came back, a connection, an answer to our query) or could
-    /// be anybody's. Absent where nothing was sent.
+    /// Whether it surely came from this address: a cookie came back, a connection, or an answer to our query. Otherwise
+    /// anybody may have sent it. Absent where nothing was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender_proven: Option<bool>,
-    /// The port that it was sent from, where there is one.
+    /// The port that it was sent from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_port: Option<u16>,
-    /// The port that was announced or asked, where the message told.
+    /// The port that was announced or queried, where the message names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub announced_port: Option<u16>,
 }
 
+/// The server in question.
+pub struct Asked {
+    /// As typed; empty where only the protocol is given.
+    game: String,
+    protocol: Option<&'static Card>,
+    pub address: Address,
+}
+
 /// Why a server is listed or not
 #[utoipa::path(get, path = "/api/v1/check", tag = "servers", params(
-    ("game" = String, Query, description = "The game's name"),
-    ("address" = String, Query, description = "Its address and port, e.g. 203.0.113.5:20737"),
+    ("game" = Option<String>, Query, description = "The game's name; may be left out where the protocol is given"),
+    ("protocol" = Option<String>, Query, description = "The protocol that its servers speak, e.g. iceball"),
+    ("address" = String, Query, description = "The server's address and port, e.g. 203.0.113.5:20737"),
 ), responses(
     (status = 200, description = "What this master saw", body = Diagnosis),
     (status = 400, description = "A parameter is wrong", body = Wrong),
 ))]
 pub async fn check(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
     match asked(query.as_deref().unwrap_or_default()) {
-        Ok((game, address)) => {
-            let record = site.hub.address_state(address);
-            reply::json(StatusCode::OK, &diagnose(&site, &game, address, record.as_ref()))
+        Ok(asked) => {
+            let record = site.hub.address_state(asked.address);
+            reply::json(StatusCode::OK, &diagnose(&site, &asked, record.as_ref()))
         }
         Err(wrong) => api::bad_request(&wrong),
     }
 }
 
-/// The game and the address that are asked about.
-pub fn asked(query: &str) -> Result<(String, Address), Wrong> {
-    let (mut game, mut address) = (None, None);
+/// Reads which server is in question.
+pub fn asked(query: &str) -> Result<Asked, Wrong> {
+    let (mut game, mut protocol, mut address) = (None, None, None);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
             "game" if !value.is_empty() && value.len() <= 64 => game = Some(value.into_owned()),
             "game" => return Err(Wrong::parameter("game", "must be the name of a game")),
+            "protocol" => {
+                let known = || CARDS.iter().map(|card| card.name).collect::<Vec<_>>().join(", ");
+                let unknown = || Wrong::parameter("protocol", format!("must be one of {}", known()));
+                protocol = Some(card(&value).ok_or_else(unknown)?);
+            }
             "address" => {
                 let parsed = value.trim().parse::<Address>();
                 address = Some(parsed.map_err(|error| Wrong::parameter("address", error))?);
             }
-            _ => return Err(Wrong::parameter(&name, "is unknown here; `game` and `address` are known")),
+            _ => return Err(Wrong::parameter(&name, "is unknown here; `game`, `protocol` and `address` are known")),
         }
     }
     let missing = |name| Wrong::parameter(name, "is missing");
-    Ok((game.ok_or_else(|| missing("game"))?, address.ok_or_else(|| missing("address"))?))
+    if game.is_none() && protocol.is_none() {
+        return Err(missing("game"));
+    }
+    Ok(Asked { game: game.unwrap_or_default(), protocol, address: address.ok_or_else(|| missing("address"))? })
 }
 
-pub fn diagnose<'a>(site: &Site, game: &str, address: Address, record: Option<&'a AddressState>) -> Diagnosis<'a> {
+impl Asked {
+    /// Whether a server is the one in question. A protocol's name stands for any of its games.
+    fn is_about(&self, record: &AddressState) -> bool {
+        let game = &record.server.game;
+        let is_game = self.game.is_empty() || self.game == game.name();
+        is_game && self.protocol.is_none_or(|card| card.name == game.name())
+    }
+
+    /// The protocol whose servers are in question, where the parameters tell.
+    fn card(&self) -> Option<&'static Card> {
+        self.protocol.or_else(|| card(&self.game))
+    }
+}
+
+pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>) -> Diagnosis<'a> {
+    let address = asked.address;
+    let pages = site.pages.load();
     let notes = site.announcements.ledger.notes(address);
-    let record = record.filter(|record| record.server.game.name() == game);
+    let record = record.filter(|record| asked.is_about(record));
     let listed = record.is_some_and(|record| record.listed);
     let banned = site.guard.bans().contains(address.ip());
     let (summary, advice) = match record {
-        _ if banned => (format!("{} is banned here", address.ip()), Some("Ask the operator of this master.".into())),
+        _ if banned => (format!("{} is banned here.", address.ip()), Some(ASK_OPERATOR.into())),
         Some(record) if record.listed => {
             let by = record.server.verified_by.name();
-            (format!("Listed, proven by {by} at {}.", rfc3339(record.proven_at_ms)), None)
+            (format!("Listed. Last verified by {by} at {}.", rfc3339(record.proven_at_ms)), None)
         }
         Some(record) => unlisted(record, address),
-        None => unknown(site, game, address, &notes),
+        None => unknown(&pages, asked, &notes),
+    };
+    let game = match (asked.game.is_empty(), record, asked.protocol) {
+        (true, Some(record), _) => record.server.game.name(),
+        (true, None, Some(card)) => card.name,
+        _ => &asked.game,
     };
     Diagnosis {
         game: game.to_string(),
@@ -117,170 +158,131 @@ pub fn diagnose<'a>(site: &Site, game: &str, address: Address, record: Option<&'
         listed,
         summary,
         advice,
-        seen: notes.iter().map(|note| seen(site, note)).collect(),
+        seen: notes.iter().map(|note| seen(&pages, note)).collect(),
         server: record.filter(|_| listed).map(|record| ServerJson::new(&record.server)),
     }
 }
 
+const ASK_OPERATOR: &str = "Ask the operator of this master.";
+
 /// Known, but not on the list because it does not answer.
 fn unlisted(record: &AddressState, address: Address) -> (String, Option<String>) {
     let summary = match record.misses {
-        0 => "Known, and not asked yet.".into(),
-        1 => "Not on the list: it did not answer.".into(),
-        misses => format!("Not on the list: it did not answer {misses} times in a row."),
+        0 => "Known, but not queried yet.".into(),
+        1 => "Not listed: it did not answer our query.".into(),
+        misses => format!("Not listed: it did not answer our last {misses} queries."),
     };
     (summary, Some(reachable(address)))
 }
 
 fn reachable(address: Address) -> String {
     format!(
-        "See that the game runs, and that UDP port {} of {} is open to the internet: in the firewall, and forwarded by \
-         the router.",
+        "Make sure that the game is running and that UDP port {} of {} is open to the internet: allowed by the firewall, \
+         and forwarded by the router.",
         address.port(),
         address.ip()
     )
 }
 
-/// Not known: the last thing that was seen tells why.
-fn unknown(site: &Site, game: &str, address: Address, notes: &[Note]) -> (String, Option<String>) {
-    // What was not answered because the server was proven then is no reason now.
-    let is_reason = |note: &&Note| !matches!(note.what, What::CookieSent) && !note.what.is_withheld();
+/// Not known: the most recent event that can be a reason explains why.
+fn unknown(pages: &Pages, asked: &Asked, notes: &[Note]) -> (String, Option<String>) {
+    let address = asked.address;
+    let is_reason = |note: &&Note| note.what.severity() != Severity::Step;
     let Some(last) = notes.iter().rev().find(is_reason).or(notes.last()) else {
-        let announcements = card(game).map_or("by a heartbeat or through the API", |card| card.announced);
+        let how = asked.card().map_or("by a heartbeat or through the API", |card| card.announced);
         return (
-            format!("Nothing was seen of {address} lately."),
+            format!("Nothing was seen of {address} recently."),
             Some(format!(
-                "See that the server announces itself to this master, {announcements}, and from {}.",
+                "Make sure that the server announces itself to this master, {how}, and from {}.",
                 address.ip()
             )),
         );
     };
     let advice = match &last.what {
-        What::CookieSent => Some(
-            "Our answer does not reach the server, or it does not answer it. Let UDP answers from this master through \
-             the firewall to the port that it announces from."
-                .to_string(),
-        ),
-        What::BadVersion { .. } => {
-            let expected = site.pages.load().iceball.version;
-            Some(format!(
-                "This master lists version {expected}. If it was your server, update it, or ask the operator; it announces \
-                 itself again after half an hour."
-            ))
-        }
-        What::BadFormat { .. } => Some(
-            "If it was your server, the program that announces it is broken: an announcement has 86 bytes. It announces \
-             itself again after half an hour."
-                .into(),
-        ),
+        What::Datagram(event) => event.kind.advice.map(|advice| pages.text(advice, last).into_owned()),
         What::Silent | What::BadAnswer(_) => Some(reachable(address)),
-        What::Disputed => None,
-        What::Refused(Refusal::FullForIp) => {
-            Some("Run fewer servers at this address, or ask the operator for more.".into())
-        }
-        What::Refused(Refusal::FullForNetwork) => Some(
-            "If they are yours, run fewer servers in this network. Otherwise ask the operator of this master to name the \
-             network in guard.exempt, or the server in the configuration."
-                .into(),
-        ),
-        What::Refused(Refusal::StrongerProof) => Some(
-            "Two servers announce the same address and port. If both are yours, stop the other one or give one of them \
-             another port; the place is free when the other no longer answers."
-                .into(),
-        ),
-        What::Refused(_) | What::Banned => Some("Ask the operator of this master.".into()),
-        What::Dropped(Drop::Cookie(_)) => Some(
-            "A cookie came back from another address or port than it was sent to, or too late. NAT does that.".into(),
-        ),
-        What::Quit => Some("It said that it stopped. Start it again.".into()),
-        What::CookieReturned | What::CookieRepeated | What::Heartbeat | What::Answered { .. } => {
-            Some("It was here, and its life has ended since: see that it still announces itself.".into())
-        }
-        What::Dropped(_) => None,
+        What::Refused(refusal) => Some(refusal_advice(*refusal).into()),
+        What::Banned => Some(ASK_OPERATOR.into()),
+        What::Quit => Some("Start it again.".into()),
+        What::Disputed | What::Heartbeat | What::Answered { .. } => None,
     };
-    (format!("Not listed. The last that was seen: {}", words(site, last)), advice)
+    let expired = "It was listed until its announcements stopped: make sure that it still announces itself.";
+    let advice = advice.or_else(|| (last.what.severity() == Severity::Good).then(|| expired.into()));
+    (format!("Not listed. Last event: {}", words(pages, last)), advice)
 }
 
-fn seen(site: &Site, note: &Note) -> Seen {
+fn refusal_advice(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::FullForIp => "Run fewer servers at this address, or ask the operator for more.",
+        Refusal::FullForNetwork => {
+            "If they are yours, run fewer servers in this network. Otherwise ask the operator of this master to add the \
+             network to guard.exempt, or the server to the configuration."
+        }
+        Refusal::StrongerProof => {
+            "Two servers announce the same address and port. If both are yours, stop one of them or give it another port. \
+             This one can be listed once the other no longer answers."
+        }
+        Refusal::Full | Refusal::OtherGameConfigured | Refusal::Late | Refusal::NotListed => ASK_OPERATOR,
+    }
+}
+
+fn seen(pages: &Pages, note: &Note) -> Seen {
     let port = |port: u16| (port != 0).then_some(port);
     Seen {
         at: rfc3339(note.at_ms),
         door: note.channel.name(),
         what: note.what.label(),
-        text: words(site, note),
+        text: words(pages, note).into_owned(),
         times: note.times,
-        sender_proven: note.what.is_senders_own(),
+        sender_proven: note.what.sender_proven(),
         observed_port: port(note.source_port),
         announced_port: port(note.port),
     }
 }
 
-/// What a complaint that was earned, and perhaps withheld, says of its sender.
-fn complaint(withheld: bool) -> &'static str {
-    if withheld {
-        "Nothing was answered: a server of this address is proven, so the datagram may be forged to silence it."
-    } else {
-        "It was told so. Its sender was not proven: it could be anybody."
+impl Pages {
+    /// A text of a datagram's protocol.
+    fn text(&self, text: Text, note: &Note) -> Cow<'static, str> {
+        let What::Datagram(event) = &note.what else { return "".into() };
+        let name = note.channel.name();
+        let section = self.sections.iter().find(|(card, _)| card.name == name);
+        section.map_or("".into(), |(_, section)| text(&**section, event.values))
     }
 }
 
-/// What happened, in plain words.
-fn words(site: &Site, note: &Note) -> String {
+/// What happened, for the server's owner.
+fn words(pages: &Pages, note: &Note) -> Cow<'static, str> {
     match &note.what {
-        What::CookieSent => "An announcement came, and a cookie was sent to see who it is from.".into(),
-        What::CookieReturned => "It brought the cookie back: its address is proven.".into(),
-        What::CookieRepeated => "It brought back a cookie that says nothing newer than is known: ignored.".into(),
-        What::BadVersion { heartbeat_version, version, withheld } => {
-            let iceball = &site.pages.load().iceball;
-            format!(
-                "An announcement came with version {} (heartbeat {heartbeat_version}); expected is {} (heartbeat {}). {}",
-                Version(*version),
-                iceball.version,
-                iceball.heartbeat_version,
-                complaint(*withheld)
-            )
+        What::Datagram(event) => pages.text(event.kind.text, note),
+        What::Banned => "Ignored: the address is banned.".into(),
+        What::Heartbeat => "The server sent a heartbeat.".into(),
+        What::Answered { rtt_us } => {
+            format!("The server answered our query in {:.1} ms.", f64::from(*rtt_us) / 1000.0).into()
         }
-        What::BadFormat { length, withheld } => {
-            format!("An announcement came with {length} bytes instead of 86. {}", complaint(*withheld))
-        }
-        What::Banned => "It was not listened to: its address is banned.".into(),
-        What::Heartbeat => "It sent a heartbeat.".into(),
-        What::Answered { rtt_us } => format!("It answered our query in {:.1} ms.", f64::from(*rtt_us) / 1000.0),
-        What::Silent => "It did not answer our query over UDP.".into(),
-        What::BadAnswer(fault) => format!("It answered our query wrongly: {fault}."),
+        What::Silent => "The server did not answer our query over UDP.".into(),
+        What::BadAnswer(fault) => format!("The server gave a bad answer to our query: {fault}.").into(),
         What::Disputed => {
-            "Somebody sends forged answers in its name. They are ignored, but while they come, its name, map \
-                           and players may be out of date."
+            "Someone sends forged answers in its name. They are ignored, but while they arrive, the server's \
+                           name, map and players may be out of date."
                 .into()
         }
-        What::Quit => "It said that it stopped.".into(),
-        What::Refused(refusal) => match refusal {
-            Refusal::Full => {
-                "It was proven, and refused: the list is full, and no network has more servers on it than its own would have."
-                    .into()
-            }
-            Refusal::FullForIp => "It was proven, and refused: too many servers at its address.".into(),
-            Refusal::FullForNetwork => {
-                "It was proven, and refused: too many servers in the network around its address.".into()
-            }
-            Refusal::OtherGameConfigured => "It was refused: the operator names another game at its address.".into(),
-            Refusal::Late => "Its proof came too late.".into(),
-            Refusal::NotListed => "It is not listed.".into(),
-            Refusal::StrongerProof => {
-                "It was refused: another server is listed at its address and port, with a stronger proof than a \
-                 connection."
-                    .into()
-            }
-        },
-        What::Dropped(reason) => match reason {
-            Drop::TooShort | Drop::UnknownMagic => "Something came that is no message of the game.".into(),
-            Drop::SourcePort0 | Drop::AnnouncedPort0 => "Port 0 was announced, which is none.".into(),
-            Drop::SourceAddress => "It came from an address that is no host's.".into(),
-            Drop::CookieContent => "A cookie came back that holds no announcement.".into(),
-            Drop::Cookie(cookie::Refusal::Old) => "A cookie came back too late.".into(),
-            Drop::Cookie(cookie::Refusal::Short | cookie::Refusal::UnknownKey | cookie::Refusal::Forged) => {
-                "A cookie came back that was not sent to this address and port.".into()
-            }
-        },
+        What::Quit => "The server reported that it stopped.".into(),
+        What::Refused(refusal) => refused(*refusal).into(),
+    }
+}
+
+fn refused(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Full => {
+            "Verified, but refused: the list is full, and no network has more servers on it than its own would have."
+        }
+        Refusal::FullForIp => "Verified, but refused: too many servers at its address.",
+        Refusal::FullForNetwork => "Verified, but refused: too many servers in the network around its address.",
+        Refusal::OtherGameConfigured => "Refused: the operator has configured another game for this address.",
+        Refusal::Late => "Refused: the proof of its address arrived too late.",
+        Refusal::NotListed => "Refused: the server is not listed.",
+        Refusal::StrongerProof => {
+            "Refused: another server is listed at this address and port, with a stronger proof than a connection."
+        }
     }
 }

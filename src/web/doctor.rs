@@ -1,4 +1,4 @@
-//! The doctor's page: a form, and what this master saw of the server that was asked about.
+//! The doctor's page: a form, and the diagnosis of the server that was entered.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ struct Variables<'a> {
     title: &'a str,
     /// The names and titles of the games that have a card.
     games: Vec<(&'a str, &'a str)>,
-    /// What the form was filled with.
+    /// What was entered.
     game: &'a str,
     address: &'a str,
     wrong: Option<Wrong>,
     diagnosis: Option<Diagnosis<'a>>,
-    /// Where programs read the same.
+    /// The same diagnosis in JSON.
     json: String,
 }
 
@@ -42,7 +42,7 @@ impl Page {
     }
 }
 
-/// Without an address, the form alone; with a wrong one, the form and what is wrong.
+/// Without an address, only the form; with an invalid one, the form and an error.
 pub async fn page(
     State(site): State<Arc<Site>>,
     Extension(Home(home)): Extension<Home>,
@@ -59,7 +59,7 @@ pub async fn page(
         Ok(asked) => (asked, None),
         Err(wrong) => (None, Some(wrong)),
     };
-    let record = asked.as_ref().and_then(|(_, address)| site.hub.address_state(*address));
+    let record = asked.as_ref().and_then(|asked| site.hub.address_state(asked.address));
     let status = if wrong.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
     let pages = site.pages.load();
     let variables = Variables {
@@ -68,7 +68,7 @@ pub async fn page(
         game: game.as_deref().or(home).unwrap_or_default(),
         address: address.as_deref().unwrap_or_default(),
         wrong,
-        diagnosis: asked.as_ref().map(|(game, address)| diagnose(&site, game, *address, record.as_ref())),
+        diagnosis: asked.as_ref().map(|asked| diagnose(&site, asked, record.as_ref())),
         json: format!("/api/v1/check?{query}"),
     };
     let mut response = page_of(&Rendered::new(pages.doctor.template.render(&variables)), &headers);

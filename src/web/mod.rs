@@ -37,8 +37,8 @@ use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::net::announcements::Announcements;
 use crate::net::guard::Guard;
-use crate::protocols::iceball;
-use crate::protocols::section::Route;
+use crate::protocols::Card;
+use crate::protocols::section::{Route, Section};
 use crate::registry::view::{Rendered, Renderer, View};
 use crate::store::{Status, Store};
 use events::Events;
@@ -90,7 +90,8 @@ pub struct Pages {
     stylesheet: Arc<Rendered>,
     /// What the protocols serve.
     routes: Vec<Route>,
-    iceball: iceball::serve::Settings,
+    /// Every protocol with its settings.
+    sections: Vec<(&'static Card, Box<dyn Section>)>,
     /// What makes a caller of the API the operator; empty: nothing does.
     token: String,
 }
@@ -98,7 +99,6 @@ pub struct Pages {
 impl Pages {
     /// Reads the operator's files; an error names the file and what is wrong with it.
     pub fn load(config: &Config) -> Result<Pages, PageError> {
-        let iceball: iceball::settings::Settings = config.protocol();
         Ok(Pages {
             index: Arc::new(Index::load(&config.web)?),
             indexes: Lists::default(),
@@ -108,7 +108,7 @@ impl Pages {
             script: Rendered::new(page::SCRIPT),
             stylesheet: Arc::new(Rendered::new(page::stylesheet(&config.web)?)),
             routes: config.sections().flat_map(|(_, section)| section.routes(&config.guard.bans)).collect(),
-            iceball: iceball.rules,
+            sections: config.sections().map(|(card, section)| (card, section.cloned())).collect(),
             token: config.web.token.clone(),
         })
     }

@@ -397,15 +397,17 @@ fn the_doctors_command() {
     until("it", || server.listed().pop());
     let (code, said, _) = doctor(&[&master, "iceball", "127.0.0.1:1"]);
     assert_eq!(code, 0, "{said}");
-    assert!(said.contains("Listed, proven by cookie") && said.contains("brought the cookie back"), "{said}");
+    assert!(said.contains("Listed. Last verified by cookie") && said.contains("returned the cookie"), "{said}");
     let line = |what: &str| said.lines().find(|line| line.contains(what)).unwrap();
-    assert!(line("a cookie was sent").ends_with(", not proven.") && !line("brought the cookie").contains("not proven"));
+    assert!(
+        line("a cookie was sent").ends_with(", unverified.") && !line("returned the cookie").contains("unverified")
+    );
     let (code, json, _) = doctor(&[&master, "iceball", "127.0.0.1:1", "--json"]);
     assert_eq!((code, &serde_json::from_str::<Value>(&json).unwrap()["listed"]), (0, &json!(true)));
     for (arguments, code, says) in [
         (&["iceball"][..], 2, "name a game and a server"),
         (&[], 2, "Usage: rallypoint doctor [OPTIONS] [MASTER] <GAME> <ADDRESS>"),
-        (&[&master, "127.0.0.1:1"], 2, "which game? Write `rallypoint doctor http://"),
+        (&[&master, "127.0.0.1:1"], 2, "the game is missing: write `rallypoint doctor http://"),
         (&[&master, "icebal", "127.0.0.1:1"], 1, "did you mean the game `iceball`?"),
         (&[&master, "iceball", "127.0.0.1:99999"], 2, "is not a port"),
         (&[&master, "iceball", "no-such-host.invalid"], 3, "cannot find no-such-host.invalid"),

@@ -162,7 +162,7 @@ fn every_command_speaks_https() {
     let listed = ends(0, "", authority.run(&["list", &https, "--format", "csv"]));
     assert!(listed.contains(&format!("netpanzer,127.0.0.1,{port},Tank")), "{listed}");
     let diagnosis = ends(0, "", authority.run(&["doctor", &https, "netpanzer", &address]));
-    assert!(diagnosis.contains("Listed, proven by query"), "{diagnosis}");
+    assert!(diagnosis.contains("Last verified by query"), "{diagnosis}");
     let file = authority.0.path().join("servers.json");
     ends(0, "1 servers listed", authority.run(&["export", &https, "--json", file.to_str().unwrap()]));
     assert!(std::fs::read_to_string(&file).unwrap().contains("Tank"));

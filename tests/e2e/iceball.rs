@@ -142,7 +142,7 @@ fn no_complaint_goes_to_an_address_with_a_living_proof() {
     assert_eq!(forger.ask(&forged_format()), b"BADF");
     for what in ["bad_version", "bad_format"] {
         let note = seen(what).unwrap();
-        assert!(note["text"].as_str().unwrap().ends_with("it could be anybody."), "{note}");
+        assert!(note["text"].as_str().unwrap().ends_with("so the datagram may be forged."), "{note}");
         assert_eq!(note["sender_proven"], false);
     }
     assert!(check()["advice"].as_str().unwrap().starts_with("If it was your server,"), "{}", check());
@@ -158,7 +158,7 @@ fn no_complaint_goes_to_an_address_with_a_living_proof() {
     for what in ["bad_version_unanswered", "bad_format_unanswered"] {
         let note = seen(what).unwrap();
         let text = note["text"].as_str().unwrap();
-        assert!(text.contains("Nothing was answered: a server of this address is proven"), "{note}");
+        assert!(text.contains("No reply was sent: a server at this address is verified"), "{note}");
         assert_eq!(note["times"], 40);
     }
     assert_eq!(seen("cookie_returned").unwrap()["sender_proven"], true);

@@ -2,6 +2,7 @@
 //! on the same port number.
 
 pub mod announce;
+pub mod events;
 pub mod fetch;
 pub mod list;
 pub mod serve;
@@ -33,6 +34,7 @@ pub const CARD: Card = Card {
     fetch: Fetch::Http { path: "/master.json", read: fetch::read },
     query: None,
     answer: None,
+    events: &events::ALL,
     pretend: announce::pretend,
     join_link: |address| format!("iceball://{address}"),
     decoders: &[

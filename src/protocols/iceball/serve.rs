@@ -10,16 +10,17 @@
 //!
 //! A game that gets `BADV` or `BADF` once is quiet for 30 minutes towards all its masters, so none is ever sent that
 //! was not earned. Anybody can forge a datagram that earns one, so none is sent to an IP address (IPv6 /64) where a
-//! living server has brought its cookie back. The rules here know no list: they say that an answer is a complaint, and
-//! whoever drives them withholds it there.
+//! living server has returned its cookie. The rules here know no list: they say that an answer is a complaint, and the
+//! caller withholds it there.
 
 use std::net::SocketAddr;
 
 use super::wire::{self, Announcement, FromMaster, ToMaster, Version, WireError};
-use super::{LIFE_MS, NAME};
+use super::{LIFE_MS, NAME, events};
 use crate::cookie::Keys;
 use crate::model::{Address, Announce, Change, Facts, Game, Now, Proof, SharedTime};
-use crate::protocols::{Answer, Context, DatagramRules, Drop, Effect, Reply, allow_players, is_one_host};
+use crate::protocols::event::{self, Proven};
+use crate::protocols::{Context, DatagramRules, Effect, Reply, allow_players};
 use crate::text;
 
 /// Longer than every genuine datagram: one that is as long as this is too long.
@@ -49,20 +50,21 @@ pub struct Rules {
 
 impl DatagramRules for Rules {
     fn datagram<'a>(&self, at: &Context<'_>, from: SocketAddr, bytes: &'a [u8], reply: &mut Reply) -> Effect<'a> {
-        if from.port() == 0 {
-            return Effect::Dropped(Drop::SourcePort0);
-        }
-        if !is_one_host(from.ip()) {
-            return Effect::Dropped(Drop::SourceAddress);
+        if let Some(event) = event::bad_source(from) {
+            return Effect::Dropped(event);
         }
         match ToMaster::parse(bytes) {
             Ok(ToMaster::Announce { heartbeat_version, version, whole }) => {
                 self.announce(at.now, from, heartbeat_version, version, whole, reply)
             }
             Ok(ToMaster::Handshake { cookie }) => self.handshake(at.now, from, cookie),
-            Err(WireError::TooShort) => Effect::Dropped(Drop::TooShort),
-            Err(WireError::UnknownMagic) => Effect::Dropped(Drop::UnknownMagic),
+            Err(WireError::TooShort) => Effect::Dropped(event::TOO_SHORT.event()),
+            Err(WireError::UnknownMagic) => Effect::Dropped(event::UNKNOWN_MESSAGE.event()),
         }
+    }
+
+    fn proven(&self) -> Proven {
+        events::PROVEN
     }
 }
 
@@ -81,33 +83,35 @@ impl Rules {
         let announcement = Announcement::parse_body(body);
         if heartbeat_version != expected_heartbeat || !version.plays_with(expected) {
             FromMaster::BadVersion { heartbeat_version: expected_heartbeat, version: expected }.emit(reply);
+            // Where the announcement is too short to say its port, that is 0.
             let port = announcement.map_or(0, |announcement| announcement.port);
-            return Effect::Answered(Answer::BadVersion { port, heartbeat_version, version: version.0 });
+            let event = events::BAD_VERSION.event().with([heartbeat_version.into(), version.0]);
+            return Effect::Answered(event.on_port(port));
         }
         let Some(announcement) = announcement else {
             FromMaster::BadFormat.emit(reply);
-            return Effect::Answered(Answer::BadFormat { length: whole.len().min(u16::MAX.into()) as u16 });
+            return Effect::Answered(events::BAD_FORMAT.event().with([whole.len() as u32, 0]));
         };
         if announcement.port == 0 {
-            return Effect::Dropped(Drop::AnnouncedPort0);
+            return Effect::Dropped(event::ANNOUNCED_PORT_0.event());
         }
         // The cookie is sealed in place, behind the magic: 4 + 17 + 80 bytes for the 86 that arrived.
         FromMaster::Accepted { cookie: &[] }.emit(reply);
         self.keys.seal(self.time.unix_ms(now), from, body, reply);
-        Effect::Answered(Answer::Cookie { port: announcement.port })
+        Effect::Answered(events::COOKIE_SENT.event().on_port(announcement.port))
     }
 
     fn handshake<'a>(&self, now: Now, from: SocketAddr, cookie: &'a [u8]) -> Effect<'a> {
         let shared_ms = self.time.unix_ms(now);
         let opened = match self.keys.open(shared_ms, from, cookie) {
             Ok(opened) => opened,
-            Err(refusal) => return Effect::Dropped(Drop::Cookie(refusal)),
+            Err(refusal) => return Effect::Dropped(event::bad_cookie(refusal)),
         };
         let Some(announcement) = Announcement::parse_body(opened.content) else {
-            return Effect::Dropped(Drop::CookieContent);
+            return Effect::Dropped(event::COOKIE_CONTENT.event());
         };
         let Some(address) = Address::new(from.ip(), announcement.port) else {
-            return Effect::Dropped(Drop::AnnouncedPort0);
+            return Effect::Dropped(event::ANNOUNCED_PORT_0.event());
         };
         let here = |ms: u64| ms.saturating_add_signed(-self.time.offset_ms(now));
         let mut facts = Facts {
@@ -138,7 +142,8 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cookie::{self, Refusal};
+    use crate::cookie;
+    use crate::protocols::event::EventKind;
     use crate::registry::view::View;
     use proptest::prelude::*;
     use std::net::IpAddr;
@@ -192,12 +197,12 @@ mod tests {
         [&wire::HANDSHAKE, &reply[4..]].concat()
     }
 
-    fn refusal(rules: &Rules, now: Now, from: SocketAddr, bytes: &[u8]) -> Drop {
+    fn refusal(rules: &Rules, now: Now, from: SocketAddr, bytes: &[u8]) -> &'static EventKind {
         let mut reply = Reply::new();
         let effect = rules.datagram(&at(now), from, bytes, &mut reply);
         assert!(reply.is_empty());
         match effect {
-            Effect::Dropped(reason) => reason,
+            Effect::Dropped(event) => event.kind,
             other => panic!("{other:?}"),
         }
     }
@@ -236,11 +241,11 @@ mod tests {
     fn port_0_is_dropped_at_either_end() {
         let rules = rules();
         let from_0 = "203.0.113.5:0".parse().unwrap();
-        assert_eq!(refusal(&rules, T, from_0, &announcement(0x0080_8025, 20737)), Drop::SourcePort0);
-        assert_eq!(refusal(&rules, T, game(), &announcement(0x0080_8025, 0)), Drop::AnnouncedPort0);
+        assert_eq!(refusal(&rules, T, from_0, &announcement(0x0080_8025, 20737)), &event::SOURCE_PORT_0);
+        assert_eq!(refusal(&rules, T, game(), &announcement(0x0080_8025, 0)), &event::ANNOUNCED_PORT_0);
         for nobody in ["0.0.0.0:1", "255.255.255.255:1", "224.0.0.1:1", "[ff02::1]:1", "[::]:1"] {
             let from = nobody.parse().unwrap();
-            assert_eq!(refusal(&rules, T, from, &announcement(0x0080_8025, 1)), Drop::SourceAddress);
+            assert_eq!(refusal(&rules, T, from, &announcement(0x0080_8025, 1)), &event::SOURCE_ADDRESS);
         }
     }
 
@@ -281,13 +286,13 @@ mod tests {
         let handshake = handshake_for(&rules, T, &announcement(0x0080_8025, 20737));
         let mut forged = handshake.clone();
         forged[30] ^= 1;
-        assert_eq!(refusal(&rules, T, game(), &forged), Drop::Cookie(Refusal::Forged));
+        assert_eq!(refusal(&rules, T, game(), &forged), &event::COOKIE_FORGED);
         let foreign = "203.0.113.6:40000".parse().unwrap();
-        assert_eq!(refusal(&rules, T, foreign, &handshake), Drop::Cookie(Refusal::Forged));
+        assert_eq!(refusal(&rules, T, foreign, &handshake), &event::COOKIE_FORGED);
         let old = later(cookie::AGE_MAX_MS + 1);
-        assert_eq!(refusal(&rules, old, game(), &handshake), Drop::Cookie(Refusal::Old));
+        assert_eq!(refusal(&rules, old, game(), &handshake), &event::COOKIE_OLD);
         let other = Rules { keys: Keys::new([[7; 16], [8; 16], [9; 16]]), ..rules };
-        assert_eq!(refusal(&other, T, game(), &handshake), Drop::Cookie(Refusal::Forged));
+        assert_eq!(refusal(&other, T, game(), &handshake), &event::COOKIE_FORGED);
     }
 
     /// A node whose monotonic clock started at T, and whose time of day is off by so much, in a cluster whose time is right.
@@ -309,7 +314,7 @@ mod tests {
             };
             assert_eq!(change.proven_at_ms, second_now(5_000).unix_ms, "in the second node's own time");
             let old = second_now(5_000 + cookie::AGE_MAX_MS + 1);
-            assert_eq!(refusal(&second, old, game(), &handshake), Drop::Cookie(Refusal::Old));
+            assert_eq!(refusal(&second, old, game(), &handshake), &event::COOKIE_OLD);
         }
     }
 

@@ -35,6 +35,7 @@ pub const CARD: Card = Card {
     fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),
+    events: &[],
     pretend: answer::pretend,
     join_link: |address| format!("netpanzer://{address}"),
     decoders: &[

@@ -1,0 +1,263 @@
+//! What can happen to a datagram, as the metrics count it and the doctor explains it.
+//!
+//! A protocol lists its own kinds of events on its card. The kinds that every protocol over datagrams has in common are
+//! [`SHARED`].
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::is_one_host;
+use super::section::Section;
+use crate::cookie;
+
+/// A kind of event.
+pub struct EventKind {
+    /// Its place among the counters of its protocol: below [`SHARED_MAX`] for [`SHARED`], from [`own`] for a protocol's
+    /// own kinds. An event is counted by index, so it costs no search.
+    pub number: u8,
+    /// Its name in the metrics and in the doctor's JSON. Kinds with the same label are counted together.
+    pub label: &'static str,
+    pub severity: Severity,
+    /// The event is a reply that makes a game go quiet. The sender's address may be forged, so the reply is not sent
+    /// where a living server of that address has returned a cookie. The event is then recorded as this kind.
+    pub withheld: Option<&'static EventKind>,
+    /// Whether the datagram surely came from its source address. None where nobody sent anything.
+    pub sender_proven: Option<bool>,
+    /// What happened, for the server's owner.
+    pub text: Text,
+    /// What the owner can do, where this is the last that was seen of a server that is not listed.
+    pub advice: Option<Text>,
+}
+
+/// A text from the protocol's settings and the event's values.
+pub type Text = fn(&dyn Section, [u32; 2]) -> Cow<'static, str>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// A step of an exchange, or a datagram without consequences: explains a missing server only where nothing else does.
+    Step,
+    /// As it should be.
+    Good,
+    /// Why a server may not be listed. It is remembered longer than the others.
+    Problem,
+}
+
+/// Something that happened to a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub kind: &'static EventKind,
+    /// The announced port; 0 where the datagram does not say.
+    pub port: u16,
+    /// What the kind's texts need to know of this datagram.
+    pub values: [u32; 2],
+}
+
+impl Event {
+    pub fn on_port(self, port: u16) -> Event {
+        Event { port, ..self }
+    }
+
+    pub fn with(self, values: [u32; 2]) -> Event {
+        Event { values, ..self }
+    }
+
+    /// Whether the reply makes a game go quiet.
+    pub fn is_complaint(&self) -> bool {
+        self.kind.withheld.is_some()
+    }
+
+    /// The same event where its reply is not sent.
+    pub fn withheld(self) -> Event {
+        Event { kind: self.kind.withheld.unwrap_or(self.kind), ..self }
+    }
+}
+
+/// Why a datagram from this address cannot be from a game server.
+pub fn bad_source(from: SocketAddr) -> Option<Event> {
+    if from.port() == 0 {
+        return Some(SOURCE_PORT_0.event());
+    }
+    (!is_one_host(from.ip())).then(|| SOURCE_ADDRESS.event())
+}
+
+/// A cookie that was not accepted.
+pub fn bad_cookie(refusal: cookie::Refusal) -> Event {
+    let kind = match refusal {
+        cookie::Refusal::Short => &COOKIE_SHORT,
+        cookie::Refusal::UnknownKey => &COOKIE_UNKNOWN_KEY,
+        cookie::Refusal::Forged => &COOKIE_FORGED,
+        cookie::Refusal::Old => &COOKIE_OLD,
+    };
+    kind.event()
+}
+
+/// What an announcement counts as once the registry has taken it.
+#[derive(Clone, Copy, Debug)]
+pub struct Proven {
+    pub listed: &'static EventKind,
+    /// A good proof that is not newer than the last one: nothing changed.
+    pub repeated: &'static EventKind,
+}
+
+impl EventKind {
+    /// A datagram that is ignored, from anybody. Kinds are written as differences from this one.
+    pub const DROPPED: EventKind = EventKind {
+        number: 0,
+        label: "",
+        severity: Severity::Problem,
+        withheld: None,
+        sender_proven: Some(false),
+        text: |_, _| "".into(),
+        advice: None,
+    };
+
+    pub const fn event(&'static self) -> Event {
+        Event { kind: self, port: 0, values: [0; 2] }
+    }
+}
+
+/// Labels are unique within a protocol: a test walks the cards.
+impl PartialEq for EventKind {
+    fn eq(&self, other: &EventKind) -> bool {
+        self.label == other.label
+    }
+}
+
+impl Eq for EventKind {}
+
+impl fmt::Debug for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label)
+    }
+}
+
+/// Numbers below this one are for [`SHARED`].
+const SHARED_MAX: u8 = 24;
+/// All numbers are below this one.
+pub const NUMBERS: usize = 64;
+
+/// The number of a protocol's own kind: 0, 1, 2, …
+pub const fn own(index: u8) -> u8 {
+    SHARED_MAX + index
+}
+
+/// What can happen to a datagram of any protocol.
+pub static SHARED: [&EventKind; 10] = [
+    &TOO_SHORT,
+    &UNKNOWN_MESSAGE,
+    &SOURCE_PORT_0,
+    &ANNOUNCED_PORT_0,
+    &SOURCE_ADDRESS,
+    &COOKIE_CONTENT,
+    &COOKIE_SHORT,
+    &COOKIE_UNKNOWN_KEY,
+    &COOKIE_FORGED,
+    &COOKIE_OLD,
+];
+
+const NO_MESSAGE: Text = |_, _| "A datagram arrived that is not a message of the game.".into();
+const PORT_0: Text = |_, _| "Ignored an announcement with port 0, which is not a valid port.".into();
+const FOREIGN_COOKIE: Text = |_, _| "A cookie came back that was not sent to this address and port.".into();
+const COOKIE_ADVICE: Option<Text> = Some(|_, _| {
+    "A cookie came back too late, or from another address or port than it was sent to. NAT can cause this: let the server \
+     keep one address and port towards this master."
+        .into()
+});
+
+pub static TOO_SHORT: EventKind =
+    EventKind { number: 0, label: "dropped_too_short", text: NO_MESSAGE, ..EventKind::DROPPED };
+pub static UNKNOWN_MESSAGE: EventKind =
+    EventKind { number: 1, label: "dropped_unknown_magic", text: NO_MESSAGE, ..EventKind::DROPPED };
+pub static SOURCE_PORT_0: EventKind =
+    EventKind { number: 2, label: "dropped_source_port_0", text: PORT_0, ..EventKind::DROPPED };
+pub static ANNOUNCED_PORT_0: EventKind =
+    EventKind { number: 3, label: "dropped_announced_port_0", text: PORT_0, ..EventKind::DROPPED };
+/// The source address is not that of a single host.
+pub static SOURCE_ADDRESS: EventKind = EventKind {
+    number: 4,
+    label: "dropped_source_address",
+    text: |_, _| "Ignored a datagram from an address that does not belong to a single host.".into(),
+    ..EventKind::DROPPED
+};
+/// The cookie is ours, its content is not an announcement.
+pub static COOKIE_CONTENT: EventKind = EventKind {
+    number: 5,
+    label: "dropped_cookie_content",
+    text: |_, _| "A cookie came back that does not contain an announcement.".into(),
+    ..EventKind::DROPPED
+};
+pub static COOKIE_SHORT: EventKind = EventKind {
+    number: 6,
+    label: "dropped_cookie_short",
+    text: FOREIGN_COOKIE,
+    advice: COOKIE_ADVICE,
+    ..EventKind::DROPPED
+};
+pub static COOKIE_UNKNOWN_KEY: EventKind = EventKind {
+    number: 7,
+    label: "dropped_cookie_unknown_key",
+    text: FOREIGN_COOKIE,
+    advice: COOKIE_ADVICE,
+    ..EventKind::DROPPED
+};
+pub static COOKIE_FORGED: EventKind = EventKind {
+    number: 8,
+    label: "dropped_cookie_forged",
+    text: FOREIGN_COOKIE,
+    advice: COOKIE_ADVICE,
+    ..EventKind::DROPPED
+};
+pub static COOKIE_OLD: EventKind = EventKind {
+    number: 9,
+    label: "dropped_cookie_old",
+    text: |_, _| "A cookie came back too late.".into(),
+    advice: COOKIE_ADVICE,
+    ..EventKind::DROPPED
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocols::CARDS;
+    use std::collections::HashSet;
+
+    #[test]
+    fn numbers_and_labels_are_unique_and_every_kind_can_be_explained() {
+        assert!(SHARED.iter().all(|kind| kind.number < SHARED_MAX));
+        for card in CARDS {
+            let section = (card.section)();
+            assert!(card.events.iter().all(|kind| (own(0)..NUMBERS as u8).contains(&kind.number)), "{}", card.name);
+            let kinds: Vec<_> = SHARED.iter().chain(card.events).collect();
+            let numbers: HashSet<_> = kinds.iter().map(|kind| kind.number).collect();
+            let labels: HashSet<_> = kinds.iter().map(|kind| kind.label).collect();
+            assert_eq!((numbers.len(), labels.len()), (kinds.len(), kinds.len()), "{}", card.name);
+            for kind in &kinds {
+                let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+                assert!(!kind.label.is_empty() && kind.label.bytes().all(is_plain), "{kind:?}");
+                if let Some(withheld) = kind.withheld {
+                    assert!(kinds.contains(&&withheld), "{withheld:?} is not on the card");
+                    assert!(withheld.severity == Severity::Step && withheld.withheld.is_none(), "{withheld:?}");
+                }
+                for values in [[0; 2], [u32::MAX; 2]] {
+                    for text in [Some(kind.text), kind.advice].into_iter().flatten() {
+                        let text = text(&*section, values);
+                        assert!(text.ends_with('.') && text.starts_with(char::is_uppercase), "{kind:?}: {text}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sources_that_are_no_game_server() {
+        for (from, kind) in [
+            ("203.0.113.5:0", Some(&SOURCE_PORT_0)),
+            ("224.0.0.1:1", Some(&SOURCE_ADDRESS)),
+            ("[::]:1", Some(&SOURCE_ADDRESS)),
+            ("203.0.113.5:1", None),
+        ] {
+            assert_eq!(bad_source(from.parse().unwrap()).map(|event| event.kind), kind, "{from}");
+        }
+    }
+}
