@@ -84,6 +84,33 @@ impl Keys {
         Keys { former: (!is_known).then_some(before.current), ..self }
     }
 
+    /// Keys for another purpose, made of these: what is signed with the ones says nothing about the others.
+    pub fn for_purpose(&self, purpose: &[u8]) -> Keys {
+        let derived = |key: Key| {
+            let mut hasher = SipHasher24::new_with_key(&key.secret);
+            hasher.write(purpose);
+            Key { id: key.id, secret: hasher.finish128().as_bytes() }
+        };
+        Keys {
+            next: derived(self.next),
+            current: derived(self.current),
+            previous: derived(self.previous),
+            former: self.former.map(derived),
+        }
+    }
+
+    /// A signature of `body` for `peer`, of at most 16 bytes, for protocols whose own form has no room for a cookie. Use
+    /// keys [for a purpose](Keys::for_purpose).
+    pub fn sign<const N: usize>(&self, peer: SocketAddr, body: &[u8]) -> [u8; N] {
+        self.current.signature(peer, body)
+    }
+
+    /// Whether one of the keys that count signed `body` for `peer`.
+    pub fn is_signed<const N: usize>(&self, peer: SocketAddr, body: &[u8], signature: &[u8; N]) -> bool {
+        let all = [Some(self.current), Some(self.previous), Some(self.next), self.former];
+        all.into_iter().flatten().any(|key| key.signature::<N>(peer, body).ct_eq(signature).into())
+    }
+
     /// Appends a cookie to `out`. If it does not fit, appends nothing and returns false.
     pub fn seal<const N: usize>(
         &self,
@@ -135,13 +162,35 @@ impl Key {
         }
         hasher.write(&peer.port().to_le_bytes());
         hasher.write(body);
-        let mut mac = [0; MAC_SIZE];
-        let full = hasher.finish128().as_bytes();
-        for (to, from) in mac.iter_mut().zip(full) {
-            *to = from;
-        }
-        mac
+        first_bytes(hasher.finish128().as_bytes())
     }
+
+    /// A MAC over the family, the address, the port and the body.
+    fn signature<const N: usize>(&self, peer: SocketAddr, body: &[u8]) -> [u8; N] {
+        let mut hasher = SipHasher24::new_with_key(&self.secret);
+        match peer.ip().to_canonical() {
+            IpAddr::V4(ip) => {
+                hasher.write(&[4]);
+                hasher.write(&ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                hasher.write(&[6]);
+                hasher.write(&ip.octets());
+            }
+        }
+        hasher.write(&peer.port().to_le_bytes());
+        hasher.write(body);
+        first_bytes(hasher.finish128().as_bytes())
+    }
+}
+
+fn first_bytes<const N: usize>(full: [u8; 16]) -> [u8; N] {
+    const { assert!(N <= 16) };
+    let mut first = [0; N];
+    for (to, from) in first.iter_mut().zip(full) {
+        *to = from;
+    }
+    first
 }
 
 #[cfg(test)]
@@ -221,6 +270,22 @@ mod tests {
         assert_eq!(all.open(T, peer(), &sealed(&taken, b"x")), Ok(Opened { sealed_at_ms: T, content: b"x" }));
         let rotated = all.rotated([7; 16]).instead_of(&taken);
         assert_eq!(rotated.open(T, peer(), &cookie), Err(Refusal::Forged));
+    }
+
+    #[test]
+    fn signatures_hold_for_one_peer_one_body_and_one_purpose() {
+        let keys = keys().for_purpose(b"a test");
+        let signature: [u8; 13] = keys.sign(peer(), b"body");
+        assert!(keys.is_signed(peer(), b"body", &signature));
+        assert!(keys.rotated([7; 16]).is_signed(peer(), b"body", &signature), "the previous key counts");
+        assert!(!keys.rotated([7; 16]).rotated([8; 16]).is_signed(peer(), b"body", &signature));
+        assert!(!keys.is_signed(peer(), b"bodY", &signature));
+        for other in ["203.0.113.6:40000", "203.0.113.5:40001", "[2001:db8::1]:40000"] {
+            assert!(!keys.is_signed(other.parse().unwrap(), b"body", &signature), "{other}");
+        }
+        assert!(keys.is_signed("[::ffff:203.0.113.5]:40000".parse().unwrap(), b"body", &signature));
+        assert!(!self::keys().is_signed(peer(), b"body", &signature));
+        assert!(!self::keys().for_purpose(b"another").is_signed(peer(), b"body", &signature));
     }
 
     #[test]

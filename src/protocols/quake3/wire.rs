@@ -12,7 +12,10 @@
 //! | getstatus | anyone → game | `getstatus CHALLENGE` |
 //! | statusResponse | game → anyone | `statusResponse\n` + an infostring + `\n` + a line for each player |
 
-use std::fmt;
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+
+use arrayvec::ArrayString;
 
 use crate::bytes::until_nul;
 
@@ -143,15 +146,17 @@ impl<'a> ListRequest<'a> {
     }
 
     /// The request as a client sends it.
-    pub fn emit(&self) -> Vec<u8> {
-        let mut out = HEADER.to_vec();
-        out.extend(if self.extended { &b"getserversExt"[..] } else { b"getservers" });
+    pub fn emit(&self, out: &mut impl Extend<u8>) {
+        out.extend(HEADER);
+        out.extend(if self.extended { &b"getserversExt"[..] } else { b"getservers" }.iter().copied());
         let mut word = |word: &[u8]| {
-            out.push(b' ');
-            out.extend(word);
+            out.extend([b' ']);
+            out.extend(word.iter().copied());
         };
         self.game.map(&mut word);
-        word(self.protocol.to_string().as_bytes());
+        let mut protocol = ArrayString::<12>::new();
+        let _ = write!(protocol, "{}", self.protocol); // the longest has 11 characters
+        word(protocol.as_bytes());
         if self.empty {
             word(b"empty");
         }
@@ -162,9 +167,9 @@ impl<'a> ListRequest<'a> {
             word(if self.ipv4 { b"ipv4" } else { b"ipv6" });
         }
         if let Some(game_type) = self.game_type {
-            word(&[b"gametype=", game_type].concat());
+            word(b"gametype=");
+            out.extend(game_type.iter().copied());
         }
-        out
     }
 }
 
@@ -202,6 +207,13 @@ impl<'a> InfoString<'a> {
         self.pairs().find(|(found, _)| *found == key).map(|(_, value)| value)
     }
 
+    /// The number that a value begins with, as C's `atoi` reads it; 0 where it is none, and where it is negative.
+    pub fn count(&self, key: &[u8]) -> Option<u16> {
+        let digits = self.get(key)?.trim_ascii_start();
+        let digits = digits.strip_prefix(b"+").unwrap_or(digits).iter().take_while(|byte| byte.is_ascii_digit());
+        Some(digits.fold(0, |number: u16, digit| number.saturating_mul(10).saturating_add(u16::from(digit - b'0'))))
+    }
+
     /// Keys and values in order. One that is too long is left out, and so is a key without a value.
     pub fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let mut tokens = self.0.split(|&byte| byte == b'\\');
@@ -213,6 +225,40 @@ impl<'a> InfoString<'a> {
 impl fmt::Debug for InfoString<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+/// What a game server may be asked. Its answer repeats the challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToGame<'a> {
+    Info { challenge: &'a [u8] },
+    Status { challenge: &'a [u8] },
+}
+
+impl<'a> ToGame<'a> {
+    pub fn parse(bytes: &'a [u8]) -> Result<ToGame<'a>, WireError> {
+        let mut words = Words(message(bytes)?);
+        match (words.next().unwrap_or_default(), words.next().unwrap_or_default()) {
+            (b"getinfo", challenge) => Ok(ToGame::Info { challenge }),
+            (b"getstatus", challenge) => Ok(ToGame::Status { challenge }),
+            _ => Err(WireError::UnknownCommand),
+        }
+    }
+}
+
+/// What a game server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FromGame<'a> {
+    Info(InfoString<'a>),
+    Status(StatusResponse<'a>),
+}
+
+impl<'a> FromGame<'a> {
+    pub fn parse(bytes: &'a [u8]) -> Result<FromGame<'a>, WireError> {
+        match message(bytes)?.strip_prefix(b"infoResponse") {
+            Some(rest) => Ok(FromGame::Info(InfoString::new(rest.trim_ascii_start()))),
+            None => StatusResponse::parse(bytes).map(FromGame::Status),
+        }
     }
 }
 
@@ -269,9 +315,12 @@ pub fn ask(command: &str, challenge: &[u8], out: &mut impl Extend<u8>) {
 
 /// Text without its colour codes: `^` and a letter or digit, or DarkPlaces' `^x` and three hexadecimal digits. `^^` is a
 /// single `^`.
-pub fn without_colours(text: &str) -> String {
+pub fn without_colours(text: Cow<'_, str>) -> Cow<'_, str> {
+    if !text.contains('^') {
+        return text;
+    }
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
+    let mut rest = &*text;
     while let Some(at) = rest.find('^') {
         let (before, code) = rest.split_at(at);
         out.push_str(before);
@@ -291,7 +340,7 @@ pub fn without_colours(text: &str) -> String {
         rest = code.get(length..).unwrap_or_default();
     }
     out.push_str(rest);
-    out
+    Cow::Owned(out)
 }
 
 #[cfg(test)]

@@ -1,0 +1,194 @@
+//! What servers say of themselves, in an infoResponse or a statusResponse: what a master checks, and what people see.
+//!
+//! Names are shown without colour codes; the rules keep them as the server wrote them. `clients` counts bots,
+//! `players_current` does not.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::wire::{GAME_BYTES_MAX, InfoString, PlayerLine, StatusResponse, integer, without_colours};
+use crate::model::{Details, Facts, Player, VersionText};
+use crate::text;
+
+/// dpmaster keeps a game type of at most this length.
+pub const GAME_TYPE_BYTES_MAX: usize = 31;
+/// The game type of a server that names none.
+const GAME_TYPE: &[u8] = b"0";
+
+/// What lists are filtered by, as an infoResponse says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listing<'a> {
+    /// None where the server did not say, as old ones do.
+    pub game: Option<&'a [u8]>,
+    pub protocol: i32,
+    pub game_type: &'a [u8],
+}
+
+/// Why a server cannot be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unlistable {
+    Protocol,
+    MaxClients,
+    Clients,
+    GameName,
+    GameType,
+}
+
+impl<'a> Listing<'a> {
+    /// dpmaster's checks of an infoResponse, in its order, but for the challenge.
+    pub fn of(info: &InfoString<'a>) -> Result<Listing<'a>, Unlistable> {
+        let protocol = info.get(b"protocol").and_then(integer).ok_or(Unlistable::Protocol)?;
+        info.count(b"sv_maxclients").filter(|most| *most > 0).ok_or(Unlistable::MaxClients)?;
+        info.count(b"clients").ok_or(Unlistable::Clients)?;
+        let is_word = |word: &&[u8]| !word.iter().any(u8::is_ascii_whitespace);
+        let said = |key: &[u8]| info.get(key).filter(|value| !value.is_empty());
+        let game = said(b"gamename");
+        if game.is_some_and(|game| game.len() > GAME_BYTES_MAX || !is_word(&game)) {
+            return Err(Unlistable::GameName);
+        }
+        let game_type = said(b"gametype").unwrap_or(GAME_TYPE);
+        if game_type.len() > GAME_TYPE_BYTES_MAX || !is_word(&game_type) {
+            return Err(Unlistable::GameType);
+        }
+        Ok(Listing { game, protocol, game_type })
+    }
+}
+
+/// What people see of an infoResponse.
+pub fn facts<'a>(info: &InfoString<'a>) -> Facts<'a> {
+    facts_with(info, info.count(b"clients").unwrap_or(0), None, Vec::new())
+}
+
+/// What people see of a statusResponse. Its `gamename` is a folder of the game's files, and never the game.
+pub fn status_facts<'a>(status: &StatusResponse<'a>) -> Facts<'a> {
+    let players: Vec<Player> = status.players().take(Details::PLAYERS_MAX).map(|line| player(&line)).collect();
+    let clients = status.info.count(b"clients").unwrap_or(players.len() as u16); // at most PLAYERS_MAX
+    // Engines give bots no ping.
+    let humans = players.iter().filter(|player| player.ping != Some(0)).count() as u16;
+    facts_with(&status.info, clients, Some(humans), players)
+}
+
+fn facts_with<'a>(info: &InfoString<'a>, clients: u16, humans: Option<u16>, players: Vec<Player>) -> Facts<'a> {
+    let get = |keys: &[&str]| text::clean(keys.iter().find_map(|key| info.get(key.as_bytes())).unwrap_or_default());
+    // DarkPlaces games put their mode and version in front of this: "dm:0.8.6:P105:…".
+    let mut state = info.get(b"qcstatus").unwrap_or_default().split(|&byte| byte == b':');
+    let (state_mode, state_version) = (state.next().unwrap_or_default(), state.next().unwrap_or_default());
+    let mode = get(&["gametype", "g_gametype"]);
+    let version = info.get(b"version").or(Some(state_version).filter(|version| !version.is_empty()));
+    let bots = info.count(b"bots").map(|bots| clients.saturating_sub(bots));
+    let mut rules: Vec<(Box<str>, Box<str>)> = vec![("clients".into(), clients.to_string().into())];
+    for (key, value) in info.pairs().filter(|(key, _)| !TOLD.contains(key)) {
+        rules.push((text::clean(key).into(), text::clean(value).into()));
+    }
+    Facts {
+        name: without_colours(get(&["hostname", "sv_hostname"])),
+        mode: if mode.is_empty() { text::clean(state_mode) } else { mode },
+        map: without_colours(get(&["mapname"])),
+        version: version.map_or_else(VersionText::new, text::version),
+        players_current: Some(info.count(b"g_humanplayers").or(bots).or(humans).unwrap_or(clients)),
+        players_max: info.count(b"sv_maxclients"),
+        password: info.get(b"g_needpass").map(|value| value != b"0"),
+        details: Some(Arc::new(Details { players, rules }.bounded())),
+    }
+}
+
+/// What the facts say already, and what was ours.
+const TOLD: [&[u8]; 6] = [b"challenge", b"clients", b"mapname", b"g_humanplayers", b"sv_maxclients", b"g_needpass"];
+
+fn player(line: &PlayerLine<'_>) -> Player {
+    Player {
+        name: without_colours(text::clean(line.name)).into(),
+        team: line.team.map(|team| Cow::Owned(text::clean(team).into_owned())),
+        ping: line.ping,
+        score: line.score,
+        ..Player::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::hex;
+    use crate::protocols::quake3::wire::FromGame;
+
+    const OPENARENA: &str = r"\voip\opus\g_needpass\0\pure\1\gametype\0\sv_maxclients\8\g_humanplayers\2\clients\5\mapname\oa_dm1\hostname\Loopback ^1OA\protocol\71\gamename\Quake3Arena\challenge\A_ch4Lleng3";
+    const DARKPLACES: &str = r"\gamename\DarkPlaces-Quake\modname\id1\gameversion\0\sv_maxclients\8\clients\3\bots\1\mapname\start\hostname\Loopback DP\protocol\3\challenge\A_ch4Lleng3";
+
+    fn info(text: &str) -> InfoString<'_> {
+        InfoString::new(text.as_bytes())
+    }
+
+    #[test]
+    fn what_real_servers_say() {
+        let openarena = facts(&info(OPENARENA));
+        assert_eq!((&*openarena.name, &*openarena.map, &*openarena.mode), ("Loopback OA", "oa_dm1", "0"));
+        assert_eq!((openarena.players_current, openarena.players_max), (Some(2), Some(8)), "people, not bots");
+        assert_eq!((openarena.rule("clients"), openarena.rule("hostname")), (Some("5"), Some("Loopback ^1OA")));
+        assert_eq!((openarena.password, openarena.rule("challenge")), (Some(false), None));
+        let darkplaces = facts(&info(DARKPLACES));
+        assert_eq!((&*darkplaces.name, &*darkplaces.map, &*darkplaces.mode), ("Loopback DP", "start", ""));
+        assert_eq!((darkplaces.players_current, darkplaces.password), (Some(2), None));
+    }
+
+    #[test]
+    fn what_a_real_status_says() {
+        let bytes = hex(
+            "ffffffff737461747573526573706f6e73650a5c6368616c6c656e67655c58797a5c636f6d5f70726f746f636f6c5c37315c73765f686f73746e616d655c4c6f6f706261636b205e314f415c73765f6d6178636c69656e74735c385c76657273696f6e5c696f713320312e33365c675f67616d65747970655c345c6d61706e616d655c6f615f646d315c67616d656e616d655c626173656f610a30203020225361726765220a37202d313020225e31526564220a",
+        );
+        let Ok(FromGame::Status(status)) = FromGame::parse(&bytes) else { panic!() };
+        let facts = status_facts(&status);
+        assert_eq!((&*facts.name, &*facts.map, &*facts.mode), ("Loopback OA", "oa_dm1", "4"));
+        assert_eq!(facts.version.as_str(), "ioq3 1.36");
+        assert_eq!((facts.players_current, facts.players_max, facts.rule("clients")), (Some(1), Some(8), Some("2")));
+        let players = &facts.details.as_ref().unwrap().players;
+        assert_eq!((&*players[0].name, players[0].ping, players[0].score), ("Sarge", Some(0), Some(0)));
+        assert_eq!((&*players[1].name, players[1].ping, players[1].score), ("Red", Some(-10), Some(7)));
+    }
+
+    #[test]
+    fn a_status_of_darkplaces_has_teams_and_a_state() {
+        let bytes = b"\xff\xff\xff\xffstatusResponse\n\\gamename\\Xonotic\\modname\\data\\gameversion\\806\\sv_maxclients\\16\\clients\\2\\bots\\1\\mapname\\stormkeep\\hostname\\X\\protocol\\3\\qcstatus\\ctf:0.8.6:P1:S2\\challenge\\0badcafe\\d0_blind_id\\1 x@y\n5 64 5 \"^x0f0Bob\"\nlong 0 14 \"[BOT]Ann\"\n";
+        let Ok(FromGame::Status(status)) = FromGame::parse(bytes) else { panic!() };
+        assert_eq!(status.info.get(b"challenge"), Some(&b"0badcafe"[..]), "and not what follows it");
+        let facts = status_facts(&status);
+        assert_eq!((&*facts.mode, facts.version.as_str(), facts.players_current), ("ctf", "0.8.6", Some(1)));
+        let players = &facts.details.as_ref().unwrap().players;
+        assert_eq!((&*players[0].name, players[0].team.as_deref(), players[0].score), ("Bob", Some("5"), Some(5)));
+        assert_eq!((players[1].team.as_deref(), players[1].score), (Some("14"), None));
+    }
+
+    #[test]
+    fn dpmasters_checks() {
+        fn checked(text: &str) -> Result<(Option<&[u8]>, i32), Unlistable> {
+            Listing::of(&info(text)).map(|listing| (listing.game, listing.protocol))
+        }
+        assert_eq!(checked(OPENARENA), Ok((Some(&b"Quake3Arena"[..]), 71)));
+        assert_eq!(checked(r"\protocol\0x47\sv_maxclients\8\clients\0"), Ok((None, 71)), "numbers as C writes them");
+        let long = |key: &str, len: usize| format!(r"\protocol\1\sv_maxclients\8\clients\0\{key}\{}", "x".repeat(len));
+        assert!(checked(&long("gamename", 63)).is_ok() && checked(&long("gametype", 31)).is_ok());
+        for (text, expected) in [
+            (r"\sv_maxclients\8\clients\0", Unlistable::Protocol),
+            (r"\protocol\x\sv_maxclients\8\clients\0", Unlistable::Protocol),
+            (r"\protocol\71x\sv_maxclients\8\clients\0", Unlistable::Protocol),
+            (r"\protocol\71\clients\0", Unlistable::MaxClients),
+            (r"\protocol\71\sv_maxclients\0\clients\0", Unlistable::MaxClients),
+            (r"\protocol\71\sv_maxclients\-3\clients\0", Unlistable::MaxClients),
+            (r"\protocol\71\sv_maxclients\8", Unlistable::Clients),
+            (r"\protocol\71\sv_maxclients\8\clients\0\gamename\a b", Unlistable::GameName),
+            (r"\protocol\71\sv_maxclients\8\clients\0\gametype\a b", Unlistable::GameType),
+            (&*long("gamename", 64), Unlistable::GameName),
+            (&*long("gametype", 32), Unlistable::GameType),
+        ] {
+            assert_eq!(checked(text), Err(expected), "{text}");
+        }
+        assert_eq!(Listing::of(&info(r"\protocol\1\sv_maxclients\8\clients\0")).unwrap().game_type, b"0");
+        assert!(checked(&long("gamename", 256)) == Ok((None, 1)), "a value that is too long is as if absent");
+    }
+
+    #[test]
+    fn text_is_cleaned() {
+        let facts = facts(&InfoString::new(b"\\hostname\\a\x1b[1m^1\xffb\x01\\mapname\\^2m\\sv_maxclients\\1\\clients\\9"));
+        assert_eq!((&*facts.name, &*facts.map), ("a[1m\u{fffd}b", "m"));
+        assert_eq!(facts.rule("hostname"), Some("a[1m^1\u{fffd}b"));
+    }
+}
