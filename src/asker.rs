@@ -22,6 +22,9 @@ pub const TRIES_MAX: u8 = 4;
 /// Owners of whom something is remembered though none of their servers is being asked.
 const LINES_KEPT: usize = 1024;
 
+/// No game is waited for longer than this between two questions.
+const SPACING_US_MAX: u64 = 2_000_000;
+
 /// A local port to ask from, as the caller numbers them.
 pub type Lane = u32;
 
@@ -82,6 +85,9 @@ pub struct Asker<T> {
     ready: VecDeque<Prefix>,
     /// Those whose own pace does not allow another question before this time.
     resting: BTreeSet<(u64, Prefix)>,
+    /// When servers were last asked that do not answer often, and those that wait for that reason.
+    asked_us: HashMap<Address, u64>,
+    spaced: BTreeSet<(u64, Address, u64)>,
     /// Sent, in the order in which they time out: all wait equally long. With the number of tries by then.
     timeouts: VecDeque<(u64, Address, u64, u8)>,
     /// When to look again at servers that have proven themselves, and whose facts are due or have to settle.
@@ -123,6 +129,8 @@ impl<T> Asker<T> {
             exempt: Arc::default(),
             ready: VecDeque::new(),
             resting: BTreeSet::new(),
+            asked_us: HashMap::new(),
+            spaced: BTreeSet::new(),
             timeouts: VecDeque::new(),
             looks: BinaryHeap::new(),
             pace: Bucket::default(),
@@ -259,6 +267,16 @@ impl<T> Asker<T> {
             let Some(asking) = self.waiting.get_mut(&address).filter(|asking| asking.serial == serial) else {
                 continue;
             };
+            let spacing_us = asking.spacing_us().min(SPACING_US_MAX);
+            if let Some(asked_us) = self.asked_us.get(&address).filter(|_| spacing_us > 0)
+                && now_us < asked_us + spacing_us
+            {
+                self.spaced.insert((asked_us + spacing_us, address, serial));
+                continue;
+            }
+            if spacing_us > 0 {
+                self.asked_us.insert(address, now_us);
+            }
             line.pace.take();
             for prefix in wider {
                 self.networks.entry(prefix).or_default().pace.take();
@@ -318,8 +336,14 @@ impl<T> Asker<T> {
     }
 
     /// A server that has been silent for all its tries, or whose facts have settled; the others are asked once more. Call
-    /// until None.
+    /// until None, before the next questions are sent.
     pub fn timed_out(&mut self, now_us: u64) -> Option<Finished<T>> {
+        while let Some(&(due_us, address, serial)) = self.spaced.first()
+            && due_us <= now_us
+        {
+            self.spaced.pop_first();
+            self.enqueue(address, serial, true);
+        }
         while let Some(Reverse((_, address, serial))) =
             self.looks.peek().filter(|Reverse((at_us, ..))| *at_us <= now_us).copied()
         {
@@ -351,6 +375,9 @@ impl<T> Asker<T> {
             let is_used = |line: &Line| line.in_turn || line.in_flight > 0 || line.pace.at_us + 1_000_000 > now_us;
             self.lines.retain(|_, line| is_used(line));
         }
+        if self.asked_us.len() > 2 * self.waiting.len() + LINES_KEPT {
+            self.asked_us.retain(|_, asked_us| *asked_us + SPACING_US_MAX > now_us);
+        }
         if self.networks.len() > 2 * self.waiting.len() + LINES_KEPT {
             self.networks.retain(|_, network| network.in_flight > 0 || network.pace.at_us + 1_000_000 > now_us);
         }
@@ -361,7 +388,8 @@ impl<T> Asker<T> {
     pub fn next_timeout_us(&self) -> Option<u64> {
         let timeout_us = self.timeouts.front().map(|(due_us, ..)| *due_us);
         let look_us = self.looks.peek().map(|Reverse((at_us, ..))| *at_us);
-        timeout_us.into_iter().chain(look_us).min()
+        let spaced_us = self.spaced.first().map(|(due_us, ..)| *due_us);
+        timeout_us.into_iter().chain(look_us).chain(spaced_us).min()
     }
 
     /// Whether questions wait for the pace to allow them.

@@ -41,6 +41,8 @@ pub(super) struct Asking<T> {
     /// The tries of this question.
     tries: ArrayVec<Try, { TRIES_MAX as usize }>,
     rtt_us: Option<u32>,
+    /// What the answer to the first question said already.
+    some: Option<Box<Facts<'static>>>,
     claim: Option<Claim>,
     /// Somebody forged facts.
     disputed: bool,
@@ -89,6 +91,7 @@ impl<T> Asking<T> {
             ask,
             tries: ArrayVec::new(),
             rtt_us: None,
+            some: None,
             claim: None,
             disputed: false,
             fault: None,
@@ -110,6 +113,11 @@ impl<T> Asking<T> {
         Some(question)
     }
 
+    /// How long to wait between two questions.
+    pub fn spacing_us(&self) -> u64 {
+        self.query.spacing_us()
+    }
+
     pub fn tries_sent(&self) -> u8 {
         self.tries.len() as u8
     }
@@ -122,6 +130,15 @@ impl<T> Asking<T> {
                 Next::Wait
             }
             Ok(Heard::Whole { nonce, facts }) => match self.prove(now_us, lane, nonce) {
+                Some(_) => Next::Believe(facts.into_owned()),
+                None => Next::Wait,
+            },
+            Ok(Heard::Some { nonce, facts }) => match self.prove(now_us, lane, nonce) {
+                Some(number) if self.ask == Ask::Proof => {
+                    self.some = Some(Box::new(facts.into_owned()));
+                    self.proven(now_us, number)
+                }
+                // It has nothing more to say.
                 Some(_) => Next::Believe(facts.into_owned()),
                 None => Next::Wait,
             },
@@ -233,6 +250,8 @@ impl<T> Asking<T> {
 
     /// How it ended.
     pub fn end(self, facts: Option<Facts<'static>>) -> (T, Result<Response, Failure>) {
+        // Better what the first answer said than nothing.
+        let facts = facts.or(self.some.map(|some| *some));
         let fault = if facts.is_some() { None } else { self.fault };
         let result = match (self.rtt_us, fault) {
             (Some(rtt_us), fault) => Ok(Response { rtt_us, facts, fault, disputed: self.disputed }),

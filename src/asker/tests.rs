@@ -1,4 +1,5 @@
 mod forgery;
+mod spacing;
 
 use super::*;
 use crate::protocols::{hyperbol, netpanzer};

@@ -168,6 +168,11 @@ pub trait Query: Sync {
 
     /// Reads an answer, to whichever question.
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault>;
+
+    /// How long to wait between two questions to one server, for games that do not answer more often.
+    fn spacing_us(&self) -> u64 {
+        0
+    }
 }
 
 /// What is asked. Where the game's answer carries both the nonce and the facts, both questions are the same.
@@ -189,6 +194,8 @@ pub enum Heard<'a> {
     Proof { nonce: u32 },
     /// The nonce and the facts in one datagram.
     Whole { nonce: u32, facts: Facts<'a> },
+    /// The nonce and some facts; the answer to [`Ask::Facts`] has more.
+    Some { nonce: u32, facts: Facts<'a> },
     /// Facts without a nonce: anybody could have sent them.
     Facts(Facts<'a>),
 }
@@ -431,7 +438,7 @@ mod tests {
                         // What comes without a nonce comes after it.
                         Heard::Facts(facts) if !nonces.is_empty() => told.push(facts.into_owned()),
                         Heard::Facts(_) => panic!("{}: facts before the nonce", card.name),
-                        Heard::Whole { nonce, facts } => {
+                        Heard::Whole { nonce, facts } | Heard::Some { nonce, facts } => {
                             nonces.push(nonce);
                             told.push(facts.into_owned());
                         }
@@ -439,7 +446,7 @@ mod tests {
                 }
                 assert_eq!((nonces, told), (vec![nonce], vec![facts.clone()]), "{} {number}", card.name);
                 let proven = match query.hear(&proof[0]).unwrap() {
-                    Heard::Proof { nonce } | Heard::Whole { nonce, .. } => Some(nonce),
+                    Heard::Proof { nonce } | Heard::Whole { nonce, .. } | Heard::Some { nonce, .. } => Some(nonce),
                     Heard::Facts(_) => None,
                 };
                 assert_eq!(proven, Some(nonce), "{}: the first answer carries the nonce", card.name);

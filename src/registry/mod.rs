@@ -33,6 +33,8 @@ const SKEW_MAX_MS: u64 = 5_000;
 const READ_AHEAD: usize = 64;
 /// A proof that changed nothing else is published again when the published one is this part of a life old.
 const REPUBLISH_PART: u64 = 4;
+/// How long after an announcement that was itself an answer the next question comes, at the least.
+const AFTER_QUESTION_MS: u64 = 1_100;
 /// How often an entry that only the operator's word keeps is looked at.
 const WORD_LOOK_MS: u64 = 60_000;
 
@@ -341,6 +343,9 @@ impl Registry {
         let at = self.insert(server, end_ms, announce.asked, true);
         if announce.asked {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
+            if announce.rtt_us.is_none() {
+                self.put_off_question(at, now);
+            }
         }
         Outcome::Added
     }
@@ -365,11 +370,19 @@ impl Registry {
         let same_strength = server.verified_by.strength() == announce.proof.strength();
         let is_comparable = slot.listed && same_strength && !is_from_the_future(slot.proven_at_ms, now);
         let same_game = server.game == announce.game;
+        // What a server answers to our questions says more than its announcement, which brings no round trip.
+        let knows_more = same_game
+            && slot.listed
+            && slot.asked
+            && server.verified_by == announce.proof
+            && server.rtt_us.is_some()
+            && announce.asked
+            && announce.rtt_us.is_none();
         let unchanged = same_game
             && slot.listed
             && server.verified_by == announce.proof
             && server.keys == announce.keys
-            && server.matches_facts(&announce.facts);
+            && (knows_more || server.matches_facts(&announce.facts));
         let is_tie = is_comparable && announce.proven_at_ms == slot.proven_at_ms;
         if is_comparable && announce.proven_at_ms < slot.proven_at_ms || is_tie && unchanged {
             return Outcome::Stale;
@@ -392,14 +405,15 @@ impl Registry {
         let published_age_ms = proven_at_ms.abs_diff(server.proven_at_ms.min(server.last_seen_ms));
         let is_same_life = is_same_life(server, announce.life_ms);
         if !unchanged || !is_same_life || published_age_ms >= announce.life_ms / REPUBLISH_PART {
-            let said = if unchanged { Server::clone(server) } else { server.with_facts(&announce.facts) };
+            let same_facts = unchanged || knows_more;
+            let said = if same_facts { Server::clone(server) } else { server.with_facts(&announce.facts) };
             *server = Arc::new(Server {
                 game: announce.game.clone(),
                 verified_by: announce.proof,
                 foreign: false,
                 node,
                 proven_at_ms,
-                rtt_us: announce.rtt_us.map(round_trip),
+                rtt_us: announce.rtt_us.map(round_trip).or(said.rtt_us.filter(|_| knows_more)),
                 first_seen_ms: if same_game { said.first_seen_ms } else { proven_at_ms },
                 last_seen_ms: proven_at_ms,
                 life_ms: whole_life(announce.life_ms),
@@ -413,6 +427,8 @@ impl Registry {
         }
         if newly_asked {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
+        } else if announce.rtt_us.is_none() {
+            self.put_off_question(at, now);
         }
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
     }
@@ -546,6 +562,15 @@ impl Registry {
         {
             slot.ask_tick = self.asks.tick_for(when_ms);
             self.asks.add(slot.ask_tick, at);
+        }
+    }
+
+    /// A server that has just been asked in another way is not asked again at once: some answer only once a second.
+    fn put_off_question(&mut self, at: u32, now: Now) {
+        let soon_ms = now.mono_ms + AFTER_QUESTION_MS;
+        let soon = self.asks.tick_for(soon_ms);
+        if self.slots.get(at as usize).is_some_and(|slot| slot.asked && slot.ask_tick < soon) {
+            self.queue_ask(at, soon_ms);
         }
     }
 

@@ -281,6 +281,49 @@ fn an_announcement_starts_the_count_of_misses_again() {
     assert_eq!(registry.apply(&miss(server), at(120_000)), Outcome::Changed, "the third in a row");
 }
 
+/// The announcement of a server that was asked for it: no round trip was measured.
+fn announced_by_answer(address: Address, ms: u64, name: &'static str) -> Change<'static> {
+    let Change::Announce(announce) = asked(address, ms) else { unreachable!() };
+    let facts = Facts { name: name.into(), ..Facts::default() };
+    Change::Announce(Announce { rtt_us: None, facts, ..announce })
+}
+
+#[test]
+fn what_a_server_answers_says_more_than_what_it_announces() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    registry.apply(&announced_by_answer(server, 0, "first"), at(0));
+    registry.apply(&announced_by_answer(server, 1_000, "second"), at(1_000));
+    assert_eq!(only(&mut registry).texts.name(), "second", "it has not been asked yet");
+    registry.apply(&answer(server, 2), at(20_000));
+    drained(&mut registry);
+    let again = announced_by_answer(server, 300_000, "third");
+    assert_eq!(registry.apply(&again, at(300_000)), Outcome::Refreshed);
+    let listed = only(&mut registry);
+    assert_eq!((listed.texts.name(), listed.players_current), ("answered", Some(2)));
+    assert_eq!((listed.rtt_us, listed.last_seen_ms), (Some(round_trip(25_000)), T + 300_000), "and it lives on");
+    while registry.expire(at(1_000_000), 10) {}
+    assert_eq!(registry.len(), 1, "720 s from the last announcement");
+    // One that no longer answers is what it announces.
+    for _ in 0..3 {
+        registry.apply(&miss(server), at(310_000));
+    }
+    registry.apply(&announced_by_answer(server, 320_000, "fourth"), at(320_000));
+    assert_eq!(only(&mut registry).texts.name(), "fourth");
+}
+
+#[test]
+fn a_server_that_was_just_asked_is_not_asked_again_within_a_second() {
+    let mut registry = Registry::new(Settings { ask_every_ms: 1_000, ..SETTINGS }, at(0));
+    let server = address(1, 1);
+    registry.apply(&announced_by_answer(server, 0, "first"), at(0));
+    assert_eq!(due(&mut registry, 1_000), []);
+    assert_eq!(due(&mut registry, 1_500), [server]);
+    registry.apply(&announced_by_answer(server, 2_000, "first"), at(2_000));
+    assert_eq!(due(&mut registry, 3_000), [], "it was its turn");
+    assert_eq!(due(&mut registry, 3_500), [server]);
+}
+
 #[test]
 fn an_announcement_is_published_when_the_published_sign_of_life_is_old_however_new_the_proof() {
     let mut registry = Registry::new(SETTINGS, at(0));

@@ -187,7 +187,8 @@ mod tests {
 
     #[test]
     fn text_is_cleaned() {
-        let facts = facts(&InfoString::new(b"\\hostname\\a\x1b[1m^1\xffb\x01\\mapname\\^2m\\sv_maxclients\\1\\clients\\9"));
+        let facts =
+            facts(&InfoString::new(b"\\hostname\\a\x1b[1m^1\xffb\x01\\mapname\\^2m\\sv_maxclients\\1\\clients\\9"));
         assert_eq!((&*facts.name, &*facts.map), ("a[1m\u{fffd}b", "m"));
         assert_eq!(facts.rule("hostname"), Some("a[1m^1\u{fffd}b"));
     }

@@ -52,7 +52,10 @@ fn counts_as_c_reads_them() {
 
 #[test]
 fn questions_to_a_game() {
-    assert_eq!(ToGame::parse(&hex("ffffffff676574696e666f20415f6368344c6c656e6733")), Ok(ToGame::Info { challenge: b"A_ch4Lleng3" }));
+    assert_eq!(
+        ToGame::parse(&hex("ffffffff676574696e666f20415f6368344c6c656e6733")),
+        Ok(ToGame::Info { challenge: b"A_ch4Lleng3" })
+    );
     assert_eq!(ToGame::parse(&hex("ffffffff6765747374617475732058797a")), Ok(ToGame::Status { challenge: b"Xyz" }));
     assert_eq!(ToGame::parse(&framed(b"getinfo\n")), Ok(ToGame::Info { challenge: b"" }), "quakestat's short form");
     assert_eq!(ToGame::parse(&framed(b"getstuff")), Err(WireError::UnknownCommand));

@@ -1,0 +1,83 @@
+//! Games that answer only so often, and games that say something with their first answer and more with the second.
+
+use super::*;
+use crate::protocols::{Fault, Heard, fault};
+
+/// A game that is asked at most every 1.05 s. `i` and the nonce is its short answer, `s` and the nonce its long one.
+struct Slow;
+
+impl Query for Slow {
+    fn ask(&self, ask: Ask, nonce: u32, question: &mut Question) {
+        question.push(if ask == Ask::Proof { b'i' } else { b's' });
+        question.extend(nonce.to_be_bytes());
+    }
+
+    fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+        let (kind, nonce) = bytes.split_first().ok_or(fault("empty"))?;
+        let nonce = u32::from_be_bytes(nonce.try_into().map_err(|_| fault("no nonce"))?);
+        let facts = |name: &'static str| Facts { name: name.into(), ..Facts::default() };
+        match kind {
+            b'i' => Ok(Heard::Some { nonce, facts: facts("short") }),
+            _ => Ok(Heard::Whole { nonce, facts: facts("long") }),
+        }
+    }
+
+    fn spacing_us(&self) -> u64 {
+        1_050_000
+    }
+}
+
+#[test]
+fn the_second_question_comes_later_and_says_more() {
+    let mut asker = asker(SETTINGS);
+    asker.ask(server(1), &Slow, Ask::Proof, 0).unwrap();
+    let (_, first) = asker.next_question(1_000, LANE).unwrap();
+    assert!(asker.heard(20_000, LANE, server(1).socket(), &first).is_none(), "it is asked for more");
+    assert!(asker.next_question(20_000, LANE).is_none() && !asker.has_questions());
+    assert_eq!(asker.next_timeout_us(), Some(1_001_000), "the first try's own");
+    assert!(asker.timed_out(1_050_999).is_none() && asker.next_question(1_050_999, LANE).is_none());
+    assert_eq!(asker.next_timeout_us(), Some(1_051_000));
+    assert!(asker.timed_out(1_051_000).is_none() && asker.has_questions());
+    let (_, second) = asker.next_question(1_051_000, LANE).unwrap();
+    assert_eq!(second[0], b's');
+    let finished = asker.heard(1_070_000, LANE, server(1).socket(), &second).unwrap();
+    assert_eq!(finished.result.unwrap().facts.unwrap().name, "long");
+}
+
+#[test]
+fn what_was_said_first_counts_where_nothing_follows_and_where_there_is_no_more() {
+    let mut asker = asker(Settings { tries: 1, ..SETTINGS });
+    asker.ask(server(1), &Slow, Ask::Proof, 0).unwrap();
+    let (_, first) = asker.next_question(1_000, LANE).unwrap();
+    asker.heard(2_000, LANE, server(1).socket(), &first);
+    let mut finished = None;
+    for now_us in (10_000..4_000_000).step_by(10_000) {
+        finished = finished.or(asker.timed_out(now_us));
+        asker.next_question(now_us, LANE);
+    }
+    assert_eq!(finished.unwrap().result.unwrap().facts.unwrap().name, "short");
+
+    asker.ask(server(2), &Slow, Ask::Facts, 0).unwrap();
+    let (_, mut question) = asker.next_question(5_000_000, LANE).unwrap();
+    question[0] = b'i';
+    let finished = asker.heard(5_001_000, LANE, server(2).socket(), &question).unwrap();
+    assert_eq!(finished.result.unwrap().facts.unwrap().name, "short", "a long answer that did not fit");
+}
+
+#[test]
+fn every_two_questions_to_one_server_are_apart_and_others_do_not_wait() {
+    let mut asker = asker(Settings { try_us: 300_000, ..SETTINGS });
+    let mut sent = Vec::new();
+    for now_us in (1_000..12_000_000).step_by(1_000) {
+        while asker.timed_out(now_us).is_some() {}
+        for port in 1..=2 {
+            let _ = asker.ask(server(port), &Slow, Ask::Facts, 0);
+        }
+        sent.extend(std::iter::from_fn(|| asker.next_question(now_us, LANE)).map(|(address, _)| (address, now_us)));
+    }
+    for port in 1..=2 {
+        let times: Vec<u64> = sent.iter().filter(|(to, _)| *to == server(port)).map(|(_, at)| *at).collect();
+        assert!(times.len() >= 11, "tries and rounds, in 12 s: {times:?}");
+        assert!(times.windows(2).all(|two| two[1] - two[0] >= 1_050_000), "{times:?}");
+    }
+}
