@@ -27,7 +27,7 @@ use crate::model::Change;
 use crate::net::announcements::Announcements;
 use crate::net::guard::Guard;
 use crate::net::listen::{self, ListenError};
-use crate::net::neighbours;
+use crate::net::network;
 use crate::net::session::{self, SharedStreamRules, StreamService};
 use crate::net::udp;
 use crate::net::{prober, tcp};
@@ -134,8 +134,8 @@ impl App {
         app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
         app.tasks.spawn(app.announcements.clone().ask_again(stop.clone()));
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
-        for network in app.services.all.iter().filter_map(|service| service.network.as_ref()) {
-            app.tasks.spawn(neighbours::run(app.hub.clone(), network.subscribe(), stop.clone()));
+        for masters in app.services.all.iter().filter_map(|service| service.network.as_ref()) {
+            app.tasks.spawn(network::run(app.hub.clone(), masters.subscribe(), stop.clone()));
         }
         app.serve(bound)?;
         Ok(app)

@@ -10,11 +10,12 @@ use super::Bound;
 use crate::config::Config;
 use crate::cookie::Keys;
 use crate::model::SharedTime;
-use crate::net::neighbours::machine_addresses;
+use crate::net::network::machine_addresses;
 use crate::net::session::SharedStreamRules;
 use crate::net::udp::SharedRules;
 use crate::protocols::Card;
-use crate::protocols::section::{Cookies, Here, MasterNetwork, Section, Spoken};
+use crate::protocols::network::MasterNetwork;
+use crate::protocols::section::{Cookies, Here, Section, Spoken};
 
 pub struct Services {
     pub all: Vec<Service>,

@@ -6,7 +6,7 @@ pub mod batch;
 pub mod guard;
 pub mod lanes;
 pub mod listen;
-pub mod neighbours;
+pub mod network;
 pub mod prober;
 pub mod session;
 pub mod tcp;

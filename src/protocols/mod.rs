@@ -9,6 +9,7 @@ pub mod event;
 pub mod hyperbol;
 pub mod iceball;
 pub mod netpanzer;
+pub mod network;
 pub mod packets;
 pub mod quake3;
 pub mod rows;

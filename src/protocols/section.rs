@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::network::MasterNetwork;
 use super::{DatagramRules, Heartbeat, StreamRules};
 use crate::cookie::Keys;
-use crate::model::{Address, NamedServer, SharedTime};
+use crate::model::{NamedServer, SharedTime};
 use crate::registry::view::{Rendered, Renderer};
 use crate::settings::{Item, Key, KeyText, Problem};
 
@@ -136,19 +137,6 @@ pub struct Here {
     pub listening: Vec<SocketAddr>,
     /// The addresses that the machine has now.
     pub machine: Vec<IpAddr>,
-}
-
-/// A network of masters that know each other.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MasterNetwork {
-    /// As typed: names are looked up when they are needed.
-    pub neighbours: Vec<String>,
-    /// What masters have to know; empty: there is no network.
-    pub password: String,
-    /// What this master listens on.
-    pub listening: Vec<SocketAddr>,
-    /// This master's address as others see it, where that is not the one they connected to.
-    pub public: Option<Address>,
 }
 
 /// The settings of some protocol.

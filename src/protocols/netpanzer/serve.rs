@@ -22,9 +22,9 @@ use bytes::Bytes;
 use subtle::ConstantTimeEq;
 
 use super::list::{self, Form, GameList};
-use super::network::Own;
 use super::wire::{Request, RequestReader, TooMuch};
 use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER, Server};
+use crate::protocols::network::Own;
 use crate::protocols::{CARDS, Event, Heartbeat, Next, Session, StreamRules, Verdict};
 use crate::registry::view::{Renderer, View};
 use crate::text;

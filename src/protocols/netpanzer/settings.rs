@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 
-use super::network::Own;
+use super::network::Rules as NetworkRules;
 use super::wire::check_value;
-use super::{LIFE_MS, serve};
+use super::{CARD, LIFE_MS, serve};
 use crate::protocols::StreamRules;
-use crate::protocols::section::{Configured, Here, Listener, MasterNetwork, Spoken};
+use crate::protocols::network::{MasterNetwork, Own};
+use crate::protocols::section::{Configured, Here, Listener, Spoken};
 use crate::settings::Key;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,10 +36,12 @@ impl Configured for Settings {
 
     fn network(&self, listening: &[SocketAddr]) -> Option<MasterNetwork> {
         Some(MasterNetwork {
+            rules: &NetworkRules,
             neighbours: self.neighbours.clone(),
             password: self.rules.password.clone(),
             listening: listening.to_vec(),
             public: self.rules.public,
+            default_port: CARD.master_port.unwrap_or(0),
         })
     }
 

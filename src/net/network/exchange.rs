@@ -1,4 +1,4 @@
-//! One message to a netPanzer master and its answer; the same message to many.
+//! One message to a master and its answer; the same message to many.
 
 use std::fmt;
 use std::io;
@@ -11,6 +11,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+use crate::protocols::network::NetworkRules;
 
 /// How much of an answer is read.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
@@ -41,9 +43,11 @@ pub struct Heard {
     pub peer: SocketAddr,
 }
 
-/// One message and its answer: to the close, or to the `final` that ends it. `note` is called before anything is sent.
+/// Sends one message and reads its answer, until it is whole or the connection closes. `note` is called before anything is
+/// sent.
 pub async fn exchange(
     target: &Target,
+    rules: &dyn NetworkRules,
     message: &[u8],
     patience: Duration,
     note: impl FnOnce(SocketAddr),
@@ -55,7 +59,7 @@ pub async fn exchange(
         stream.write_all(message).await?;
         let mut answer = Vec::new();
         let mut limited = (&mut stream).take(ANSWER_BYTES_MAX);
-        while !answer.ends_with(br"\final\") && limited.read_buf(&mut answer).await? > 0 {}
+        while !rules.is_whole(&answer) && limited.read_buf(&mut answer).await? > 0 {}
         Ok(Heard { answer, local, peer })
     };
     let too_late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}"));
@@ -65,6 +69,7 @@ pub async fn exchange(
 /// The same message to many, some at a time.
 pub async fn exchange_all(
     targets: Vec<Target>,
+    rules: &'static dyn NetworkRules,
     message: Vec<u8>,
     patience: Duration,
     note: impl Fn(SocketAddr) + Clone + Send + 'static,
@@ -75,7 +80,7 @@ pub async fn exchange_all(
         let (turns, message, note) = (turns.clone(), message.clone(), note.clone());
         exchanges.spawn(async move {
             let _turn = turns.acquire().await;
-            let heard = exchange(&target, &message, patience, note).await;
+            let heard = exchange(&target, rules, &message, patience, note).await;
             (target, heard)
         });
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::protocols::netpanzer::network::Rules;
 use crate::registry::Settings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -58,9 +59,16 @@ fn entry(address: SocketAddr) -> String {
     format!(r"\ip\{}\port\{}", address.ip(), address.port())
 }
 
-fn network(neighbours: &[&Master]) -> Network {
+fn network(neighbours: &[&Master]) -> MasterNetwork {
     let neighbours = neighbours.iter().map(|master| master.address.to_string()).collect();
-    Network { neighbours, password: "secret".into(), listening: vec!["127.0.0.1:1".parse().unwrap()], public: None }
+    MasterNetwork {
+        rules: &Rules,
+        neighbours,
+        password: "secret".into(),
+        listening: vec!["127.0.0.1:1".parse().unwrap()],
+        public: None,
+        default_port: 0,
+    }
 }
 
 #[tokio::test]
@@ -153,11 +161,11 @@ async fn one_master_under_two_names_gets_one_heartbeat_and_this_one_none() {
         format!("[::ffff:127.0.0.1]:{own_port}"),
     ];
     let listening = vec![own.local_addr().unwrap()];
-    let network = Network { neighbours: neighbours.into(), listening, ..network(&[]) };
+    let network = MasterNetwork { neighbours: neighbours.into(), listening, ..network(&[]) };
     let mut memory = Memory::default();
     round(&hub(10), &network, &mut memory).await;
     assert_eq!(memory.ourselves.len(), 4, "{:?}", memory.ourselves);
-    assert_eq!(lock(&memory.told).keys().copied().collect::<Vec<_>>(), [neighbour.address]);
+    assert_eq!(lock(&memory.notified).keys().copied().collect::<Vec<_>>(), [neighbour.address]);
     assert!(neighbour.next().await.starts_with(r"\list"));
     assert!(neighbour.next().await.starts_with(r"\list"));
     assert!(neighbour.next().await.starts_with(r"\heartbeat"));
@@ -172,10 +180,10 @@ async fn a_name_that_is_also_this_master() {
     let own = Own::new(&[own_place], &[], None);
     let dead = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
     let mut target = Target { name: "localhost".into(), places: Vec::new() };
-    let asked = ask_at(vec![dead, own_place], &mut target, &own).await;
-    assert!(matches!(asked, Err(Unasked::Ourselves)) && target.places.is_empty(), "nobody else is there");
+    let asked = ask_at(&Rules, vec![dead, own_place], &mut target, &own).await;
+    assert!(matches!(asked, Err(Trouble::Ourselves)) && target.places.is_empty(), "nobody else is there");
     let other = Master::new(r"\final\".into(), r"\final\").await;
-    let asked = ask_at(vec![dead, own_place, other.address], &mut target, &own).await;
+    let asked = ask_at(&Rules, vec![dead, own_place, other.address], &mut target, &own).await;
     assert!(asked.is_ok_and(|masters| masters.is_empty()));
     assert_eq!(target.places, [other.address], "one name for all masters of a network");
 }
@@ -185,16 +193,16 @@ async fn a_name_that_is_also_this_master() {
 async fn no_more_masters_are_told_than_can_be_taken_back() {
     let hub = hub(1_000);
     let own = Own::default();
-    let told = Notified::default();
+    let notified = Notified::default();
     let master = |number: u16| Address::new("203.0.113.5".parse().unwrap(), number).unwrap();
-    lock(&told).extend((1..=250).map(|number| (master(number).socket(), Instant::now())));
+    lock(&notified).extend((1..=250).map(|number| (master(number).socket(), Instant::now())));
     let learned: HashSet<Address> = (201..=400).map(master).collect();
     let neighbour = Target { name: "configured".into(), places: vec![master(999).socket()] };
     let mut targets = vec![neighbour];
-    add_targets(&hub, &own, &learned, &told, &mut targets);
+    add_targets(&hub, &Rules, &own, &learned, &notified, &mut targets);
     assert_eq!(targets.len(), 1 + 50 + 6, "the neighbour, those told before, and as many as there is room for");
     let masters: Vec<Address> = (1..=400).map(master).collect();
-    add_all(&hub, masters.into_iter());
+    add_all(&hub, &Rules, masters.into_iter());
     hub.publish(hub.clock.now());
     assert_eq!(hub.view().of_game(MASTER).count(), MASTERS_MAX);
 }
