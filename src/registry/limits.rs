@@ -1,8 +1,8 @@
-//! Who may have how many entries, and who makes room when the list is full.
+//! Limits per address and per network, and eviction when the list is full.
 //!
-//! Limits nest: an address (IPv6 /64) has the operator's limit, the prefixes around it larger ones. A full list takes
-//! the newest entry of the largest owner for a newcomer, so a flood from one network costs only that network. A newcomer
-//! whose own network would then be the largest is refused. What the operator names counts for no limit, and never goes.
+//! Limits nest: an address (IPv6 /64) has the configured limit, the prefixes around it have larger ones. A full list evicts
+//! the newest entry of the largest address block for a newcomer, so a flood from one network displaces only that network.
+//! A newcomer whose own block would then be the largest is refused. Named servers count for no limit and are never evicted.
 
 use std::net::IpAddr;
 
@@ -10,73 +10,73 @@ use super::{Refusal, Registry};
 use crate::model::{Address, Proof};
 use crate::prefix::Networks;
 
-/// The ranking begins when only this part of the list is free.
+/// The ranking begins when less than 1/16 of the list is free.
 const NEARLY_FULL: usize = 16;
-/// Steps of the ranking for each newcomer. It takes two for each entry, so it is complete before the list is full.
+/// Ranking steps per newcomer. An entry takes two, so the ranking is complete before the list is full.
 const RANKED_AT_ONCE: usize = 64;
 
 impl Registry {
-    /// The networks that have only the limit per address; what there is counts anew.
+    /// Sets the networks that have only the limit per address, and counts all entries again.
     pub fn set_exempt(&mut self, exempt: Networks) {
-        if *self.owners.exempt() == exempt {
+        if *self.prefix_counts.exempt() == exempt {
             return;
         }
-        self.owners.begin_anew(exempt);
+        self.prefix_counts.reset(exempt);
         self.ranking = None;
         let counted = self.slots.iter().filter(|slot| slot.counted && slot.server.is_some());
-        counted.for_each(|slot| self.owners.add(slot.address.ip()));
+        counted.for_each(|slot| self.prefix_counts.add(slot.address.ip()));
     }
 
-    /// Whether a living server at this address (IPv6 /64) has brought a cookie back: whatever claims to come from there
-    /// may be forged to harm it.
+    /// Whether a live server at this address (IPv6 /64) is proven by a cookie. Unproven datagrams that claim to come from
+    /// there may be forged to harm it.
     pub fn has_cookie_proof(&self, ip: IpAddr) -> bool {
-        self.owners.is_proven(ip)
+        self.prefix_counts.is_proven(ip)
     }
 
-    /// A place for one more entry of an address that the operator does not name.
+    /// Evicts an entry if the list is full, for one more of an address that is not a named server's.
     pub(super) fn make_room_for(&mut self, ip: IpAddr) -> Result<(), Refusal> {
         if self.len() < self.settings.servers_max {
             return Ok(());
         }
         self.rank(usize::MAX);
-        let owner = self.owners.owner(ip);
-        let goes = self.ranking.as_ref().and_then(|ranking| ranking.makes_room_for(&owner));
-        // Nobody is told of it as of a removal: other nodes have their own limits, and the server has not quit.
-        self.remove(goes.ok_or(Refusal::Full)?);
+        let limit_key = self.prefix_counts.limit_key(ip);
+        let evicted = self.ranking.as_ref().and_then(|ranking| ranking.to_evict_for(&limit_key));
+        // Not put as a removal: other nodes have their own limits, and the server has not quit.
+        self.remove(evicted.ok_or(Refusal::Full)?);
         Ok(())
     }
 
-    /// Goes on with the ranking of all entries that count.
+    /// Advances the ranking of all entries that count for limits.
     fn rank(&mut self, most: usize) {
-        let Registry { ranking, slots, owners, .. } = self;
+        let Registry { ranking, slots, prefix_counts, .. } = self;
         let entry = |at: u32| slots.get(at as usize).filter(|slot| slot.counted && slot.server.is_some());
         let first_seen_ms = |at| entry(at)?.server.as_ref().map(|server| server.first_seen_ms);
-        let owner = |at| entry(at).map(|slot| owners.owner(slot.address.ip()));
-        ranking.get_or_insert_default().advance(slots.len(), most, first_seen_ms, owner);
+        let limit_key = |at| entry(at).map(|slot| prefix_counts.limit_key(slot.address.ip()));
+        ranking.get_or_insert_default().advance(slots.len(), most, first_seen_ms, limit_key);
     }
 
-    /// Counts an entry for its owner's limits, or no longer.
+    /// Adds an entry to the counts of its prefixes, or removes it.
     pub(super) fn count(&mut self, at: u32, ip: IpAddr, counts: bool) {
         if counts {
-            self.owners.add(ip)
+            self.prefix_counts.add(ip)
         } else {
-            self.owners.remove(ip)
+            self.prefix_counts.remove(ip)
         }
         let (len, most) = (self.len(), self.settings.servers_max);
-        // With some room in the list again, it is not worth its memory.
+        // With enough room in the list again, the ranking is not worth its memory.
         if len < most - most / 8 {
             self.ranking = None;
         }
         if let Some(ranking) = &mut self.ranking {
-            let owner = self.owners.owner(ip);
-            if counts { ranking.join(at, owner) } else { ranking.leave(at, owner) }
+            let limit_key = self.prefix_counts.limit_key(ip);
+            if counts { ranking.join(at, limit_key) } else { ranking.leave(at, limit_key) }
         }
         if counts && len >= most - most / NEARLY_FULL {
             self.rank(RANKED_AT_ONCE);
         }
     }
 
-    /// Whether an entry counts for its owner's limits from now on.
+    /// Sets whether an entry counts for limits.
     pub(super) fn recount(&mut self, address: Address, counts: bool) {
         let Some((at, slot)) = self.slot_of(address) else { return };
         if std::mem::replace(&mut slot.counted, counts) != counts {
@@ -84,12 +84,12 @@ impl Registry {
         }
     }
 
-    /// Keeps the number of cookie-proven entries of each address. To be called when an entry has changed.
+    /// Updates the number of cookie-proven entries of an address. Call it whenever an entry has changed.
     pub(super) fn recount_proof(&mut self, at: u32) {
         let Some(slot) = self.slots.get_mut(at as usize) else { return };
         let is_proven = slot.listed && slot.server.as_ref().is_some_and(|server| server.verified_by == Proof::Cookie);
         if std::mem::replace(&mut slot.cookie_proven, is_proven) != is_proven {
-            self.owners.prove(slot.address.ip(), is_proven);
+            self.prefix_counts.prove(slot.address.ip(), is_proven);
         }
     }
 }
@@ -108,7 +108,7 @@ mod tests {
 
     const T: u64 = 1_760_000_000_000;
     const LIFE_MS: u64 = 120_000;
-    /// The defaults, but for a shorter list.
+    /// The defaults, with a shorter list.
     const SETTINGS: Settings =
         Settings { servers_max: 10_000, servers_per_ip_max: 32, ask_every_ms: 30_000, misses_max: 3 };
 
@@ -129,7 +129,7 @@ mod tests {
         Address::new(Ipv6Addr::from_bits((0x2001_0db8_0000_0000 + u128::from(number)) << 64 | 1).into(), 20737).unwrap()
     }
 
-    fn said(address: Address, proof: Proof) -> Announce<'static> {
+    fn announcement(address: Address, proof: Proof) -> Announce<'static> {
         Announce {
             address,
             game: Game::Known("iceball"),
@@ -144,11 +144,11 @@ mod tests {
     }
 
     fn announce(address: Address) -> Change<'static> {
-        Change::Announce(said(address, Proof::Cookie))
+        Change::Announce(announcement(address, Proof::Cookie))
     }
 
-    fn told(address: Address) -> Change<'static> {
-        let announce = said(address, Proof::Cookie);
+    fn remote(address: Address) -> Change<'static> {
+        let announce = announcement(address, Proof::Cookie);
         let listed = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None };
         Change::Merge(Box::new(RemoteState::Listed(listed)))
     }
@@ -173,7 +173,7 @@ mod tests {
         outcomes.filter(|outcome| *outcome == Outcome::Added).count()
     }
 
-    /// A list of 100 with 60 servers of one /24 and 40 of 20 others. Its limit per address is too high to matter.
+    /// A full list of 100: 60 servers of one /24 and 40 of 20 others. The limit per address is too high to matter.
     fn full() -> Registry {
         let settings = Settings { servers_max: 100, servers_per_ip_max: 1_000, ..SETTINGS };
         let mut registry = Registry::new(settings, at(0));
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(registry.len(), 2_000);
         assert!(registry.listed(address("198.51.100.1:1")).is_some());
         let left = (0..64_000).filter(|number| registry.listed(of_the_48(*number)).is_some());
-        assert!(left.eq(0..1_499), "the newest of the flood went, and nobody else");
+        assert!(left.eq(0..1_499), "only the newest of the flood were evicted");
     }
 
     #[test]
@@ -232,12 +232,15 @@ mod tests {
             newcomer
         };
         let first: Vec<_> = (0..9_300).map(|_| newcomer(&mut registry)).collect();
-        assert!(registry.ranking.is_none(), "a list with room to spare does without");
-        // Some go while it is being made, so that slots are used again.
+        assert!(registry.ranking.is_none(), "a list with room to spare has no ranking");
+        // Remove some during the indexing, so that slots are reused.
         for _ in 0..100 {
             newcomer(&mut registry);
         }
-        assert!(registry.ranking.as_ref().is_some_and(|ranking| !ranking.is_complete()), "a bit for each newcomer");
+        assert!(
+            registry.ranking.as_ref().is_some_and(|ranking| !ranking.is_complete()),
+            "each newcomer advances it a little"
+        );
         registry.retain(|server| !first[..300].contains(&server));
         while registry.len() < SETTINGS.servers_max {
             newcomer(&mut registry);
@@ -248,23 +251,23 @@ mod tests {
     }
 
     #[test]
-    fn other_nodes_push_out_what_a_local_newcomer_would_and_no_more() {
+    fn records_of_other_nodes_evict_what_a_local_newcomer_would_and_no_more() {
         let mut registry = full();
-        assert_eq!(registry.apply(&told(address("192.0.2.9:1")), at(0)), Outcome::Refused(Refusal::Full));
-        assert_eq!(registry.apply(&told(address("203.0.113.5:1")), at(0)), Outcome::Added);
+        assert_eq!(registry.apply(&remote(address("192.0.2.9:1")), at(0)), Outcome::Refused(Refusal::Full));
+        assert_eq!(registry.apply(&remote(address("203.0.113.5:1")), at(0)), Outcome::Added);
         let gone = address("192.0.2.5:60");
         assert!(registry.listed(gone).is_none() && registry.len() == 100);
-        assert!(registry.known(gone, at(1)).is_none(), "nobody is told of it");
+        assert!(registry.known(gone, at(1)).is_none(), "an eviction is not put");
         assert_eq!(registry.own_removals(0, at(1)).count(), 0);
-        assert_eq!(registry.apply(&told(gone), at(1)), Outcome::Refused(Refusal::Full), "nor does it come back");
-        // Down to where nobody has more than the newcomer would.
-        let more = (2..=200).map(|port| registry.apply(&told(address(&format!("203.0.113.5:{port}"))), at(1)));
+        assert_eq!(registry.apply(&remote(gone), at(1)), Outcome::Refused(Refusal::Full), "and does not come back");
+        // Until no block is larger than the newcomer's.
+        let more = (2..=200).map(|port| registry.apply(&remote(address(&format!("203.0.113.5:{port}"))), at(1)));
         assert_eq!(more.filter(|outcome| *outcome == Outcome::Added).count(), 29);
         assert_eq!(registry.len(), 100);
     }
 
     #[test]
-    fn what_comes_back_from_disk_keeps_the_same_rule() {
+    fn restored_servers_follow_the_same_eviction_rule() {
         let mut registry = full();
         let restore = |text: &str| {
             let mut server =
@@ -293,10 +296,10 @@ mod tests {
         assert_eq!(list(&mut registry, (11..=12).map(|port| format!("192.0.2.1:{port}"))), 2, "and not counted");
         let third = registry.apply(&announce(address("192.0.2.1:13")), at(0));
         assert_eq!(third, Outcome::Refused(Refusal::FullForIp));
-        // Of the network's 16 places none are taken by what is named.
+        // Named servers take none of the network's 16 places.
         let of_network = (2..=20).flat_map(|host| (1..=2).map(move |port| format!("192.0.2.{host}:{port}")));
         assert_eq!(list(&mut registry, of_network), 14);
-        // The list is full with one more; then each newcomer of another network takes one of this one.
+        // One more fills the list; then each newcomer of another network evicts one of this network.
         assert_eq!(list(&mut registry, (0..16).map(|net| format!("198.51.{net}.1:1"))), 16);
         assert_eq!(registry.len(), 20);
         assert!(named.iter().all(|text| registry.listed(address(text)).is_some()));
@@ -314,14 +317,14 @@ mod tests {
         registry.set_exempt(networks(&["192.0.2.0/24"]));
         assert_eq!(list(&mut registry, hosts(1)), 92);
         assert_eq!(list(&mut registry, hosts(2)), 0, "one for each address");
-        // Without the exemption they stay, count as one network again, and that one is the largest.
+        // Without the exemption they stay, but count as one network again, which is the largest.
         registry.set_exempt(Networks::default());
         assert_eq!(registry.len(), 100);
         registry.set_settings(Settings { servers_max: 100, ..settings }, at(0));
         assert_eq!(registry.apply(&announce(address("198.51.100.1:1")), at(0)), Outcome::Added);
         assert_eq!(registry.len(), 100);
         registry.retain(|_| false);
-        assert!(registry.owners.is_empty() && registry.ranking.is_none());
+        assert!(registry.prefix_counts.is_empty() && registry.ranking.is_none());
     }
 
     #[test]
@@ -336,24 +339,24 @@ mod tests {
         assert!(is_proven(&registry));
         registry.expire(at(LIFE_MS + 1_000), 100);
         assert!(!is_proven(&registry));
-        // By name of the operator as well, and from another node.
+        // Also for a named server that another node has proven.
         registry.apply(&named_servers(&["192.0.2.1:1"]), at(0));
-        registry.apply(&told(there), at(0));
+        registry.apply(&remote(there), at(0));
         assert!(is_proven(&registry));
         registry.retain(|_| false);
         assert!(!is_proven(&registry));
-        // Another node says that it is gone: it is known, and not listed.
+        // Another node reports it as gone: it is known, but not listed.
         registry.apply(&announce(there), at(0));
         let gone = Gone { address: there, at_ms: T + 1, game_at_ms: T + 1, quit: false, foreign: true };
         registry.apply(&Change::Merge(Box::new(RemoteState::Gone(gone))), at(1));
         assert!(registry.len() == 1 && !is_proven(&registry));
         registry.retain(|_| false);
-        // No other proof will do.
+        // No other kind of proof counts.
         let keys = Some(Arc::new(HeartbeatKeys::default()));
-        registry.apply(&Change::Announce(Announce { keys, ..said(there, Proof::Query) }), at(0));
+        registry.apply(&Change::Announce(Announce { keys, ..announcement(there, Proof::Query) }), at(0));
         assert!(!is_proven(&registry));
         registry.retain(|_| false);
-        // And one that made room for another is gone.
+        // Neither does an evicted entry.
         let mut registry = full();
         registry.retain(|server| server.ip() != ip("192.0.2.5") || server.port() == 60);
         assert_eq!(list(&mut registry, (0..40).map(|net| format!("203.{net}.113.5:1"))), 40);

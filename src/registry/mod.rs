@@ -5,10 +5,10 @@
 
 mod limits;
 pub mod merge;
-mod owners;
+mod prefix_counts;
 mod ranking;
 mod restore;
-mod signs;
+mod updates;
 pub mod view;
 mod wheel;
 
@@ -21,7 +21,7 @@ use hashbrown::HashTable;
 
 use crate::model::{Address, Announce, Change, Facts, Game, NamedServer, Now, Proof, Server, SharedTime, round_trip};
 use merge::Removals;
-use owners::Owners;
+use prefix_counts::PrefixCounts;
 use ranking::Ranking;
 pub use restore::Life;
 use restore::Unsettled;
@@ -116,7 +116,7 @@ pub struct Registry {
     free: Vec<u32>,
     by_address: HashTable<u32>,
     hasher: RandomState,
-    owners: Owners,
+    prefix_counts: PrefixCounts,
     /// While the list is full.
     ranking: Option<Ranking>,
     ends: Wheel,
@@ -167,7 +167,7 @@ impl Registry {
             free: Vec::new(),
             by_address: HashTable::new(),
             hasher: RandomState::new(),
-            owners: Owners::default(),
+            prefix_counts: PrefixCounts::default(),
             ranking: None,
             ends: Wheel::new(now.mono_ms),
             asks: Wheel::new(now.mono_ms),
@@ -326,7 +326,7 @@ impl Registry {
         let named = self.named.get(&announce.address).map(|named| named.overrides);
         if named.is_none() {
             let ip = announce.address.ip();
-            let fits = self.owners.fits(ip, self.settings.servers_per_ip_max);
+            let fits = self.prefix_counts.fits(ip, self.settings.servers_per_ip_max);
             if let Err(refusal) = fits.and_then(|()| self.make_room_for(ip)) {
                 return Outcome::Refused(refusal);
             }

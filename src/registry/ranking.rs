@@ -1,76 +1,78 @@
-//! Who has most, when the list is full: its owners by size, and the members of each in the order in which they were first
-//! seen. A list with room to spare pays nothing for it. Indexing a million entries takes the better part of a second, and the
-//! registry is locked meanwhile; so it begins when the list is nearly full, and every newcomer carries it on by a few
-//! entries. From then on it is kept up, so that a flood of newcomers does not search the list each time.
+//! An index of address blocks by number of entries, which decides what a full list evicts. Within a block, entries are
+//! linked in the order in which they were first seen.
+//!
+//! Indexing a million entries takes most of a second, during which the registry would be locked. So indexing begins when
+//! the list is nearly full, and every newcomer advances it by a few entries. Once complete, the index is kept up to date, so
+//! that a flood of newcomers does not search the list each time. A list with room to spare has no index.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use crate::prefix::Prefix;
 
-/// The end of a linked list. No vector gets as long.
+/// The end of a linked list: no slot has this number.
 const NONE: u32 = u32::MAX;
-/// An owner with fewer entries makes room for nobody.
+/// A block with fewer entries is never evicted from.
 const SORTED_MIN: u32 = 2;
 
 #[derive(Default)]
 pub struct Ranking {
-    owners: HashMap<Prefix, Owner>,
-    /// Those with at least [`SORTED_MIN`] entries.
+    blocks: HashMap<Prefix, Block>,
+    /// The blocks with at least [`SORTED_MIN`] entries.
     by_size: BTreeSet<(u32, Prefix)>,
-    /// For each of the registry's slots, its place among its owner's.
+    /// The links of each of the registry's slots.
     members: Vec<Member>,
-    /// Slots below this have been looked at.
+    /// Slots below this have been scanned.
     next: u32,
-    /// What was found there and has not joined: when it was first seen, and its slot.
+    /// Scanned entries that are not linked yet: when each was first seen, and its slot.
     found: Vec<(u64, u32)>,
-    /// All slots have been looked at; what was found is sorted, the oldest last.
+    /// All slots have been scanned, and `found` is sorted, oldest last.
     is_sorted: bool,
-    /// Slots of entries that came meanwhile, in their order.
+    /// Slots of entries that were added during the scan, in order.
     late: VecDeque<u32>,
 }
 
 #[derive(Clone, Copy)]
-struct Owner {
+struct Block {
     size: u32,
-    /// The slot of the member that came last.
+    /// The slot of the entry that was added last.
     newest: u32,
 }
 
-/// What is known of a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, Default)]
 enum Member {
-    /// Nobody is there, or somebody who has yet to join.
+    /// Empty, or not linked yet.
     #[default]
     Unknown,
-    /// Joins after all that were found.
+    /// Added during the scan: linked after everything in `found`.
     Late,
-    /// The neighbours among the owner's entries.
+    /// Linked, with the neighbours in its block.
     Joined { older: u32, newer: u32 },
 }
 
 impl Ranking {
-    /// Goes on with what was there before: at most so many steps, each of which looks at one slot or lets one entry join.
-    /// `first_seen_ms` and `owner` are None for a slot without an entry that counts.
+    /// Advances the indexing by up to `most` steps; each step scans one slot or links one entry. `first_seen_ms` and
+    /// `limit_key` return None for a slot without an entry that counts.
     pub fn advance(
         &mut self,
         slots: usize,
         most: usize,
         first_seen_ms: impl Fn(u32) -> Option<u64>,
-        owner: impl Fn(u32) -> Option<Prefix>,
+        limit_key: impl Fn(u32) -> Option<Prefix>,
     ) {
         for _ in 0..most {
             if self.is_sorted {
                 let joins = match self.found.pop() {
-                    // Where another has taken its place since, that one is late.
+                    // A slot that was reused since the scan is linked later, as `Late`.
                     Some((_, at)) => Some(at).filter(|at| matches!(self.member(*at), Member::Unknown)),
                     None => {
-                        self.found = Vec::new(); // its memory is not needed again
+                        self.found = Vec::new(); // frees its memory
                         let Some(at) = self.late.pop_front() else { return };
                         Some(at).filter(|at| matches!(self.member(*at), Member::Late))
                     }
                 };
-                if let Some((at, owner)) = joins.and_then(|at| Some((at, owner(at)?))) {
-                    self.link(at, owner);
+                if let Some((at, limit_key)) = joins.and_then(|at| Some((at, limit_key(at)?))) {
+                    self.link(at, limit_key);
                 }
             } else if (self.next as usize) < slots {
                 if let (Member::Unknown, Some(ms)) = (self.member(self.next), first_seen_ms(self.next)) {
@@ -84,7 +86,7 @@ impl Ranking {
         }
     }
 
-    /// Whether everybody has joined.
+    /// Whether every entry is linked.
     pub fn is_complete(&self) -> bool {
         self.is_sorted && self.found.is_empty() && self.late.is_empty()
     }
@@ -102,34 +104,34 @@ impl Ranking {
         }
     }
 
-    /// The entry in a slot is its owner's newest.
-    pub fn join(&mut self, slot: u32, owner: Prefix) {
+    /// Adds a slot as the newest of its block.
+    pub fn join(&mut self, slot: u32, limit_key: Prefix) {
         if self.is_complete() {
-            self.link(slot, owner);
+            self.link(slot, limit_key);
         } else {
             self.set_member(slot, Member::Late);
             self.late.push_back(slot);
         }
     }
 
-    fn link(&mut self, slot: u32, owner: Prefix) {
-        let Owner { size, newest } = self.owners.get(&owner).copied().unwrap_or(Owner { size: 0, newest: NONE });
+    fn link(&mut self, slot: u32, limit_key: Prefix) {
+        let Block { size, newest } = self.blocks.get(&limit_key).copied().unwrap_or(Block { size: 0, newest: NONE });
         self.set_newer(newest, slot);
         self.set_member(slot, Member::Joined { older: newest, newer: NONE });
-        self.set(owner, size, Owner { size: size + 1, newest: slot });
+        self.set(limit_key, size, Block { size: size + 1, newest: slot });
     }
 
-    /// The entry in a slot goes.
-    pub fn leave(&mut self, slot: u32, owner: Prefix) {
+    /// Removes a slot from its block.
+    pub fn leave(&mut self, slot: u32, limit_key: Prefix) {
         let Member::Joined { older, newer } = self.member(slot) else { return };
-        let Some(Owner { size, newest }) = self.owners.get(&owner).copied() else { return };
+        let Some(Block { size, newest }) = self.blocks.get(&limit_key).copied() else { return };
         self.set_member(slot, Member::Unknown);
         self.set_newer(older, newer);
         if let Some(Member::Joined { older: known, .. }) = self.members.get_mut(newer as usize) {
             *known = older;
         }
         let newest = if newest == slot { older } else { newest };
-        self.set(owner, size, Owner { size: size.saturating_sub(1), newest });
+        self.set(limit_key, size, Block { size: size.saturating_sub(1), newest });
     }
 
     fn set_newer(&mut self, slot: u32, newer: u32) {
@@ -138,27 +140,27 @@ impl Ranking {
         }
     }
 
-    fn set(&mut self, prefix: Prefix, old_size: u32, owner: Owner) {
+    fn set(&mut self, prefix: Prefix, old_size: u32, block: Block) {
         if old_size >= SORTED_MIN {
             self.by_size.remove(&(old_size, prefix));
         }
-        if owner.size >= SORTED_MIN {
-            self.by_size.insert((owner.size, prefix));
+        if block.size >= SORTED_MIN {
+            self.by_size.insert((block.size, prefix));
         }
-        if owner.size == 0 {
-            self.owners.remove(&prefix)
+        if block.size == 0 {
+            self.blocks.remove(&prefix)
         } else {
-            self.owners.insert(prefix, owner)
+            self.blocks.insert(prefix, block)
         };
     }
 
-    /// The slot that makes room for a newcomer of this owner: the newest of the largest owner's. None where the newcomer's
-    /// own would then be as large as that.
-    pub fn makes_room_for(&self, newcomer: &Prefix) -> Option<u32> {
+    /// The slot to evict for a newcomer of this block: the newest of the largest block. None if the newcomer's block would
+    /// then be at least as large.
+    pub fn to_evict_for(&self, newcomer: &Prefix) -> Option<u32> {
         let (size, largest) = self.by_size.last()?;
-        let own_size = self.owners.get(newcomer).map_or(0, |owner| owner.size);
+        let own_size = self.blocks.get(newcomer).map_or(0, |block| block.size);
         let is_larger = *size > own_size + 1;
-        self.owners.get(largest).filter(|_| is_larger).map(|owner| owner.newest)
+        self.blocks.get(largest).filter(|_| is_larger).map(|block| block.newest)
     }
 }
 
@@ -168,16 +170,16 @@ mod tests {
     use crate::prefix::Networks;
     use proptest::prelude::*;
 
-    fn owner(network: u8) -> Prefix {
+    fn limit_key(network: u8) -> Prefix {
         Prefix::all([192, 0, network, 1].into(), &Networks::default())[1]
     }
 
-    /// A list of slots, each with when its entry was first seen and the network it is in, and its ranking.
+    /// A list of slots (when the entry was first seen, and its network) and its ranking.
     #[derive(Default)]
     struct List {
         slots: Vec<Option<(u64, u8)>>,
         ranking: Option<Ranking>,
-        /// A slot was given to another while its entry had not joined, which costs the exact order.
+        /// A slot was reused before its entry was linked, so the order within a block may be inexact.
         is_inexact: bool,
     }
 
@@ -187,13 +189,13 @@ mod tests {
             let ranking = self.ranking.as_mut();
             match self.slots[slot].take() {
                 Some((_, network)) => {
-                    ranking.into_iter().for_each(|ranking| ranking.leave(slot as u32, owner(network)));
+                    ranking.into_iter().for_each(|ranking| ranking.leave(slot as u32, limit_key(network)));
                 }
                 None => {
                     self.is_inexact |=
                         ranking.as_ref().is_some_and(|ranking| matches!(ranking.member(slot as u32), Member::Late));
                     self.slots[slot] = Some((now_ms, network));
-                    ranking.into_iter().for_each(|ranking| ranking.join(slot as u32, owner(network)));
+                    ranking.into_iter().for_each(|ranking| ranking.join(slot as u32, limit_key(network)));
                 }
             }
         }
@@ -202,7 +204,8 @@ mod tests {
             let entry = |at: u32| self.slots.get(at as usize).copied().flatten();
             let first_seen_ms = |at| entry(at).map(|(ms, _)| ms);
             let ranking = self.ranking.get_or_insert_default();
-            ranking.advance(self.slots.len(), most, first_seen_ms, |at| entry(at).map(|(_, network)| owner(network)));
+            ranking
+                .advance(self.slots.len(), most, first_seen_ms, |at| entry(at).map(|(_, network)| limit_key(network)));
         }
 
         /// The slots of a network, oldest first.
@@ -215,9 +218,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is searched from end to end. The ranking begins after some steps, and takes its time.
+        /// Compares the ranking, which begins after some steps and advances slowly, with a full search.
         #[test]
-        fn the_newest_of_the_largest_makes_room(
+        fn the_newest_of_the_largest_block_is_evicted(
             steps in proptest::collection::vec((0..40usize, 0..6u8), 1..300),
             begins in 0..200u64,
             most in 1..5usize,
@@ -229,14 +232,14 @@ mod tests {
                     list.advance(most);
                 }
                 let Some(ranking) = list.ranking.as_ref().filter(|ranking| ranking.is_complete()) else { continue };
-                let goes = ranking.makes_room_for(&owner(network));
+                let evicted = ranking.to_evict_for(&limit_key(network));
                 let largest = (0..6).map(|network| list.members(network).len()).max().unwrap_or(0);
                 if largest <= list.members(network).len() + 1 {
-                    prop_assert_eq!(goes, None);
+                    prop_assert_eq!(evicted, None);
                 } else {
                     let mut of_largest = (0..6).map(|network| list.members(network)).filter(|members| members.len() == largest);
                     let is_right = |members: Vec<u32>| {
-                        goes.is_some_and(|goes| members.last() == Some(&goes) || list.is_inexact && members.contains(&goes))
+                        evicted.is_some_and(|slot| members.last() == Some(&slot) || list.is_inexact && members.contains(&slot))
                     };
                     prop_assert!(of_largest.any(is_right));
                 }
@@ -248,7 +251,7 @@ mod tests {
                 }
             }
             let ranking = list.ranking.unwrap();
-            prop_assert!(ranking.is_complete() && ranking.owners.is_empty() && ranking.by_size.is_empty());
+            prop_assert!(ranking.is_complete() && ranking.blocks.is_empty() && ranking.by_size.is_empty());
         }
     }
 }

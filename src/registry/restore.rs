@@ -1,18 +1,18 @@
-//! What outlives the program: when lives end, for whoever keeps them, and the way back.
+//! Ends of lives for the store to save, and servers restored from it.
 //!
-//! A restored server is listed here for a grace beyond its end, because the file may lack its last signs of life. The end
-//! itself is remembered beside it until it gives a new one: other nodes are told of that, and of nothing before the time
-//! that all nodes share is known. By then it is also known whether this node's clock was set wrong meanwhile.
+//! A restored server is listed for a grace period beyond the end of its life, because the file may lack its last heartbeats.
+//! Other nodes only ever see the saved end, without the grace period, and nothing until the cluster's time is known. Then it
+//! is also known whether this node's clock was stepped since the file was written.
 
 use std::sync::Arc;
 
 use super::{Outcome, REPUBLISH_PART, Refusal, Registry, Slot};
 use crate::model::{Address, Change, Now, Proof, Server, SharedTime};
 
-/// Stamps that are off by less stay as they are.
+/// Timestamps that are off by no more than this are not corrected.
 const SHIFT_MIN_MS: u64 = 2_000;
 
-/// When the life of a server at an address ends, as things are, and when it was last proven.
+/// When a server's life ends unless it is refreshed, and when it was last proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     pub address: Address,
@@ -20,21 +20,22 @@ pub struct Life {
     pub proven_at_ms: u64,
 }
 
-/// What was restored before the time of all nodes was known.
+/// Restored servers whose timestamps have not been compared with the cluster's time yet.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Unsettled {
-    /// What the clock of the file was behind that time; None when nothing waits.
+    /// How far the clock was behind the cluster's time when the file was written. None: nothing to compare.
     behind_ms: Option<i64>,
 }
 
 impl Registry {
-    /// How many slots there are, in use or not.
+    /// The number of slots, in use or not.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Appends when the lives of the listed servers in up to `most` slots end, from slot `from` on; tells where to go
-    /// on, or None at the end. The grace of a restored server is no part of its life: there is none upon another.
+    /// Appends the lives of the listed servers in up to `most` slots, from slot `from` on. Returns the slot to continue
+    /// from, or None at the end. The grace period of a restored server is not part of its life, so that it is not granted
+    /// again after another restart.
     pub fn lives(&self, from: usize, most: usize, now: Now, out: &mut Vec<Life>) -> Option<usize> {
         let slots = self.slots.iter().skip(from).take(most);
         let behind_ms = self.unsettled.behind_ms.unwrap_or(self.time.offset_ms(now));
@@ -51,30 +52,29 @@ impl Registry {
         (next < self.slots.len()).then_some(next)
     }
 
-    /// What this node's clock is behind the time that the nodes share; None in a cluster whose time is not known yet.
+    /// How far this node's clock is behind the cluster's time; None while that is not known yet.
     pub fn behind_ms(&self, now: Now) -> Option<i64> {
         let is_known = self.node == 0 || self.time.ahead_of_mono_ms.is_some();
         is_known.then(|| self.time.offset_ms(now))
     }
 
-    /// The time that all nodes share. The first time that it is known, what was restored is looked at in its light.
+    /// Sets the cluster's time. The first time, restored servers are corrected accordingly.
     pub fn set_time(&mut self, time: SharedTime, now: Now) {
         self.time = time;
         if let Some(behind_ms) = self.unsettled.behind_ms.take() {
             let shift_ms = behind_ms - time.offset_ms(now);
-            (0..self.slots.len() as u32).for_each(|at| self.settle(at, shift_ms, now));
+            (0..self.slots.len() as u32).for_each(|at| self.correct_restored(at, shift_ms, now));
         }
     }
 
-    /// What is left of the life of a restored server, as others may know it; None for one that has given a sign of life
-    /// since.
+    /// The rest of a restored server's life, as reported to other nodes; None if it was refreshed since.
     pub(super) fn restored_left_ms(&self, slot: &Slot, now: Now) -> Option<u64> {
         let end_ms = Some(u64::from(slot.restored_end_s) * 1_000).filter(|end_ms| *end_ms > 0)?;
         let is_known = self.time.ahead_of_mono_ms.is_some();
         Some(if is_known { end_ms.saturating_sub(self.time.unix_ms(now)) } else { 0 })
     }
 
-    /// Its owner has done nothing new, so the limit for each IP address is not asked again.
+    /// Lists a server from the store again. Limits per address are not checked: it had passed them.
     pub(super) fn restore(&mut self, change: &Change<'_>, now: Now) -> Outcome {
         let &Change::Restore { ref server, ends_at_ms, grace_ms, behind_ms, ask_in_ms } = change else {
             return Outcome::Stale;
@@ -83,11 +83,11 @@ impl Registry {
         if named.is_some_and(|named| named.game != server.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
-        // What the operator names stays for as long as it would have without an answer.
+        // A named server stays for as long as its answers may be missed.
         let unanswered_ms = self.settings.ask_every_ms * u64::from(self.settings.misses_max);
         let kept_ms = if named.is_some_and(|named| named.asked) { unanswered_ms } else { 0 };
         let last_ms = (ends_at_ms + grace_ms).max(server.proven_at_ms + kept_ms);
-        // A clock that was set back makes no life longer than it was.
+        // A clock that was set back must not extend a life.
         let most_ms = u64::from(server.life_ms) + grace_of(server);
         let left_ms = last_ms.saturating_sub(now.unix_ms).min(most_ms.max(kept_ms));
         if left_ms == 0 {
@@ -100,7 +100,7 @@ impl Registry {
         let is_weaker = |known: &Arc<Server>| known.verified_by.is_weaker_than(server.verified_by);
         let at = match self.slot_of(server.address) {
             Some((_, slot)) if slot.listed && !slot.server.as_ref().is_some_and(is_weaker) => return Outcome::Stale,
-            // The operator's word has made a place for it, where it is asked already; or a weaker proof was faster.
+            // Either a named server, whose entry exists and is already queried, or a weaker proof arrived first.
             Some((at, slot)) => {
                 slot.proven_at_ms = server.proven_at_ms;
                 slot.server = Some(Arc::new(server));
@@ -130,15 +130,15 @@ impl Registry {
         Outcome::Added
     }
 
-    /// A restored server, now that the time is known: its stamps are moved by what the clock was set wrong since they were
-    /// made, and it stays for its grace beyond its end at the most.
-    fn settle(&mut self, at: u32, shift_ms: i64, now: Now) {
+    /// Corrects a restored server once the cluster's time is known: shifts its timestamps by the step that the clock made
+    /// since, and limits its stay to its end plus the grace period.
+    fn correct_restored(&mut self, at: u32, shift_ms: i64, now: Now) {
         let (shared_ms, offset_ms) = (self.time.unix_ms(now), self.time.offset_ms(now));
         let Some(slot) = self.slots.get_mut(at as usize).filter(|slot| slot.restored_end_s != 0) else { return };
         let Some(server) = &mut slot.server else { return };
         let (end_ms, life_ms) = (u64::from(slot.restored_end_s) * 1_000, u64::from(server.life_ms));
-        // Heard of in the future: its stamps were made while nobody knew that the clock was wrong, and the true end is
-        // unknown. It counts as ended, so that whatever other nodes know is newer.
+        // Last seen in the future: the clock was wrong without anyone noticing, and the true end is unknown. Treat the life
+        // as ended, so that any other node's record is newer.
         let is_from_the_future = end_ms.saturating_sub(life_ms) > shared_ms + SHIFT_MIN_MS;
         let restored_end_ms = if is_from_the_future { shared_ms } else { end_ms };
         slot.restored_end_s = seconds(restored_end_ms);
@@ -166,12 +166,12 @@ impl Registry {
     }
 }
 
-/// The longest grace: a sign of life that says nothing new is published, and so written, at the latest after that time.
+/// The longest grace period: a heartbeat that changes nothing is published, and so written, at the latest after this time.
 fn grace_of(server: &Server) -> u64 {
     u64::from(server.life_ms) / REPUBLISH_PART
 }
 
-/// Whole seconds of a time that the nodes share.
+/// A time in whole seconds.
 pub(super) fn seconds(ms: u64) -> u32 {
     u32::try_from(ms / 1_000).unwrap_or(u32::MAX)
 }
@@ -192,15 +192,15 @@ mod tests {
         "192.0.2.1:1".parse().unwrap()
     }
 
-    /// A node that starts at T, with a clock that is behind by so much.
+    /// The time at a node that started at T, with a clock that is behind by `behind_ms`.
     fn at(ms: u64, behind_ms: i64) -> Now {
         Now { mono_ms: ms, unix_ms: (T + ms).saturating_add_signed(-behind_ms) }
     }
 
-    /// The time that the nodes share, which is the right one.
+    /// The cluster's time, which is right.
     const SHARED: SharedTime = SharedTime { ahead_of_mono_ms: Some(T as i64) };
 
-    /// A server whose life ended, or ends, so long after T, restored from the file of a clock that was right.
+    /// A registry with one restored server, whose life ends `ends_ms` after T, written by a clock that was right.
     fn restored(ends_ms: i64, now: Now) -> Registry {
         let mut registry = Registry::new(SETTINGS, now);
         registry.set_node(1);
@@ -217,7 +217,8 @@ mod tests {
         Change::Restore { server, ends_at_ms, grace_ms: LIFE_MS / 4, behind_ms, ask_in_ms: 0 }
     }
 
-    fn told(registry: &Registry, now: Now) -> Option<u64> {
+    /// The rest of the server's life, as reported to other nodes.
+    fn reported_ms(registry: &Registry, now: Now) -> Option<u64> {
         registry.known(address(), now).map(|known| match known {
             LocalState::Listed { life_left_ms, .. } => life_left_ms,
             LocalState::Gone(gone) => panic!("{gone:?}"),
@@ -230,54 +231,54 @@ mod tests {
     }
 
     #[test]
-    fn others_hear_of_a_restored_server_when_the_time_is_known_and_never_of_its_grace() {
+    fn a_restored_server_is_reported_once_the_time_is_known_and_without_its_grace() {
         let mut registry = restored(10_000, at(0, 0));
         assert!(is_listed(&mut registry, at(0, 0)));
-        assert_eq!(told(&registry, at(0, 0)), None, "nobody knows what time it is");
+        assert_eq!(reported_ms(&registry, at(0, 0)), None, "the cluster's time is not known");
         registry.set_time(SHARED, at(1_000, 0));
-        assert_eq!(told(&registry, at(1_000, 0)), Some(9_000));
-        assert_eq!(told(&registry, at(10_000, 0)), None);
-        assert!(is_listed(&mut registry, at(39_000, 0)), "the grace is for this node");
+        assert_eq!(reported_ms(&registry, at(1_000, 0)), Some(9_000));
+        assert_eq!(reported_ms(&registry, at(10_000, 0)), None);
+        assert!(is_listed(&mut registry, at(39_000, 0)), "the grace applies to this node only");
         assert!(!is_listed(&mut registry, at(40_300, 0)));
 
         let mut ended = restored(-1_000, at(0, 0));
         ended.set_time(SHARED, at(0, 0));
-        assert!(is_listed(&mut ended, at(0, 0)) && told(&ended, at(0, 0)).is_none());
+        assert!(is_listed(&mut ended, at(0, 0)) && reported_ms(&ended, at(0, 0)).is_none());
         let mut lives = Vec::new();
         ended.lives(0, 10, at(0, 0), &mut lives);
-        assert_eq!(lives[0].ends_at_ms, T - 1_000, "nor is it written: there is no grace upon a grace");
+        assert_eq!(lives[0].ends_at_ms, T - 1_000, "the grace is not written either, so it is not granted twice");
     }
 
     #[test]
-    fn a_clock_that_is_behind_brings_nothing_back_for_longer_than_the_grace() {
+    fn a_clock_that_is_behind_lists_nothing_for_longer_than_the_grace() {
         let behind_ms = 600_000;
         let now = at(0, behind_ms);
         let mut long_gone = restored(-200_000, now);
-        assert!(is_listed(&mut long_gone, now), "by this clock it lives on");
+        assert!(is_listed(&mut long_gone, now), "still alive by this clock");
         long_gone.set_time(SHARED, now);
         assert!(!is_listed(&mut long_gone, now));
 
         let mut alive = restored(50_000, now);
         alive.set_time(SHARED, now);
-        assert_eq!(told(&alive, now), Some(50_000));
+        assert_eq!(reported_ms(&alive, now), Some(50_000));
         let server = alive.listed(address()).unwrap();
         assert_eq!((server.last_seen_ms, server.proven_at_ms), (now.unix_ms - 70_000, now.unix_ms - 70_000));
         assert!(is_listed(&mut alive, at(79_000, behind_ms)) && !is_listed(&mut alive, at(80_300, behind_ms)));
     }
 
     #[test]
-    fn stamps_that_a_clock_made_in_the_future_are_told_to_nobody() {
-        // Written by a node that was alone, with a clock that was ten minutes ahead: nobody knew.
+    fn timestamps_from_the_future_are_not_reported() {
+        // Written by a node that was alone, with a clock that was ten minutes ahead.
         for behind_ms in [0, -600_000] {
             let now = at(0, behind_ms);
             let mut registry = restored(650_000, now);
             assert!(is_listed(&mut registry, now));
             registry.set_time(SHARED, now);
-            assert_eq!(told(&registry, now), None);
+            assert_eq!(reported_ms(&registry, now), None);
             let server = registry.listed(address()).unwrap();
             let ended_ms = now.unix_ms - LIFE_MS;
             assert!(server.last_seen_ms <= ended_ms && server.proven_at_ms <= ended_ms, "older than what others know");
-            assert!(is_listed(&mut registry, at(29_000, behind_ms)), "the grace is for this node");
+            assert!(is_listed(&mut registry, at(29_000, behind_ms)), "the grace applies to this node only");
             assert!(!is_listed(&mut registry, at(30_300, behind_ms)));
         }
     }
@@ -288,15 +289,15 @@ mod tests {
         let mut registry = Registry::new(SETTINGS, now);
         registry.set_node(1);
         assert_eq!(registry.apply(&restore(50_000, 600_000), now), Outcome::Added);
-        assert_eq!(registry.behind_ms(now), None, "not known yet: the file keeps what it says");
+        assert_eq!(registry.behind_ms(now), None, "not known yet: the file keeps its value");
         registry.set_time(SHARED, now);
         assert_eq!(registry.behind_ms(now), Some(600_000));
-        assert_eq!(told(&registry, now), Some(50_000));
+        assert_eq!(reported_ms(&registry, now), Some(50_000));
         assert_eq!(registry.listed(address()).unwrap().proven_at_ms, now.unix_ms - 70_000);
     }
 
     #[test]
-    fn a_sign_of_life_counts_as_always() {
+    fn new_proofs_of_a_restored_server_count_as_usual() {
         let mut registry = restored(-1_000, at(0, 0));
         registry.set_time(SHARED, at(0, 0));
         let listed = |left_ms| {
@@ -315,18 +316,18 @@ mod tests {
         };
         let merge = |left_ms| Change::Merge(Box::new(RemoteState::Listed(listed(left_ms))));
         registry.apply(&merge(20_000), at(0, 0));
-        assert_eq!(told(&registry, at(0, 0)), Some(20_000), "what another node knows, and no grace");
+        assert_eq!(reported_ms(&registry, at(0, 0)), Some(20_000), "the other node's value, without a grace");
         registry.apply(&merge(90_000), at(0, 0));
-        assert_eq!(told(&registry, at(0, 0)), Some(90_000));
+        assert_eq!(reported_ms(&registry, at(0, 0)), Some(90_000));
         registry
             .apply(&Change::Announce(Announce { proven_at_ms: T + 5_000, ..listed(LIFE_MS).announce }), at(5_000, 0));
-        assert_eq!(told(&registry, at(5_000, 0)), Some(LIFE_MS));
+        assert_eq!(reported_ms(&registry, at(5_000, 0)), Some(LIFE_MS));
         let gone = Gone { address: address(), at_ms: T + 6_000, game_at_ms: T + 6_000, quit: true, foreign: true };
         assert_eq!(registry.apply(&Change::Merge(Box::new(RemoteState::Gone(gone))), at(6_000, 0)), Outcome::Changed);
     }
 
     #[test]
-    fn what_the_operator_names_is_told_when_it_has_answered() {
+    fn a_restored_named_server_is_reported_once_it_has_answered() {
         let mut registry = Registry::new(SETTINGS, at(0, 0));
         registry.set_node(1);
         let game = Game::Known("iceball");
@@ -335,8 +336,8 @@ mod tests {
         registry.apply(&Change::NamedServers(Arc::new([named])), at(0, 0));
         registry.apply(&restore(-1_000, 0), at(0, 0));
         registry.set_time(SHARED, at(0, 0));
-        assert!(is_listed(&mut registry, at(0, 0)) && told(&registry, at(0, 0)).is_none());
+        assert!(is_listed(&mut registry, at(0, 0)) && reported_ms(&registry, at(0, 0)).is_none());
         registry.apply(&Change::Answer { address: address(), game, rtt_us: 1, facts: None }, at(100, 0));
-        assert_eq!(told(&registry, at(100, 0)), Some(120_000), "as long as its answers could be missed");
+        assert_eq!(reported_ms(&registry, at(100, 0)), Some(120_000), "as long as its answers could be missed");
     }
 }

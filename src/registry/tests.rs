@@ -50,7 +50,7 @@ fn named_servers(address: Address, game: &'static str, priority: i32) -> Change<
 
 /// The entries that count for the limit of an address.
 fn count(registry: &Registry, of: Address) -> u32 {
-    registry.owners.count(&Prefix::narrowest(of.ip()))
+    registry.prefix_counts.count(&Prefix::narrowest(of.ip()))
 }
 
 fn drained(registry: &mut Registry) -> Vec<Dirty> {
@@ -152,7 +152,7 @@ fn limits_hold_for_newcomers_and_places_come_free() {
     }
     assert_eq!(registry.apply(&announce(address(9, 1), 0, 0), at(0)), Outcome::Refused(Refusal::Full));
     registry.expire(at(LIFE_MS + 1_000), 100);
-    assert!(registry.is_empty() && registry.owners.is_empty());
+    assert!(registry.is_empty() && registry.prefix_counts.is_empty());
     assert_eq!(registry.apply(&announce(address(9, 1), LIFE_MS, 0), at(LIFE_MS + 1_000)), Outcome::Added);
 }
 

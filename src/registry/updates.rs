@@ -1,4 +1,4 @@
-//! What is heard of a server that is known: heartbeats, answers to our questions, misses, and that it quits.
+//! Updates of known servers: heartbeats, answered and missed queries, and quits.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ impl Registry {
     ) -> Outcome {
         let not_listed = Outcome::Refused(Refusal::NotListed);
         let Some((at, slot)) = self.slot_of(address) else { return not_listed };
-        // Its answers to our questions are the proof; without them a heartbeat is only another connection. And a server
-        // that proved itself with a cookie does not live by heartbeats.
+        // Answers to our queries are the proof; without them a heartbeat proves nothing more than a connection. A server
+        // that is proven by a cookie is not refreshed by heartbeats.
         let is_proven = |server: &Server| server.game == *game && server.verified_by == Proof::Query;
         let Some(server) = slot.server.as_mut().filter(|server| slot.listed && is_proven(server)) else {
             return not_listed;
@@ -56,18 +56,18 @@ impl Registry {
         let Some(server) = slot.server.as_mut().filter(|server| server.game == *game) else { return Outcome::Stale };
         let was_listed = std::mem::replace(&mut slot.listed, true);
         if is_named {
-            slot.restored_end_s = 0; // what the operator names needs no other sign of life
+            slot.restored_end_s = 0; // a named server needs no heartbeat
         }
         slot.misses = 0;
         slot.proven_at_ms = now.unix_ms;
-        let says_new = facts.filter(|facts| !server.matches_facts(facts));
-        let unchanged = was_listed && says_new.is_none() && server.verified_by == Proof::Query;
+        let new_facts = facts.filter(|facts| !server.matches_facts(facts));
+        let unchanged = was_listed && new_facts.is_none() && server.verified_by == Proof::Query;
         let published_age_ms = now.unix_ms.abs_diff(server.proven_at_ms);
         if !unchanged || published_age_ms >= republish_ms {
-            let said = says_new.map_or_else(|| Server::clone(server), |facts| server.with_facts(facts));
+            let updated = new_facts.map_or_else(|| Server::clone(server), |facts| server.with_facts(facts));
             let proven_at_ms = now.unix_ms;
             let (verified_by, rtt_us) = (Proof::Query, Some(round_trip(rtt_us)));
-            *server = Arc::new(Server { verified_by, foreign: false, node, proven_at_ms, rtt_us, ..said });
+            *server = Arc::new(Server { verified_by, foreign: false, node, proven_at_ms, rtt_us, ..updated });
             self.mark(at);
         }
         if !was_listed {
@@ -102,7 +102,7 @@ impl Registry {
         let gone = gone(server, now.unix_ms, true);
         let was_listed = std::mem::replace(&mut slot.listed, false);
         if is_named {
-            // The operator wants it listed while it answers: now is the time to see.
+            // A named server is listed for as long as it answers: query it now.
             *server = Arc::new(Server { keys: None, ..Server::clone(server) });
             self.mark(at);
             self.queue_ask(at, now.mono_ms);

@@ -1,7 +1,7 @@
-//! Who has how many entries, for the limits: a count for each of the nested prefixes.
+//! The number of entries of each nested prefix, for the limits.
 //!
-//! A million servers may have a million addresses, so the tables are as small as they can be: each kind of prefix has one
-//! of its own, and keys have no alignment.
+//! A million servers may have a million addresses, so the tables are compact: one per prefix length, with keys that need no
+//! alignment.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,10 +13,10 @@ use super::Refusal;
 use crate::prefix::{LEVELS_MAX, Networks, Prefix};
 
 #[derive(Default)]
-pub struct Owners {
+pub struct PrefixCounts {
     /// Addresses that have only the limit per address.
     exempt: Networks,
-    /// By IPv4 address. One has no more than 65,535 ports.
+    /// By IPv4 address, which has at most 65,535 ports.
     v4: HashMap<[u8; 4], Counts<u16>>,
     v4_24: HashMap<[u8; 3], u32>,
     /// By IPv6 /64.
@@ -28,20 +28,20 @@ pub struct Owners {
 #[derive(Clone, Copy, Default)]
 struct Counts<C> {
     entries: C,
-    /// Those that brought a cookie back, whether or not they count for limits.
+    /// Entries proven by a cookie, whether or not they count for limits.
     proven: C,
 }
 
-/// What is counted.
+/// Which of the two [`Counts`].
 #[derive(Clone, Copy)]
 enum Kind {
     Entry,
     Proof,
 }
 
-impl Owners {
-    /// Nobody yet, with other exempt networks; proofs stay.
-    pub fn begin_anew(&mut self, exempt: Networks) {
+impl PrefixCounts {
+    /// Sets all entry counts to zero and replaces the exempt networks. Counts of proofs stay.
+    pub fn reset(&mut self, exempt: Networks) {
         self.exempt = exempt;
         (self.v4_24, self.v6_56, self.v6_48) = Default::default();
         self.v4.retain(|_, counts| {
@@ -58,13 +58,13 @@ impl Owners {
         &self.exempt
     }
 
-    /// The widest prefix that an address counts for: its IPv4 /24 or IPv6 /48, or the address (IPv6 /64) itself in an
-    /// exempt network.
-    pub fn owner(&self, ip: IpAddr) -> Prefix {
+    /// The address block that competes for room in a full list: the widest prefix that the address counts for, i.e. its
+    /// IPv4 /24 or IPv6 /48, or the address (IPv6 /64) itself in an exempt network.
+    pub fn limit_key(&self, ip: IpAddr) -> Prefix {
         self.prefixes(ip).last().copied().unwrap_or(Prefix::narrowest(ip))
     }
 
-    /// Whether one more entry of this address keeps all its limits; `per_ip_max` is the limit of the narrowest prefix.
+    /// Checks that one more entry of this address exceeds none of its limits; `per_ip_max` is the narrowest prefix's limit.
     pub fn fits(&self, ip: IpAddr, per_ip_max: u32) -> Result<(), Refusal> {
         let is_full = |prefix: &Prefix| self.count(prefix) >= prefix.limit(per_ip_max);
         match self.prefixes(ip).iter().position(is_full) {
@@ -78,7 +78,7 @@ impl Owners {
         self.prefixes(ip).iter().for_each(|prefix| self.tally(prefix, Kind::Entry, true));
     }
 
-    /// Undoes [`Owners::add`].
+    /// Undoes [`PrefixCounts::add`].
     pub fn remove(&mut self, ip: IpAddr) {
         self.prefixes(ip).iter().for_each(|prefix| self.tally(prefix, Kind::Entry, false));
     }
@@ -129,7 +129,7 @@ impl Owners {
     }
 }
 
-/// The first octets of a prefix, and its length, which tells the kinds apart.
+/// The first octets of a prefix and its length, which identifies the table.
 fn octets(prefix: &Prefix) -> ([u8; 8], u8) {
     let network = match prefix.network() {
         IpAddr::V4(ip) => u64::from(ip.to_bits()) << 32,
@@ -138,7 +138,7 @@ fn octets(prefix: &Prefix) -> ([u8; 8], u8) {
     (network.to_be_bytes(), prefix.bits())
 }
 
-/// Counts one more or one less; what comes to nothing is forgotten.
+/// Counts one more or one less, and removes an entry without counts.
 fn tally<K: Eq + Hash + Copy, C: Copy + Default + Into<u32> + TryFrom<u32>>(
     counts: &mut HashMap<K, Counts<C>>,
     key: K,
@@ -158,7 +158,7 @@ fn tally<K: Eq + Hash + Copy, C: Copy + Default + Into<u32> + TryFrom<u32>>(
     }
 }
 
-/// The same where there is but one count.
+/// The same for a table with a single count.
 fn step<K: Eq + Hash + Copy>(counts: &mut HashMap<K, u32>, key: K, more: bool) {
     let count = counts.entry(key).or_default();
     *count = if more { count.saturating_add(1) } else { count.saturating_sub(1) };
@@ -175,53 +175,53 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn counts(owners: &Owners, of: &str) -> Vec<u32> {
-        Prefix::all(ip(of), owners.exempt()).iter().map(|prefix| owners.count(prefix)).collect()
+    fn counts_of(counts: &PrefixCounts, of: &str) -> Vec<u32> {
+        Prefix::all(ip(of), counts.exempt()).iter().map(|prefix| counts.count(prefix)).collect()
     }
 
     #[test]
     fn an_entry_counts_for_every_prefix_around_it() {
-        let mut owners = Owners::default();
+        let mut counts = PrefixCounts::default();
         let ips =
             ["192.0.2.1", "192.0.2.1", "192.0.2.2", "2001:db8:0:100::1", "2001:db8:0:101::1", "2001:db8:0:200::1"];
-        ips.iter().for_each(|address| owners.add(ip(address)));
-        assert_eq!(counts(&owners, "192.0.2.1"), [2, 3]);
-        assert_eq!(counts(&owners, "2001:db8:0:100::9"), [1, 2, 3]);
-        ips.iter().for_each(|address| owners.remove(ip(address)));
-        assert!(owners.is_empty());
+        ips.iter().for_each(|address| counts.add(ip(address)));
+        assert_eq!(counts_of(&counts, "192.0.2.1"), [2, 3]);
+        assert_eq!(counts_of(&counts, "2001:db8:0:100::9"), [1, 2, 3]);
+        ips.iter().for_each(|address| counts.remove(ip(address)));
+        assert!(counts.is_empty());
     }
 
     #[test]
     fn limits_hold_at_every_level() {
-        let mut owners = Owners::default();
-        owners.add(ip("192.0.2.1"));
-        assert_eq!(owners.fits(ip("192.0.2.1"), 1), Err(Refusal::FullForIp));
-        (2..=8).for_each(|last| owners.add(ip(&format!("192.0.2.{last}"))));
-        assert_eq!(owners.fits(ip("192.0.2.9"), 1), Err(Refusal::FullForNetwork), "8 in a /24");
-        assert_eq!(owners.fits(ip("192.0.3.1"), 1), Ok(()));
-        (0..4).for_each(|subnet| owners.add(ip(&format!("2001:db8::{subnet}:0:0:0:1"))));
-        assert_eq!(owners.fits(ip("2001:db8:0:5::1"), 1), Err(Refusal::FullForNetwork), "4 in a /56");
-        (4..16).for_each(|subnet| owners.add(ip(&format!("2001:db8:0:{subnet}00::1"))));
-        assert_eq!(owners.fits(ip("2001:db8:0:ff00::1"), 1), Err(Refusal::FullForNetwork), "16 in a /48");
-        assert_eq!(owners.fits(ip("2001:db8:1::1"), 1), Ok(()));
+        let mut counts = PrefixCounts::default();
+        counts.add(ip("192.0.2.1"));
+        assert_eq!(counts.fits(ip("192.0.2.1"), 1), Err(Refusal::FullForIp));
+        (2..=8).for_each(|last| counts.add(ip(&format!("192.0.2.{last}"))));
+        assert_eq!(counts.fits(ip("192.0.2.9"), 1), Err(Refusal::FullForNetwork), "8 in a /24");
+        assert_eq!(counts.fits(ip("192.0.3.1"), 1), Ok(()));
+        (0..4).for_each(|subnet| counts.add(ip(&format!("2001:db8::{subnet}:0:0:0:1"))));
+        assert_eq!(counts.fits(ip("2001:db8:0:5::1"), 1), Err(Refusal::FullForNetwork), "4 in a /56");
+        (4..16).for_each(|subnet| counts.add(ip(&format!("2001:db8:0:{subnet}00::1"))));
+        assert_eq!(counts.fits(ip("2001:db8:0:ff00::1"), 1), Err(Refusal::FullForNetwork), "16 in a /48");
+        assert_eq!(counts.fits(ip("2001:db8:1::1"), 1), Ok(()));
     }
 
     #[test]
-    fn a_whole_ipv6_network_of_64_bits_is_proven_with_one_of_its_addresses() {
-        let mut owners = Owners::default();
+    fn one_proven_address_proves_its_whole_ipv6_64() {
+        let mut counts = PrefixCounts::default();
         for address in ["2001:db8::1", "192.0.2.1"] {
-            owners.prove(ip(address), true);
-            owners.prove(ip(address), true);
-            owners.prove(ip(address), false);
+            counts.prove(ip(address), true);
+            counts.prove(ip(address), true);
+            counts.prove(ip(address), false);
         }
-        assert!(owners.is_proven(ip("2001:db8::2")) && !owners.is_proven(ip("2001:db8:0:1::1")));
-        assert!(owners.is_proven(ip("192.0.2.1")) && !owners.is_proven(ip("192.0.2.2")));
-        assert_eq!(counts(&owners, "192.0.2.1"), [0, 0], "a proof is no entry");
-        owners.begin_anew(Networks::default());
-        assert!(owners.is_proven(ip("192.0.2.1")));
-        owners.prove(ip("2001:db8::1"), false);
-        owners.prove(ip("192.0.2.1"), false);
-        assert!(owners.is_empty());
+        assert!(counts.is_proven(ip("2001:db8::2")) && !counts.is_proven(ip("2001:db8:0:1::1")));
+        assert!(counts.is_proven(ip("192.0.2.1")) && !counts.is_proven(ip("192.0.2.2")));
+        assert_eq!(counts_of(&counts, "192.0.2.1"), [0, 0], "a proof is no entry");
+        counts.reset(Networks::default());
+        assert!(counts.is_proven(ip("192.0.2.1")));
+        counts.prove(ip("2001:db8::1"), false);
+        counts.prove(ip("192.0.2.1"), false);
+        assert!(counts.is_empty());
     }
 
     #[test]
