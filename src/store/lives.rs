@@ -1,9 +1,8 @@
-//! When lives really end, and when servers were last proven. A heartbeat that says nothing new changes no row of its own;
-//! its effect is written here, slot after slot, a thousand to a row: few bytes, few pages, and nothing on the way of the
-//! heartbeat.
+//! Saves when lives end and when servers were last proven. A heartbeat that changes nothing does not rewrite its server's
+//! row; the table `lives` has its effect instead, a thousand slots per row: few bytes, few pages, and no work per heartbeat.
 //!
-//! With more slots than one go takes, they are written by turns. What was published as proven meanwhile is in rows of its own
-//! (those with negative numbers), until a round that began later has all of it.
+//! If there are more slots than one pass writes, a round over all of them takes several passes. Servers that are published
+//! as proven meanwhile go into extra rows (with negative numbers), until a later round has covered them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,34 +14,34 @@ use crate::hub::Hub;
 use crate::model::{Address, Now, Server};
 use crate::registry::Life;
 
-/// Slots to a row.
+/// Slots per row.
 const PART: usize = 1024;
-/// Rows written in one go: up to two thousand servers are looked at every time, more of them by turns, so that a disk is
-/// not worn out by them; but all of them within so many goes.
-const PARTS_MIN: usize = 2;
-const GOES_MAX: usize = 20;
-/// The time between two goes, at the least.
-const GO_MS: u64 = 500;
-/// Stamps have their form since this version of the file.
+/// Rows per pass: up to two thousand servers are written every time. More are spread over several passes, to spare the disk,
+/// but never over more than [`PASSES_MAX`].
+const ROWS_MIN: usize = 2;
+const PASSES_MAX: usize = 20;
+/// The shortest time between two passes.
+const PASS_MS: u64 = 500;
+/// The first version of the file in which `lives` has this format.
 const VERSION_MIN: usize = 2;
-/// The key of the longest time that a prolonged life may be missing here.
+/// Key in `meta`: how old the entries in `lives` may be.
 const LAG: &str = "lives_lag_ms";
-/// The key of what the clock of all stamps is behind the time of a cluster.
+/// Key in `meta`: how far the clock of all timestamps is behind the cluster's time.
 const BEHIND: &str = "clock_behind_ms";
-/// A measurement of that clock that differs by less is not written.
+/// Smaller changes of that value are not written.
 const BEHIND_STEP_MS: u64 = 500;
 
-/// Where a round of all slots stands.
+/// The progress of a round over all slots.
 pub struct Sweep {
     part: usize,
     began_ms: u64,
-    /// The previous round began then.
+    /// When the previous round began.
     before_ms: u64,
-    /// What the file says of the lag; None until all slots have been written.
+    /// [`LAG`] as written; None until all slots have been written.
     lag_ms: Option<u64>,
-    /// What the file says of the clock; None until it was written.
+    /// [`BEHIND`] as written.
     behind_ms: Option<i64>,
-    /// The rows of what was proven lately, and when each was written.
+    /// The extra rows of recently proven servers, and when each was written.
     recent: VecDeque<(i64, u64)>,
     rows: i64,
     lives: Vec<Life>,
@@ -62,8 +61,8 @@ impl Sweep {
         }
     }
 
-    /// Writes the next rows of the round, and what has been published as proven since the last go; `whole` writes all,
-    /// exact to this moment.
+    /// Writes the next rows of the round, and the servers that were published as proven since the last pass. `whole` writes
+    /// all slots.
     pub fn write(
         &mut self,
         connection: &Connection,
@@ -73,16 +72,16 @@ impl Sweep {
         whole: bool,
     ) -> rusqlite::Result<()> {
         self.set_behind(connection, hub.behind_ms(now))?;
-        // The slots of the previous run had other servers: its rows are replaced all at once, or not at all.
+        // After a restart the slots hold other servers, so the first pass replaces all rows.
         let is_first = self.lag_ms.is_none();
         if self.part == 0 || whole || is_first {
             (self.before_ms, self.began_ms, self.part) = (self.began_ms, now.mono_ms, 0);
         }
-        let in_one_go = self.part == 0;
+        let in_one_pass = self.part == 0;
         let parts = hub.slots().div_ceil(PART);
-        let most = if whole || is_first { usize::MAX } else { PARTS_MIN.max(parts.div_ceil(GOES_MAX)) };
-        // Where all slots have their turn now, they say it themselves.
-        let is_whole_round = in_one_go && parts <= most;
+        let most = if whole || is_first { usize::MAX } else { ROWS_MIN.max(parts.div_ceil(PASSES_MAX)) };
+        // A pass that writes all slots needs no extra row.
+        let is_whole_round = in_one_pass && parts <= most;
         if !proven.is_empty() && !is_whole_round {
             self.rows += 1;
             write_part(connection, -self.rows, &encode(proven))?;
@@ -94,35 +93,35 @@ impl Sweep {
             write_part(connection, self.part as i64, &encode(&self.lives))?;
             self.part += 1;
             if next.is_none() {
-                return self.end_round(connection, now, whole, in_one_go);
+                return self.end_round(connection, now, whole, in_one_pass);
             }
         }
-        // Known before the round is over: it takes longer than one that was done in one go.
-        let expected_ms = 3 * parts.div_ceil(most) as u64 * GO_MS;
+        // A round of several passes lags more than the previous one: write that before the round is over.
+        let expected_ms = 3 * parts.div_ceil(most) as u64 * PASS_MS;
         if self.lag_ms.is_some_and(|known_ms| expected_ms > known_ms) {
             self.set_lag(connection, expected_ms)?;
         }
         Ok(())
     }
 
-    fn end_round(&mut self, connection: &Connection, now: Now, whole: bool, in_one_go: bool) -> rusqlite::Result<()> {
+    fn end_round(&mut self, connection: &Connection, now: Now, whole: bool, in_one_pass: bool) -> rusqlite::Result<()> {
         connection.execute("DELETE FROM lives WHERE part >= ?1", [self.part as i64])?;
         self.part = 0;
-        if in_one_go {
-            // Nothing else is needed, nor what an earlier run has left.
+        if in_one_pass {
+            // No extra rows are needed, including those of an earlier run.
             connection.execute("DELETE FROM lives WHERE part < 0", [])?;
             self.recent.clear();
         }
         while let Some((row, _)) = self.recent.pop_front_if(|(_, at_ms)| *at_ms < self.began_ms) {
             connection.prepare_cached("DELETE FROM lives WHERE part = ?1")?.execute([row])?;
         }
-        // What is prolonged right after its row was written waits for the end of the next round.
+        // A life that is extended right after its row was written waits for the end of the next round.
         let took_ms = now.mono_ms - self.began_ms;
-        let lag_ms = if whole { 0 } else { (now.mono_ms - self.before_ms + took_ms).max(GO_MS) };
+        let lag_ms = if whole { 0 } else { (now.mono_ms - self.before_ms + took_ms).max(PASS_MS) };
         self.set_lag(connection, lag_ms)
     }
 
-    /// A file that says nothing of it was written by a clock that is right.
+    /// Without this key, the clock that wrote the file counts as right.
     fn set_behind(&mut self, connection: &Connection, behind_ms: Option<i64>) -> rusqlite::Result<()> {
         let Some(behind_ms) = behind_ms else { return Ok(()) };
         if self.behind_ms.is_none_or(|known_ms| known_ms.abs_diff(behind_ms) > BEHIND_STEP_MS) {
@@ -132,11 +131,11 @@ impl Sweep {
         Ok(())
     }
 
-    /// Written only when it says something new: in whole seconds, and less only when it is a lot less.
+    /// Writes the lag in whole seconds; a smaller value only if it is less than half of the written one.
     fn set_lag(&mut self, connection: &Connection, lag_ms: u64) -> rusqlite::Result<()> {
         let lag_ms = lag_ms.next_multiple_of(1_000);
-        let good = self.lag_ms.is_some_and(|known_ms| lag_ms > 0 && lag_ms <= known_ms && lag_ms * 2 > known_ms);
-        if !good {
+        let is_close = self.lag_ms.is_some_and(|known_ms| lag_ms > 0 && lag_ms <= known_ms && lag_ms * 2 > known_ms);
+        if !is_close {
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?1, ?2)", (LAG, lag_ms as i64))?;
             self.lag_ms = Some(lag_ms);
         }
@@ -144,7 +143,7 @@ impl Sweep {
     }
 }
 
-/// What a published server says of its own stamps.
+/// The life of a published server.
 pub fn of(server: &Server) -> Life {
     let ends_at_ms = server.last_seen_ms.saturating_add(server.life_ms.into());
     Life { address: server.address, ends_at_ms, proven_at_ms: server.proven_at_ms }
@@ -156,14 +155,14 @@ fn write_part(connection: &Connection, part: i64, data: &[u8]) -> rusqlite::Resu
     Ok(())
 }
 
-/// The longest time that a prolonged life may be missing; unknown in a file that never had a whole round.
+/// How old the entries in `lives` may be. Practically infinite in a file without a complete round.
 pub fn lag_ms(connection: &Connection) -> rusqlite::Result<u64> {
     let found = meta(connection, LAG)?;
     let found = if sqlite::version(connection)? < VERSION_MIN { None } else { found };
     Ok(found.map_or(u64::MAX / 2, |lag_ms| lag_ms.max(0) as u64))
 }
 
-/// What the clock that the file was written with is behind the time that the nodes share.
+/// How far the clock that wrote the file was behind the cluster's time.
 pub fn behind_ms(connection: &Connection) -> rusqlite::Result<i64> {
     Ok(meta(connection, BEHIND)?.unwrap_or(0))
 }
@@ -174,14 +173,14 @@ fn meta(connection: &Connection, key: &str) -> rusqlite::Result<Option<i64>> {
     rows.next()?.map(|row| row.get(0)).transpose()
 }
 
-/// The stamps of a server that have been written.
+/// A server's timestamps in `lives`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamps {
     pub ends_at_ms: u64,
     pub proven_at_ms: u64,
 }
 
-/// All of them that make sense. In a file from before they had their form, there are none.
+/// Reads all valid timestamps; none from a file with an older format.
 pub fn read(connection: &Connection) -> rusqlite::Result<HashMap<Address, Stamps>> {
     let mut stamps = HashMap::new();
     if sqlite::version(connection)? < VERSION_MIN {
@@ -197,7 +196,8 @@ pub fn read(connection: &Connection) -> rusqlite::Result<HashMap<Address, Stamps
     Ok(stamps)
 }
 
-/// Each life: how long the address is, the address, the end in seconds, rounded up, and the proof's, rounded down.
+/// Format of one life: length of the address u8, address, end in seconds u32 LE (rounded up), proof in seconds u32 LE
+/// (rounded down).
 fn encode(lives: &[Life]) -> Vec<u8> {
     let mut out = Vec::with_capacity(lives.len() * 15);
     for life in lives {
@@ -221,7 +221,7 @@ fn decode(mut bytes: &[u8], stamps: &mut HashMap<Address, Stamps>) {
         Some((address_from(address)?, Stamps { ends_at_ms: ms(end), proven_at_ms: ms(proven) }))
     };
     while let Some((address, found)) = next() {
-        // The latest of them, in whatever order they come.
+        // An address may occur more than once: the latest counts.
         let known = stamps.entry(address).or_insert(found);
         known.ends_at_ms = known.ends_at_ms.max(found.ends_at_ms);
         known.proven_at_ms = known.proven_at_ms.max(found.proven_at_ms);
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lives_come_back_to_the_second() {
+    fn lives_round_trip_with_a_resolution_of_one_second() {
         let life = |text: &str, ends_at_ms| Life {
             address: text.parse().unwrap(),
             ends_at_ms,

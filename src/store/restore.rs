@@ -1,13 +1,13 @@
-//! The list after a restart. Lives count the time that the program was down.
+//! Restores the list after a restart. Lives go on while the program is down.
 //!
-//! A row is written when there is something new to say, so its own stamps may be old. [`super::lives`] has those of all
-//! servers, and how far behind it may be (the lag):
+//! A row is written only when a server changes, so its timestamps may be old. [`super::lives`] has newer ones, which may be
+//! out of date by the lag:
 //!
-//! - After a clean stop the lag is none: lives end as if the program had not been down.
-//! - After a kill it is a second or two with up to two thousand servers: only what came in these is missing, and nothing is
-//!   listed longer than that beyond its life.
-//! - With more servers, or with no word on the lag, it is a quarter of a life: what was published as proven is in the file,
-//!   and a proof is published at the latest that long after the one before.
+//! - After a clean stop there is no lag: lives end as if the program had not been down.
+//! - After a kill it is a second or two with up to two thousand servers: only the heartbeats of that time are missing, and
+//!   nothing is listed longer than that beyond its life.
+//! - With more servers, or if the lag is unknown, a quarter of a life is granted: proofs are published, and so written, at
+//!   least that often.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -21,14 +21,14 @@ use crate::hub::Hub;
 use crate::model::{Change, Proof, Server};
 use crate::registry::{Outcome, Refusal};
 
-/// All restored servers that can be asked are asked within this time, those with the oldest proof first.
+/// All restored servers that can be queried are queried within this time, those with the oldest proof first.
 const ASK_WITHIN_MS: u64 = 3_000;
-/// A lag that counts as the last second's changes.
+/// A lag of up to this is granted as it is.
 const LAG_MAX_MS: u64 = 2_000;
-/// Part of a life that may pass before an unchanged proof is published.
+/// An unchanged proof is published after 1/4 of a life at the latest.
 const QUARTER: u64 = 4;
 
-/// What became of the rows.
+/// The outcomes of all rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     pub listed: usize,
@@ -36,7 +36,7 @@ pub struct Restored {
     pub ended: usize,
     /// Refused for another reason: the list is full, banned, another game is configured there.
     pub refused: usize,
-    /// Rows that make no sense.
+    /// Invalid rows.
     pub unreadable: usize,
 }
 
@@ -57,7 +57,7 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
         up_to_date(server, stamps, now_ms)
     };
     let mut servers: Vec<(Server, u64)> = servers.into_iter().map(newest).collect();
-    // The registry hands out last what came first of those who are due at the same moment.
+    // Of servers that are due at the same moment, the registry hands out the last one added first.
     servers.sort_by_key(|(server, _)| Reverse(server.proven_at_ms));
     let asked = servers.iter().filter(|(server, _)| server.verified_by == Proof::Query).count() as u64;
     let mut turn = asked;
@@ -78,18 +78,18 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
     Ok(restored)
 }
 
-/// The server with its newest stamps, and when its life ends.
+/// The server with its newest timestamps, and the end of its life.
 pub fn up_to_date(mut server: Server, stamps: Option<Stamps>, now_ms: u64) -> (Server, u64) {
     let life_ms = u64::from(server.life_ms);
     let mut ends_at_ms = server.last_seen_ms + life_ms;
-    // Older than the row, it is that of an earlier server at this address.
+    // Timestamps that are older than the row belong to an earlier server at this address.
     if let Some(stamps) = stamps.filter(|stamps| stamps.ends_at_ms >= ends_at_ms) {
         ends_at_ms = stamps.ends_at_ms;
         server.proven_at_ms = server.proven_at_ms.max(stamps.proven_at_ms);
         if server.verified_by != Proof::Query {
-            // Its life counts from its proof; what is beyond that is the grace of an earlier restart.
-            let heard_ms = server.last_seen_ms.max(server.proven_at_ms + 1_000);
-            ends_at_ms = ends_at_ms.min(heard_ms + life_ms);
+            // Its life counts from its proof; anything beyond is the grace period of an earlier restart.
+            let latest_proof_ms = server.last_seen_ms.max(server.proven_at_ms + 1_000);
+            ends_at_ms = ends_at_ms.min(latest_proof_ms + life_ms);
         }
         // The end was rounded up.
         let seen_ms = ends_at_ms.saturating_sub(life_ms + 1_000).min(now_ms);
@@ -98,7 +98,7 @@ pub fn up_to_date(mut server: Server, stamps: Option<Stamps>, now_ms: u64) -> (S
     (server, ends_at_ms)
 }
 
-/// How much longer its life may really be.
+/// How much later than written a life may really end.
 pub fn grace_ms(server: &Server, lag_ms: u64) -> u64 {
     if lag_ms <= LAG_MAX_MS { lag_ms } else { u64::from(server.life_ms) / QUARTER }
 }
@@ -109,7 +109,7 @@ mod tests {
     use crate::model::{Facts, Game};
 
     #[test]
-    fn a_life_is_restored_with_the_grace_of_what_may_be_missing() {
+    fn a_restored_life_gets_a_grace_for_what_may_be_missing() {
         let address = "192.0.2.1:1".parse().unwrap();
         let mut server = Server::new(address, Game::Known("a"), Proof::Cookie, 1_000_000, &Facts::default());
         server.life_ms = 120_000;
@@ -119,15 +119,15 @@ mod tests {
             (ends_at_ms + grace_ms(&server, lag_ms), server.last_seen_ms, server.proven_at_ms)
         };
         let row = (1_000_000, 1_000_000);
-        assert_eq!(restored(None, 0), (1_120_000, row.0, row.1), "after a clean stop: to the moment");
+        assert_eq!(restored(None, 0), (1_120_000, row.0, row.1), "after a clean stop: exactly");
         assert_eq!(restored(None, 1_000), (1_121_000, row.0, row.1));
         assert_eq!(restored(None, 500_000), (1_150_000, row.0, row.1), "a quarter of a life at most");
         assert_eq!(restored(Some(1_139_000), 2_000), (1_141_000, 1_018_000, 1_020_000));
         assert_eq!(restored(Some(1_139_000), 3_000), (1_169_000, 1_018_000, 1_020_000));
-        assert_eq!(restored(Some(9_139_000), 0), (9_139_000, 9_018_000, 9_020_000), "a row of long ago");
+        assert_eq!(restored(Some(9_139_000), 0), (9_139_000, 9_018_000, 9_020_000), "a row from long ago");
         assert_eq!(restored(Some(120_000), 0), (1_120_000, row.0, row.1), "older than the row");
         let grace = Stamps { ends_at_ms: 1_150_000, proven_at_ms: 1_000_000 };
-        assert_eq!(up_to_date(server.clone(), Some(grace), u64::MAX).1, 1_121_000, "no grace upon a grace");
+        assert_eq!(up_to_date(server.clone(), Some(grace), u64::MAX).1, 1_121_000, "the grace is not granted twice");
         let asked = Server { verified_by: Proof::Query, ..server.clone() };
         let (asked, ends_at_ms) = up_to_date(asked, Some(grace), 1_005_000);
         assert_eq!((asked.last_seen_ms, ends_at_ms), (1_005_000, 1_150_000), "nothing is seen in the future");

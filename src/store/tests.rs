@@ -371,8 +371,8 @@ fn a_row_that_makes_no_sense_is_left_out_and_mended() {
 fn writer(folder: &Folder, hub: &Arc<Hub>) -> (Writer, Arc<Status>) {
     let status = Arc::<Status>::default();
     let settings = Arc::new(ArcSwap::from_pointee(NO_HISTORY));
-    let hold = Arc::new(Hold::take(&folder.0).unwrap());
-    (Writer::new(hub.clone(), hold, None, status.clone(), settings), status)
+    let folder_lock = Arc::new(FolderLock::take(&folder.0).unwrap());
+    (Writer::new(hub.clone(), folder_lock, None, status.clone(), settings), status)
 }
 
 #[test]

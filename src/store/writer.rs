@@ -1,6 +1,6 @@
-//! The one thread that writes. It follows what the hub publishes, and writes it about every half second in one
-//! transaction. When writing fails, it says so once, and starts from a fresh view when there is room again; so it does
-//! when the file is removed from under it.
+//! The writer thread. It collects what the hub publishes and writes it about every half second in one transaction. If
+//! writing fails, it logs that once, retries, and then compares the file with the current view; the same if the file is
+//! removed while in use.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use rusqlite::Connection;
 use tokio::sync::broadcast::{self, error::TryRecvError};
 use tracing::{info, warn};
 
+use super::folder::{FolderLock, Identity};
 use super::history::{Recorder, Settings};
-use super::hold::{Hold, Identity};
 use super::lives::{self, Sweep};
 use super::sqlite::{self, Fault};
 use super::{Status, row};
@@ -24,34 +24,34 @@ use crate::model::{Address, Now, Server};
 use crate::registry::Life;
 use crate::registry::view::{Batch, Delta, View};
 
-/// A change is in the file at the latest this long, and the time that writing takes, after it was published.
+/// Time between two writes.
 const EVERY: Duration = Duration::from_millis(500);
 /// The longest pause between two attempts while writing fails.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
 pub struct Writer {
     hub: Arc<Hub>,
-    hold: Arc<Hold>,
+    folder_lock: Arc<FolderLock>,
     path: PathBuf,
     file: Option<Open>,
     status: Arc<Status>,
     settings: Arc<ArcSwap<Settings>>,
     batches: broadcast::Receiver<Arc<Batch>>,
-    /// What is to be written; None: to be deleted.
+    /// Servers to write; None: to delete.
     pending: HashMap<Address, Option<Arc<Server>>>,
-    /// What was proven without news.
+    /// Servers that were proven again without other changes.
     proven: HashMap<Address, Life>,
-    /// Whether the file has to be compared with the whole view.
+    /// Whether the file must be compared with the whole view.
     behind: bool,
     sweep: Sweep,
     recorder: Recorder,
     pause: Duration,
 }
 
-/// The open file. SQLite goes on writing to one that has been removed, and to one whose log has been: it has them open.
+/// The open file. SQLite would go on writing to a file that was removed, or whose log was.
 struct Open {
     connection: Connection,
-    /// Which they were; None where that could not be told.
+    /// None: unknown.
     file: Option<Identity>,
     log: Option<Identity>,
 }
@@ -63,26 +63,26 @@ impl Open {
     }
 }
 
-/// Whether another file, or none, is where a known one was. What cannot be looked at has not moved.
+/// Whether a path now has another file, or none. A file that cannot be inspected counts as unmoved.
 fn has_moved(known: Option<Identity>, path: &Path) -> bool {
     known.is_some_and(|known| Identity::at(path).is_ok_and(|found| found != Some(known)))
 }
 
 impl Writer {
-    /// Begins by comparing: what ended while the program was down is still in the file.
+    /// Begins by comparing the file with the view: servers that expired while the program was down are still in the file.
     pub fn new(
         hub: Arc<Hub>,
-        hold: Arc<Hold>,
+        folder_lock: Arc<FolderLock>,
         connection: Option<Connection>,
         status: Arc<Status>,
         settings: Arc<ArcSwap<Settings>>,
     ) -> Writer {
-        let path = hold.file();
+        let path = folder_lock.file();
         Writer {
             batches: hub.subscribe(),
             sweep: Sweep::new(hub.clock.now()),
             hub,
-            hold,
+            folder_lock,
             file: connection.map(|connection| Open::new(&path, connection)),
             path,
             status,
@@ -95,7 +95,7 @@ impl Writer {
         }
     }
 
-    /// Writes until the other end of `stop` is gone; then once more, with every life's exact end.
+    /// Writes until the sender of `stop` is dropped; then once more, with the exact end of every life.
     pub fn run(mut self, stop: &Receiver<()>) {
         loop {
             let stopping = stop.recv_timeout(self.pause) != Err(RecvTimeoutError::Timeout);
@@ -106,47 +106,45 @@ impl Writer {
         }
     }
 
-    /// Gathers and writes once.
+    /// Collects and writes once.
     pub(super) fn turn(&mut self, stopping: bool) {
         let now = self.hub.clock.now();
-        self.notice_removal();
+        self.check_files();
         self.gather(now);
         match self.write(now, stopping) {
-            Ok(()) => self.went_well(),
+            Ok(()) => self.succeeded(),
             Err(fault) => self.failed(&fault),
         }
     }
 
-    /// Whether the file that is being written is the one that others find.
-    fn notice_removal(&mut self) {
+    /// Starts over if the file or its log was removed or replaced.
+    fn check_files(&mut self) {
         let Some(open) = &self.file else { return };
         let shown = self.path.display();
         if has_moved(open.file, &self.path) {
             if self.path.exists() {
-                warn!("{shown}: replaced while in use; the file that is there now is used, with the list as it is now");
+                warn!("{shown}: replaced while in use; writing the current list to the new file");
             } else {
-                warn!(
-                    "{shown}: removed while in use; a new file is begun with the list as it is now, the history is lost"
-                );
+                warn!("{shown}: removed while in use; writing the current list to a new file, the history is lost");
             }
             self.status.files_lost.fetch_add(1, Ordering::Relaxed);
         } else if has_moved(open.log, &sqlite::log_of(&self.path)) {
-            warn!("{shown}: its log was removed while in use; a new one is begun");
+            warn!("{shown}: its log was removed while in use; creating a new one");
         } else {
             return;
         }
-        self.begin_anew();
+        self.start_over();
     }
 
-    /// Forgets the file, and what is known of what is in it.
-    fn begin_anew(&mut self) {
+    /// Closes the file and forgets everything about its contents.
+    fn start_over(&mut self) {
         self.file = None;
         self.behind = true;
         self.sweep = Sweep::new(self.hub.clock.now());
         self.recorder = Recorder::default();
     }
 
-    /// Takes what has been published since the last time.
+    /// Collects what has been published since the last time.
     fn gather(&mut self, now: Now) {
         loop {
             match self.batches.try_recv() {
@@ -155,7 +153,7 @@ impl Writer {
                         let (address, state) = match delta {
                             Delta::Added(server) | Delta::Changed(server) => (server.address, Some(server.clone())),
                             Delta::Removed(server) => (server.address, None),
-                            // Its row stays as it is: `lives` has the stamps of all, in a fraction of the pages.
+                            // Its row stays: `lives` has the timestamps of all servers in far fewer pages.
                             Delta::Proven(server) => {
                                 self.proven.insert(server.address, lives::of(server));
                                 continue;
@@ -169,7 +167,7 @@ impl Writer {
             }
         }
         if self.behind {
-            // From here on nothing is missed, and the view that is taken next has everything up to here.
+            // Subscribe before taking the view, so that no change is missed.
             self.batches = self.hub.subscribe();
             self.pending = HashMap::new();
             self.proven = HashMap::new();
@@ -178,8 +176,8 @@ impl Writer {
     }
 
     fn write(&mut self, now: Now, stopping: bool) -> Result<(), Fault> {
-        if self.hold.take_again().map_err(|error| Fault::Refused(error.0))? {
-            warn!("{}: the lock beside it was removed; this process has taken it again", self.path.display());
+        if self.folder_lock.renew().map_err(|error| Fault::Refused(error.0))? {
+            warn!("{}: its lock file was removed while in use; locked again", self.path.display());
         }
         if self.file.is_none() {
             self.file = Some(Open::new(&self.path, sqlite::open(&self.path)?));
@@ -197,7 +195,7 @@ impl Writer {
         }
         let proven: Vec<Life> = self.proven.values().copied().collect();
         self.sweep.write(&transaction, &self.hub, &proven, now, stopping)?;
-        transaction.commit()?; // where nothing changed, nothing is written
+        transaction.commit()?; // writes nothing if nothing changed
         self.status.writes.fetch_add(1, Ordering::Relaxed);
         self.behind = false;
         self.pending.clear();
@@ -215,29 +213,29 @@ impl Writer {
         Ok(self.recorder.turn(connection, &self.hub.view(), now.unix_ms, settings)?)
     }
 
-    fn went_well(&mut self) {
+    fn succeeded(&mut self) {
         self.pause = EVERY;
         if self.status.failing.swap(false, Ordering::Relaxed) {
             info!("{}: written again", self.path.display());
         }
     }
 
-    /// Whatever is wrong with the file or its disk: serving goes on, and so do the attempts.
+    /// Logs the first failure, and prepares another attempt after a longer pause.
     fn failed(&mut self, fault: &Fault) {
         self.status.failures.fetch_add(1, Ordering::Relaxed);
         if !self.status.failing.swap(true, Ordering::Relaxed) {
             let path = self.path.display();
-            warn!("{path}: {fault}; serving goes on, nothing is kept until this is mended");
+            warn!("{path}: {fault}; still serving, but nothing is saved until this is fixed");
         }
         self.pause = (self.pause * 2).min(RETRY_MAX);
-        self.begin_anew();
+        self.start_over();
         if fault.is_damage() {
             sqlite::set_aside(&self.path);
         }
     }
 }
 
-/// Makes the file what the view says, touching only what differs.
+/// Makes the file equal to the view, writing only the differences.
 fn reconcile(connection: &Connection, view: &View) -> rusqlite::Result<()> {
     let mut missing: HashMap<Address, &Arc<Server>> =
         view.servers.iter().map(|server| (server.address, server)).collect();
@@ -246,7 +244,7 @@ fn reconcile(connection: &Connection, view: &View) -> rusqlite::Result<()> {
     row::servers(connection, |found| match found {
         Some(mut kept) => match missing.get(&kept.address) {
             Some(server) => {
-                kept.overrides = server.overrides; // the operator's, and not in the file
+                kept.overrides = server.overrides; // from the configuration, not in the file
                 if server.is_the_same_as(&kept) {
                     missing.remove(&kept.address);
                 }
@@ -256,7 +254,7 @@ fn reconcile(connection: &Connection, view: &View) -> rusqlite::Result<()> {
         None => unreadable = true,
     })?;
     if unreadable {
-        // Rows that make no sense cannot be named: all are written anew.
+        // Invalid rows cannot be deleted by their address: rewrite all.
         connection.execute("DELETE FROM servers", [])?;
         missing = view.servers.iter().map(|server| (server.address, server)).collect();
     }

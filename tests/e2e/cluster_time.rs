@@ -60,7 +60,7 @@ fn a_node_that_comes_back_with_its_clock_behind_brings_back_nothing_that_has_end
     until_at_last("its end at the other", || lists(&b, &[]).then_some(()));
 
     let a = node("a", "-10m", &nats.urls(), &[&set[..], &[&data]].concat());
-    assert!(a.log().contains("listed as before: 1 servers"), "by its own clock it lives on:\n{}", a.log());
+    assert!(a.log().contains("restored 1 servers"), "still alive by its own clock:\n{}", a.log());
     wait_for_nodes(&[&a, &b], 2);
     announce(&a, 8002);
     for node in [&a, &b] {

@@ -112,7 +112,7 @@ fn a_restart_lists_at_once_with_lives_and_first_seen_as_they_were() {
     let mut server = Server::start(&set);
     assert_eq!(server.listed(), before, "{}", server.log());
     assert_eq!(first_seen(&server), seen);
-    server.wait_for_log("listed as before: 1 servers");
+    server.wait_for_log("restored 1 servers");
     until("its life to end as if nothing had happened", || server.listed().is_empty().then_some(()));
     until("the file to know", || kept(&file(&folder)).is_empty().then_some(()));
     server.signal(Signal::SIGKILL);
@@ -282,7 +282,7 @@ fn a_full_disk_is_a_warning_and_writing_goes_on_when_there_is_room() {
             port += 1;
             game.announce(&announcement(format!("server {port}").as_bytes(), port, 1));
         }
-        server.log().contains("serving goes on, nothing is kept until this is mended").then_some(())
+        server.log().contains("still serving, but nothing is saved until this is fixed").then_some(())
     });
     assert!(server.log().contains("full"), "{}", server.log());
     until("all to be listed all the same", || (server.listed().len() == usize::from(port)).then_some(()));
@@ -301,7 +301,7 @@ fn a_full_disk_is_a_warning_and_writing_goes_on_when_there_is_room() {
     drop(fill());
     let mut server = Server::start(&set);
     assert_eq!(listed(&server), all);
-    assert!(server.log().contains("nothing is kept until this is mended"), "{}", server.log());
+    assert!(server.log().contains("nothing is saved until this is fixed"), "{}", server.log());
     std::fs::remove_file(&ballast).unwrap();
     server.wait_for_log("written again");
     assert_eq!(kept(&file(&folder)), all);

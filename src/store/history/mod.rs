@@ -1,9 +1,9 @@
-//! Players and presence over time, for each server and each game: as counted for a day, means of five minutes for a
-//! month, means of an hour for a year.
+//! Players and presence over time, per server and per game: raw counts for a day, five-minute means for a month, hourly
+//! means for a year.
 //!
-//! A count of all servers is a row in `samples` for each 256 of them. When an hour is over, it goes into the three tiers of
-//! `history`, where a row holds an hour, a day or thirty days of one series. So a count costs a few pages, however many
-//! servers there are, and a plot costs a few rows. Times come in as arguments: a year passes in a test's moment.
+//! Each count of all servers goes into `samples`, 256 series per row. At the end of an hour it is moved to the three tiers
+//! of `history`, where one row holds an hour, a day or thirty days of one series. So a count writes few pages and a plot
+//! reads few rows. Times are arguments, so that tests can run through a year.
 
 mod read;
 mod record;
@@ -13,26 +13,26 @@ pub use read::{History, Range, Reader};
 pub use record::Recorder;
 pub use series::Point;
 
-/// What the operator may set.
+/// The `[history]` section of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Seconds between two counts.
     pub every_s: u64,
-    /// The file may have this many bytes; beyond, the oldest history goes. 0: no history.
+    /// Size limit of the file; the oldest history is deleted first. 0: no history.
     pub bytes_max: u64,
 }
 
-/// Where a game's name is asked for: all games together, a series like others.
+/// In place of a game's name: the series of all games together.
 pub const ALL_GAMES: &str = "";
 
 const HOUR_S: u64 = 3_600;
 const DAY_S: u64 = 24 * HOUR_S;
 
-/// A resolution, how much of it is in one row, and how long it is kept.
+/// A resolution, the time that one row covers, and how long it is kept.
 #[derive(Clone, Copy, Debug)]
 struct Tier {
     id: u8,
-    /// None: as counted.
+    /// None: raw counts.
     step_s: Option<u64>,
     chunk_s: u64,
     keep_s: u64,

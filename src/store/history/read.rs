@@ -1,4 +1,4 @@
-//! The reading side of history, on connections of its own: nobody who reads stops the writer.
+//! Reads history, on separate connections: readers do not block the writer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ impl Range {
         (to_s.saturating_sub(self.seconds()), to_s)
     }
 
-    /// A history over this range, of what lies in it.
+    /// The points within this range.
     pub fn history(self, now_ms: u64, points: impl IntoIterator<Item = Point>) -> History {
         let (from_s, to_s) = self.bounds_s(now_ms);
         let within = |point: &Point| (from_s..=to_s).contains(&point.at_s);
@@ -62,7 +62,7 @@ impl Range {
         }
     }
 
-    /// Seconds that one point stands for; None where points are as counted.
+    /// Seconds that one point covers; None for raw counts.
     pub fn step_s(self) -> Option<u64> {
         self.tier().step_s
     }
@@ -77,7 +77,7 @@ impl FromStr for Range {
     }
 }
 
-/// A series over a range, oldest first. Where nothing was counted or listed, there is no point.
+/// A series over a range, oldest first. There is no point for times at which nothing was counted or listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     pub from_s: u64,
@@ -85,10 +85,10 @@ pub struct History {
     pub points: Vec<Point>,
 }
 
-/// Series that are nearer than this to each other are read in one go.
+/// Series whose ids differ by less than this are read in one query.
 const NEAR: u32 = 1_024;
 
-/// Reads history from the file. Every call blocks, for as long as a disk takes: keep it off the async threads.
+/// Reads history from the file. Every call blocks on the disk: keep it off the async threads.
 #[derive(Clone, Debug)]
 pub struct Reader {
     path: PathBuf,
@@ -99,12 +99,12 @@ impl Reader {
         Reader { path }
     }
 
-    /// None: never counted, or forgotten since.
+    /// None: never counted, or deleted since.
     pub fn server(&self, game: &str, address: Address, range: Range, now_ms: u64) -> rusqlite::Result<Option<History>> {
         Ok(self.servers(&[(game, address)], range, now_ms)?.pop().flatten())
     }
 
-    /// Several servers at once, in their order: far less work than one after the other.
+    /// Several servers at once, in the given order: much cheaper than one by one.
     pub fn servers(
         &self,
         servers: &[(&str, Address)],
@@ -119,7 +119,7 @@ impl Reader {
         Ok(ids.into_iter().map(&mut history).collect())
     }
 
-    /// The whole game: all its players, and how many servers. [`ALL_GAMES`](super::ALL_GAMES) are one game here.
+    /// A whole game: the sum of its players, and the number of servers. [`ALL_GAMES`](super::ALL_GAMES) counts as a game.
     pub fn game(&self, game: &str, range: Range, now_ms: u64) -> rusqlite::Result<Option<History>> {
         let connection = self.open()?;
         let Some(id) = series_id(&connection, game, "")? else { return Ok(None) };
@@ -127,7 +127,7 @@ impl Reader {
         Ok(Some(range.history(now_ms, series.into_values())))
     }
 
-    /// A connection that sees one state of the file, whatever is written meanwhile.
+    /// A connection in a read transaction: it sees one consistent state of the file.
     fn open(&self) -> rusqlite::Result<Connection> {
         let connection = sqlite::open_to_read(&self.path)?;
         connection.execute_batch("BEGIN")?;
@@ -140,7 +140,7 @@ fn series_id(connection: &Connection, game: &str, address: &str) -> rusqlite::Re
     select.query_row([game, address], |row| row.get(0)).optional()
 }
 
-/// What is known of some series, by time: from the tier of the range, and from counts that are in no tier yet.
+/// The points of some series by time: from the range's tier, and from counts that are in no tier yet.
 fn points(
     connection: &Connection,
     ids: impl IntoIterator<Item = u32>,
@@ -162,7 +162,7 @@ fn points(
     ids.sort_unstable();
     let mut recent: HashMap<u32, Vec<Point>> = HashMap::new();
     let mut times = Vec::new();
-    // Those far from each other are read apart.
+    // Read series in groups of neighbouring ids.
     for near in ids.chunk_by(|a, b| b - a < NEAR) {
         let (Some(first), Some(last)) = (near.first(), near.last()) else { continue };
         times.clear();

@@ -1,4 +1,4 @@
-//! The writing side of history: counts, the tiers that they go into when an hour is over, and what has to go.
+//! Writes history: counts servers and players, moves complete hours into the tiers, and deletes what is too old or too much.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -12,35 +12,35 @@ use crate::model::Server;
 use crate::registry::view::View;
 use crate::store::sqlite;
 
-/// Servers counted one by one; of more, those without players are left out first. Games are counted whole.
+/// Upper bound on servers with a series of their own; those without players are left out first. Totals per game include all.
 const SERVERS_MAX: usize = 50_000;
-/// Games counted; anybody can make up a name.
+/// Upper bound on games: anyone can make up names.
 const GAMES_MAX: usize = 256;
-/// Series in a row of `samples`.
+/// Series per row of `samples`.
 const PART: u32 = 256;
-/// Series that go into the tiers in one go, so that nothing else has to wait for long.
+/// Series moved to the tiers in one transaction, which should be short.
 const SERIES_AT_ONCE: u32 = 250;
-/// Free pages in the file before some are given back to the system, and how many at once.
+/// Free pages that the file may have before some are returned to the file system, and how many at once.
 const FREE_PAGES_MAX: i64 = 4_096;
 const PAGES_AT_ONCE: i64 = 512;
-/// The log may take this part of the bound, and what belongs to it as much again.
+/// The log may take 1/16 of the size limit, and its index as much again.
 const LOG_PART: u64 = 16;
 
-/// Counts and thins. What it remembers can be forgotten: thinning the same hour twice changes nothing.
+/// Counts and thins. Its state may be lost: thinning the same hour twice changes nothing.
 #[derive(Default)]
 pub struct Recorder {
     counted_s: u64,
-    /// The last series of the hour under way that is in the tiers.
+    /// The last series that was moved to the tiers, of the hour being moved.
     done: u32,
-    /// Games that have been seen: they are counted when nobody is there, too.
+    /// Known games: also counted while they have no servers.
     games: Option<BTreeSet<String>>,
     more: bool,
-    /// The bound that the log was last given.
+    /// The log's size limit as last set.
     log_bytes_max: Option<u64>,
 }
 
 impl Recorder {
-    /// A count when it is due, and a part of what there is to do with full hours and with a file that is too large.
+    /// Counts if due, and does one step of thinning.
     pub fn turn(
         &mut self,
         connection: &mut Connection,
@@ -68,12 +68,12 @@ impl Recorder {
         Ok(())
     }
 
-    /// Whether a count is due: at full multiples of the pace, so that a restart neither doubles nor skips one.
+    /// Whether a count is due: at multiples of the interval, so that a restart neither repeats nor skips one.
     pub fn is_due(&self, now_ms: u64, settings: Settings) -> bool {
         settings.bytes_max > 0 && slot_s(now_ms, settings) != self.counted_s
     }
 
-    /// Counts what is listed.
+    /// Counts the listed servers and their players.
     pub fn count(
         &mut self,
         connection: &Connection,
@@ -83,7 +83,7 @@ impl Recorder {
     ) -> rusqlite::Result<()> {
         let at_s = slot_s(now_ms, settings);
         let mut counted = Vec::new();
-        for server in chosen(view) {
+        for server in servers_to_count(view) {
             let series = series_of(connection, server.game.name(), &server.address.to_string(), at_s)?;
             let players_x10 = server.players_current.map(|players| u32::from(players) * 10);
             counted.push((series, players_x10, 100));
@@ -101,7 +101,7 @@ impl Recorder {
         counted.dedup_by_key(|(series, _, _)| *series);
         connection.prepare_cached("DELETE FROM samples WHERE at = ?1")?.execute([at_s as i64])?;
         let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO samples VALUES (?1, ?2, ?3)")?;
-        // There is a row when nothing is listed, too: an absence was counted.
+        // A row even if nothing is listed: it records that there was a count.
         insert.execute((at_s as i64, 0, series::pack_sample(&[])))?;
         for counted in counted.chunk_by(|a, b| part_of(a.0) == part_of(b.0)) {
             let part = counted.first().map_or(0, |(series, _, _)| part_of(*series));
@@ -111,7 +111,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Players and servers of each game that is or was there.
+    /// Players and servers of each known game.
     fn totals(
         &mut self,
         connection: &Connection,
@@ -139,18 +139,18 @@ impl Recorder {
         Ok(games.iter().map(|game| (game.clone(), totals.get(game.as_str()).copied().unwrap_or_default())).collect())
     }
 
-    /// Whether [`Recorder::thin`] has left something to do.
+    /// Whether [`Recorder::thin`] has more to do.
     pub fn has_more(&self) -> bool {
         self.more
     }
 
-    /// Does a part of what there is to do with full hours, and with a file that is too large.
+    /// Does one step of moving complete hours to the tiers and of shrinking a file that is too large.
     pub fn thin(&mut self, connection: &Connection, now_ms: u64, settings: Settings) -> rusqlite::Result<()> {
-        self.more = self.thin_part(connection, now_ms, settings)?;
+        self.more = self.thin_step(connection, now_ms, settings)?;
         Ok(())
     }
 
-    fn thin_part(&mut self, connection: &Connection, now_ms: u64, settings: Settings) -> rusqlite::Result<bool> {
+    fn thin_step(&mut self, connection: &Connection, now_ms: u64, settings: Settings) -> rusqlite::Result<bool> {
         let now_s = now_ms / 1_000;
         let oldest: Option<i64> = connection.query_row("SELECT min(at) FROM samples", [], |row| row.get(0))?;
         let Some(hour_s) = oldest.map(|at| at as u64 - at as u64 % HOUR_S).filter(|hour_s| hour_s + HOUR_S <= now_s)
@@ -168,26 +168,26 @@ impl Recorder {
         let hour = (hour_s as i64, (hour_s + HOUR_S) as i64);
         connection.execute("DELETE FROM samples WHERE at >= ?1 AND at < ?2", hour)?;
         self.done = 0;
-        // By the hours that were counted: a clock that is wrong for a moment must not delete a year.
+        // Relative to the counted hour, not to now: a clock that is briefly wrong must not delete a year.
         forget(connection, hour_s + HOUR_S)?;
         Ok(true)
     }
 }
 
-/// The time that a count at this moment belongs to.
+/// The start of the interval that a count at this moment belongs to.
 fn slot_s(now_ms: u64, settings: Settings) -> u64 {
     let now_s = now_ms / 1_000;
     now_s - now_s % settings.every_s.max(1)
 }
 
-/// The servers that are counted one by one.
-fn chosen(view: &View) -> impl Iterator<Item = &Server> {
+/// The servers that have a series of their own.
+fn servers_to_count(view: &View) -> impl Iterator<Item = &Server> {
     let busy = |server: &&Server| server.players_current.is_some_and(|players| players > 0);
     let all = || view.games().map(|server| &**server);
     all().filter(busy).chain(all().filter(move |server| !busy(server))).take(SERVERS_MAX)
 }
 
-/// The number of a series, new or known.
+/// The id of a series, which is created if it is new.
 fn series_of(connection: &Connection, game: &str, address: &str, at_s: u64) -> rusqlite::Result<u32> {
     let mut select = connection.prepare_cached("SELECT id FROM series WHERE game = ?1 AND address = ?2")?;
     if let Some(series) = select.query_row([game, address], |row| row.get(0)).optional()? {
@@ -206,7 +206,7 @@ fn known_games(connection: &Connection, at_s: u64) -> rusqlite::Result<BTreeSet<
     games.collect()
 }
 
-/// Puts what was counted in an hour into the tiers, for some of the series.
+/// Moves an hour's counts of some series into the tiers.
 fn move_to_tiers(connection: &Connection, hour_s: u64, first: u32, last: u32) -> rusqlite::Result<()> {
     let mut points: BTreeMap<u32, Vec<Point>> = BTreeMap::new();
     let mut times = Vec::new();
@@ -237,7 +237,7 @@ fn part_of(series: u32) -> u32 {
     series / PART
 }
 
-/// Calls with everything counted in a time, for some of the series; `times` are all times of counts.
+/// Calls `each` for every count of some series in a time range, and appends all times of counts to `times`.
 pub fn samples(
     connection: &Connection,
     mut time_s: Range<u64>,
@@ -245,7 +245,7 @@ pub fn samples(
     times: &mut Vec<u64>,
     mut each: impl FnMut(u64, Counted),
 ) -> rusqlite::Result<()> {
-    // From one time to the next, so that the parts in between are not even looked at.
+    // One query per time of a count, so that the index skips the other parts.
     let mut next = connection.prepare_cached("SELECT min(at) FROM samples WHERE at >= ?1 AND at < ?2")?;
     let sql = "SELECT data FROM samples WHERE at = ?1 AND part BETWEEN ?2 AND ?3 ORDER BY part";
     let mut select = connection.prepare_cached(sql)?;
@@ -263,7 +263,7 @@ pub fn samples(
     Ok(())
 }
 
-/// Adds points to a series; a point that is there already is replaced.
+/// Adds points to a series, replacing points of the same time.
 fn merge(connection: &Connection, tier: &Tier, series: u32, points: &[Point]) -> rusqlite::Result<()> {
     for points in points.chunk_by(|a, b| tier.chunk_of(a.at_s) == tier.chunk_of(b.at_s)) {
         let Some(first) = points.first() else { continue };
@@ -279,7 +279,7 @@ fn merge(connection: &Connection, tier: &Tier, series: u32, points: &[Point]) ->
     Ok(())
 }
 
-/// The points of one row; none where there is no row, or it makes no sense.
+/// The points of one row; empty if the row is missing or invalid.
 pub fn chunk(connection: &Connection, tier: &Tier, start_s: u64, series: u32) -> rusqlite::Result<Vec<Point>> {
     let sql = "SELECT data FROM history WHERE tier = ?1 AND start = ?2 AND series = ?3";
     let mut select = connection.prepare_cached(sql)?;
@@ -287,7 +287,7 @@ pub fn chunk(connection: &Connection, tier: &Tier, start_s: u64, series: u32) ->
     Ok(data.and_then(|data| series::unpack(start_s, &data)).unwrap_or_default())
 }
 
-/// Deletes what has been kept for long enough.
+/// Deletes what is older than its tier keeps.
 fn forget(connection: &Connection, now_s: u64) -> rusqlite::Result<()> {
     for tier in &TIERS {
         let until_s = now_s.saturating_sub(tier.keep_s + tier.chunk_s) as i64;
@@ -297,7 +297,7 @@ fn forget(connection: &Connection, now_s: u64) -> rusqlite::Result<()> {
     forget_series(connection, now_s)
 }
 
-/// Deletes series of which nothing is kept any more.
+/// Deletes series without any points left.
 fn forget_series(connection: &Connection, now_s: u64) -> rusqlite::Result<()> {
     let hour_s = now_s - now_s % HOUR_S;
     let mut oldest_s = hour_s as i64 - HOUR_S as i64;
@@ -313,7 +313,7 @@ fn oldest_chunk(connection: &Connection, tier: &Tier) -> rusqlite::Result<Option
     select.query_row([tier.id], |row| row.get(0))
 }
 
-/// The part of the bound that the log may take, and the index of the log with it.
+/// The log's share of the size limit. Its index takes as much again.
 fn log_bytes_max(settings: Settings) -> u64 {
     match settings.bytes_max {
         0 => sqlite::LOG_BYTES_MAX,
@@ -325,15 +325,15 @@ fn log_bytes(path: &str) -> u64 {
     std::fs::metadata(sqlite::log_of(Path::new(path))).map_or(0, |log| log.len())
 }
 
-/// Keeps the file within its part of the bound: gives free pages back, then deletes the oldest history, a chunk of one
-/// tier at a time. True while there is more to do.
+/// Keeps the file within its share of the size limit: returns free pages to the file system, then deletes the oldest
+/// history, one chunk at a time. True while there is more to do.
 fn shrink(connection: &Connection, now_s: u64, settings: Settings) -> rusqlite::Result<bool> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (pages, free, size) = (pragma("page_count")?, pragma("freelist_count")?, pragma("page_size")?);
     let bytes_max = settings.bytes_max.saturating_sub(2 * log_bytes_max(settings));
     let is_too_large = settings.bytes_max > 0 && (pages * size) as u64 > bytes_max;
     if free > 0 && (is_too_large || free > FREE_PAGES_MAX) {
-        // Every step gives back one page.
+        // Every step of the query frees one page.
         let mut vacuum = connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES_AT_ONCE})"))?;
         let mut pages = vacuum.query([])?;
         while pages.next()?.is_some() {}
@@ -341,14 +341,14 @@ fn shrink(connection: &Connection, now_s: u64, settings: Settings) -> rusqlite::
             return Ok(true);
         }
     }
-    // In a file that cannot be made smaller, free pages are room.
+    // If the file cannot shrink, its free pages count as room.
     if !is_too_large || ((pages - free) * size) as u64 <= bytes_max {
         return Ok(false);
     }
     forget_oldest(connection, now_s)
 }
 
-/// Deletes the oldest chunk, or where there is none the oldest count; false when nothing is left but the last count.
+/// Deletes the oldest chunk, or the oldest count if there is no chunk. False if only the last count is left.
 fn forget_oldest(connection: &Connection, now_s: u64) -> rusqlite::Result<bool> {
     let mut oldest: Option<(u64, u8, i64)> = None;
     for tier in &TIERS {

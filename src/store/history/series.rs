@@ -1,4 +1,4 @@
-//! Points of a series, their means, and the few bytes that they are kept in.
+//! Points of a series, their means, and their compact encoding.
 
 use std::io::{Read, Write};
 use std::ops::RangeInclusive;
@@ -7,17 +7,17 @@ use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 
-/// A chunk unpacked is never larger than this; what claims to be is not ours.
+/// Upper bound on an unpacked chunk: a larger one is invalid.
 const CHUNK_BYTES_MAX: u64 = 4 << 20;
 
-/// What was counted at one time, or the mean over a step that begins there.
+/// A count at one time, or the mean over the step that begins there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Seconds since 1970.
     pub at_s: u64,
-    /// Players, in tenths; None where the game does not tell.
+    /// Players, in tenths; None if the game does not report them.
     pub players_x10: Option<u32>,
-    /// How many servers were listed, in hundredths: for one server, the percentage of the time that it was listed.
+    /// Listed servers, in hundredths; for a single server, the percentage of the time that it was listed.
     pub count_x100: u32,
 }
 
@@ -31,8 +31,7 @@ impl Point {
     }
 }
 
-/// Means over steps. `times` are all times at which was counted, so that an absence lowers the count; points and times
-/// are in order.
+/// Means over steps. `times` are the times of all counts, so that an absence lowers the mean. Points and times are sorted.
 pub fn means(points: &[Point], times: &[u64], step_s: u64) -> Vec<Point> {
     let step_of = |at_s: u64| at_s - at_s % step_s;
     let mut out = Vec::new();
@@ -47,13 +46,13 @@ pub fn means(points: &[Point], times: &[u64], step_s: u64) -> Vec<Point> {
     out
 }
 
-/// Rounded to the nearest; None of nothing.
+/// The mean, rounded to the nearest integer; None without values.
 fn mean(sum: u64, number: u64) -> Option<u32> {
     (number > 0).then(|| u32::try_from((sum + number / 2) / number).unwrap_or(u32::MAX))
 }
 
-/// The points of a chunk that begins at `start_s`, packed: times, players and counts apart, so that what stays the same
-/// takes nothing.
+/// Packs the points of a chunk that begins at `start_s`: first all times, then all players, then all counts, because columns
+/// compress better.
 pub fn pack(start_s: u64, points: &[Point]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(points.len() * 4 + 4);
     put(&mut plain, points.len() as u64);
@@ -90,7 +89,7 @@ pub fn unpack(start_s: u64, data: &[u8]) -> Option<Vec<Point>> {
     Some(points)
 }
 
-/// What all series had at one time: (series, players in tenths, count in hundredths), by rising series.
+/// One count of one series: (series, players in tenths, servers in hundredths). Sorted by series.
 pub type Counted = (u32, Option<u32>, u32);
 
 pub fn pack_sample(counted: &[Counted]) -> Vec<u8> {
@@ -105,7 +104,7 @@ pub fn pack_sample(counted: &[Counted]) -> Vec<u8> {
     deflate(&plain)
 }
 
-/// Calls with each series in the range of numbers; what is damaged ends it.
+/// Calls `each` for every series in the range. Stops at damaged data.
 pub fn unpack_sample(data: &[u8], range: &RangeInclusive<u32>, mut each: impl FnMut(Counted)) {
     let Some(plain) = inflate(data) else { return };
     let mut rest = &plain[..];
@@ -133,7 +132,7 @@ fn players_from(stored: u64) -> Option<Option<u32>> {
     }
 }
 
-/// A number, seven bits a byte, the lowest first.
+/// A varint: seven bits per byte, lowest first.
 fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn means_are_of_what_is_known_and_an_absence_lowers_the_count() {
+    fn means_use_known_values_and_an_absence_lowers_the_count() {
         let times: Vec<u64> = (0..10).map(|minute| minute * 60).collect();
         let points = [point(0, Some(3), 100), point(60, Some(4), 100), point(120, None, 100), point(300, Some(8), 100)];
         let expected = [
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_the_same_takes_little() {
+    fn constant_values_take_few_bytes() {
         let day: Vec<_> = (0..288).map(|step| point(step * 300, Some(0), 100)).collect();
         let packed = pack(0, &day);
         assert!(packed.len() < 40, "{}", packed.len());
@@ -200,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn points_come_back(steps in proptest::collection::vec((0..10_000u64, proptest::option::of(0..u32::MAX), any::<u32>()), 0..50)) {
+        fn points_round_trip(steps in proptest::collection::vec((0..10_000u64, proptest::option::of(0..u32::MAX), any::<u32>()), 0..50)) {
             let mut at_s = 1_000;
             let points: Vec<_> = steps.into_iter().map(|(step, players_x10, count_x100)| {
                 at_s += step;
@@ -210,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn samples_come_back(counted in proptest::collection::btree_map(1..u32::MAX, (proptest::option::of(0..u32::MAX), any::<u32>()), 0..50)) {
+        fn samples_round_trip(counted in proptest::collection::btree_map(1..u32::MAX, (proptest::option::of(0..u32::MAX), any::<u32>()), 0..50)) {
             let counted: Vec<Counted> = counted.into_iter().map(|(series, (players, count))| (series, players, count)).collect();
             let mut back = Vec::new();
             unpack_sample(&pack_sample(&counted), &(0..=u32::MAX), |counted| back.push(counted));
@@ -218,7 +217,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused_without_a_panic(bytes: Vec<u8>) {
+        fn random_bytes_are_refused_without_a_panic(bytes: Vec<u8>) {
             unpack(0, &bytes);
             unpack(0, &deflate(&bytes));
             unpack_sample(&deflate(&bytes), &(0..=u32::MAX), |_| {});
