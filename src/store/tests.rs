@@ -1,4 +1,4 @@
-//! The store against files that are new, old, foreign, damaged and full.
+//! The store with files that are new, old, foreign, damaged or without room.
 
 mod damage;
 mod removed;
@@ -49,7 +49,7 @@ impl Folder {
         store.stop();
     }
 
-    /// A hub that has what the file has.
+    /// A hub restored from the file.
     fn restored(&self) -> (Arc<Hub>, Restored) {
         let hub = hub();
         let restored = self.open().unwrap().restore(&hub, |_| false);
@@ -105,7 +105,7 @@ fn later(hub: &Hub, ms: u64) -> Now {
 }
 
 #[test]
-fn everything_comes_back_and_lives_go_on_where_they_were() {
+fn all_servers_are_restored_with_the_rest_of_their_lives() {
     let folder = Folder::new("back");
     let before = hub();
     let mut store = folder.open().unwrap();
@@ -131,7 +131,7 @@ fn everything_comes_back_and_lives_go_on_where_they_were() {
 }
 
 #[test]
-fn a_file_cannot_tell_of_more_players_than_the_game_allows() {
+fn restored_player_counts_are_limited_to_what_the_game_allows() {
     let folder = Folder::new("players");
     let before = hub();
     let mut store = folder.open().unwrap();
@@ -148,7 +148,7 @@ fn a_file_cannot_tell_of_more_players_than_the_game_allows() {
 }
 
 #[test]
-fn what_ended_is_not_listed_and_leaves_the_file() {
+fn expired_servers_are_not_restored_and_are_deleted() {
     let folder = Folder::new("ended");
     folder.run(&[announce(1, 0, Proof::Cookie), announce(2, 0, Proof::Cookie)]);
     let rows = || {
@@ -173,7 +173,7 @@ fn what_ended_is_not_listed_and_leaves_the_file() {
 }
 
 #[test]
-fn those_who_can_be_asked_are_asked_soon_the_oldest_proof_first() {
+fn restored_servers_are_queried_soon_the_oldest_proof_first() {
     let folder = Folder::new("asked");
     let hub = Arc::new(Hub::new(Settings { servers_per_ip_max: 100, ..SETTINGS }));
     let mut store = folder.open().unwrap();
@@ -183,7 +183,7 @@ fn those_who_can_be_asked_are_asked_soon_the_oldest_proof_first() {
     hub.apply_one(&announce(99, 0, Proof::Cookie), hub.clock.now());
     hub.publish(hub.clock.now());
     store.stop();
-    // The limit for each address (2) is not asked again.
+    // The limit per address (2) is not checked again.
     let (after, restored) = folder.restored();
     assert_eq!(restored.listed, 51);
     let mut order = Vec::new();
@@ -199,16 +199,16 @@ fn those_who_can_be_asked_are_asked_soon_the_oldest_proof_first() {
 }
 
 #[test]
-fn the_operators_word_comes_before_what_was_kept() {
+fn the_operators_configuration_takes_precedence_over_the_file() {
     let folder = Folder::new("words");
     let overrides = Overrides { official: true, priority: 3, flavor: 4 };
     let named = |port, game, asked| NamedServer { address: address(port), game: Game::Known(game), overrides, asked };
-    let hub_with = |words: &[NamedServer]| {
+    let hub_with = |servers: &[NamedServer]| {
         let hub = Arc::new(Hub::new(Settings { servers_per_ip_max: 100, ..SETTINGS }));
-        hub.apply_one(&Change::NamedServers(words.into()), hub.clock.now());
+        hub.apply_one(&Change::NamedServers(servers.into()), hub.clock.now());
         hub
     };
-    // One that only the operator's word keeps, and that answered a moment ago.
+    // A server that is listed only because it is named, and that has just answered.
     let before = hub_with(&[named(5, "tanks", true)]);
     let mut store = folder.open().unwrap();
     store.start(&before).unwrap();
@@ -228,14 +228,14 @@ fn the_operators_word_comes_before_what_was_kept() {
     assert_eq!(after.listed(address(5)).unwrap().texts.name(), "named");
     assert_eq!(after.listed(address(2)).unwrap().overrides, overrides);
     assert!(after.listed(address(1)).is_none(), "another game is configured there");
-    // No longer named: it goes.
+    // No longer named: not restored.
     assert_eq!(folder.restored().1, Restored { listed: 2, ended: 1, ..Restored::default() });
     let banned = folder.open().unwrap().restore(&hub(), |_| true);
     assert_eq!(banned, Restored { refused: 3, ..Restored::default() });
 }
 
 #[test]
-fn a_life_prolonged_in_silence_is_not_lost() {
+fn an_unpublished_extension_of_a_life_is_saved_at_a_clean_stop() {
     let folder = Folder::new("prolonged");
     let hub = hub();
     let mut store = folder.open().unwrap();
@@ -255,7 +255,7 @@ fn a_life_prolonged_in_silence_is_not_lost() {
 }
 
 #[test]
-fn and_not_when_the_program_is_killed_either() {
+fn an_unpublished_extension_of_a_life_survives_a_kill() {
     let folder = Folder::new("killed");
     let hub = hub();
     let (mut writer, _) = writer(&folder, &hub);
@@ -265,7 +265,7 @@ fn and_not_when_the_program_is_killed_either() {
     hub.apply_one(&announce(1, 90_000, Proof::Cookie), hub.clock.now());
     hub.publish(hub.clock.now());
     writer.turn(false);
-    drop(writer); // and no last write
+    drop(writer); // without a last write
     let (after, _) = folder.restored();
     after.publish(later(&after, 28_000));
     assert_eq!(after.view().servers.len(), 1, "30 s are left, not 5");
@@ -274,7 +274,7 @@ fn and_not_when_the_program_is_killed_either() {
 }
 
 #[test]
-fn one_process_at_a_time() {
+fn only_one_process_can_open_a_folder() {
     let folder = Folder::new("lock");
     let first = folder.open().unwrap();
     let second = folder.open().err().unwrap().to_string();
@@ -285,7 +285,7 @@ fn one_process_at_a_time() {
 }
 
 #[test]
-fn a_newer_file_and_a_foreign_one_are_refused_and_left_alone() {
+fn newer_and_foreign_files_are_refused_and_not_changed() {
     let folder = Folder::new("newer");
     folder.run(&[announce(1, 0, Proof::Cookie)]);
     let pragma = |name: &str, value: i64| {
@@ -307,7 +307,7 @@ fn a_newer_file_and_a_foreign_one_are_refused_and_left_alone() {
 }
 
 #[test]
-fn a_file_of_an_older_version_is_brought_up_to_date() {
+fn a_file_of_an_older_version_is_migrated() {
     let folder = Folder::new("older");
     folder.run(&[announce(1, 0, Proof::Cookie)]);
     let older = Connection::open(folder.file()).unwrap();
@@ -323,7 +323,7 @@ fn a_file_of_an_older_version_is_brought_up_to_date() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_the_start_goes_on() {
+fn a_damaged_file_is_set_aside_and_a_new_one_is_created() {
     for (number, damage) in ["nonsense", "cut", "overwritten"].into_iter().enumerate() {
         let folder = Folder::new(&format!("damaged-{number}"));
         folder.run(&(1..=2).map(|port| announce(port, 0, Proof::Cookie)).collect::<Vec<_>>());
@@ -352,7 +352,7 @@ fn a_damaged_file_is_set_aside_and_the_start_goes_on() {
 }
 
 #[test]
-fn a_row_that_makes_no_sense_is_left_out_and_mended() {
+fn invalid_rows_are_skipped_and_rewritten() {
     let folder = Folder::new("row");
     folder.run(&[announce(1, 0, Proof::Cookie), announce(2, 0, Proof::Cookie)]);
     let connection = sqlite::open(&folder.file()).unwrap();
@@ -376,14 +376,14 @@ fn writer(folder: &Folder, hub: &Arc<Hub>) -> (Writer, Arc<Status>) {
 }
 
 #[test]
-fn a_writer_that_was_left_behind_starts_from_a_fresh_view() {
+fn a_writer_that_missed_changes_starts_from_the_current_view() {
     let folder = Folder::new("behind");
     let hub = Arc::new(Hub::new(Settings { servers_per_ip_max: 100, ..SETTINGS }));
     let (mut writer, status) = writer(&folder, &hub);
     hub.apply_one(&announce(60, 0, Proof::Cookie), hub.clock.now());
     hub.publish(hub.clock.now());
     writer.turn(false);
-    // One goes and one comes, and then more happens than is kept for a slow reader.
+    // One is removed and one added, followed by more changes than the channel holds for a slow reader.
     hub.apply_one(&Change::Quit { address: address(60), master: false }, hub.clock.now());
     hub.apply_one(&announce(50, 0, Proof::Cookie), hub.clock.now());
     hub.publish(hub.clock.now());
@@ -403,22 +403,22 @@ fn a_writer_that_was_left_behind_starts_from_a_fresh_view() {
 }
 
 #[test]
-fn a_proof_without_news_changes_no_row_and_is_kept() {
+fn a_proof_without_changes_is_saved_without_rewriting_the_row() {
     let folder = Folder::new("proven");
     let hub = hub();
     let (mut writer, _) = writer(&folder, &hub);
-    let mut heard = |age_ms| {
+    let mut announced = |age_ms| {
         hub.apply_one(&announce(1, age_ms, Proof::Cookie), hub.clock.now());
         hub.publish(hub.clock.now());
         writer.turn(false);
         let connection = sqlite::open_to_read(&folder.file()).unwrap();
         connection.query_row("SELECT proven_at FROM servers", [], |row| row.get::<_, i64>(0)).unwrap()
     };
-    let first = heard(100_000);
-    assert_eq!(heard(10_000), first, "the row is as it was");
+    let first = announced(100_000);
+    assert_eq!(announced(10_000), first, "the row has not changed");
     let published = hub.view().servers[0].clone();
     assert!(published.proven_at_ms > first as u64 + 80_000, "it was published");
-    // As after a kill: the writer has no last word.
+    // As after a kill: without a last write.
     drop(writer);
     let (restored, _) = folder.restored();
     let server = restored.view().servers[0].clone();
@@ -432,7 +432,7 @@ fn a_proof_without_news_changes_no_row_and_is_kept() {
     assert!(life(&restored) >= life(&hub) && life(&restored) < life(&hub) + 3_000, "and so is its end");
 }
 
-/// More servers than one go looks at.
+/// More servers than one pass writes.
 const MANY: u16 = 5_000;
 
 fn large_hub() -> Arc<Hub> {
@@ -440,14 +440,14 @@ fn large_hub() -> Arc<Hub> {
 }
 
 fn announce_many(hub: &Hub, age_ms: u64) {
-    // The oldest proof first: a restart lists them the other way round, in other slots.
+    // The oldest proof first: a restart restores them in reverse order, in other slots.
     let aged = |port| announce(port, age_ms + u64::from(MANY - port), Proof::Cookie);
     let changes: Vec<_> = (1..=MANY).map(aged).collect();
     hub.apply(&changes, hub.clock.now(), |_, _| {});
     hub.publish(hub.clock.now());
 }
 
-/// Two turns of a writer are never at the same moment.
+/// Waits for the next millisecond: two turns of a writer never happen at the same moment.
 fn next_moment(hub: &Hub) {
     let before_ms = hub.clock.now().unix_ms;
     while hub.clock.now().unix_ms <= before_ms {
@@ -456,7 +456,7 @@ fn next_moment(hub: &Hub) {
 }
 
 #[test]
-fn the_stamps_of_a_long_list_are_written_by_turns_and_none_is_missing() {
+fn the_lives_of_a_long_list_take_several_passes_and_none_is_missing() {
     let folder = Folder::new("turns");
     let hub = large_hub();
     let (mut writer, _) = writer(&folder, &hub);
@@ -468,22 +468,22 @@ fn the_stamps_of_a_long_list_are_written_by_turns_and_none_is_missing() {
         connection.query_row(&sql, [], |row| row.get::<_, i64>(0)).unwrap()
     };
     writer.turn(false);
-    assert_eq!((stamps().len(), rows(">="), rows("<")), (MANY.into(), 5, 0), "all at once at first");
-    // All are proven again, and that is in the file with the next go, though only some have their turn in it.
+    assert_eq!((stamps().len(), rows(">="), rows("<")), (MANY.into(), 5, 0), "the first pass writes all");
+    // All are proven again. The next pass saves that, although it covers only some of the slots.
     let newest_ms = now().unix_ms - 60_000;
     announce_many(&hub, 50_000);
     writer.turn(false);
     assert_eq!((stamps().len(), rows(">="), rows("<")), (MANY.into(), 5, 1));
     assert!(stamps().values().all(|stamps| stamps.proven_at_ms > newest_ms), "none is missing");
-    // The round under way had begun before; the next one has everything.
-    let mut goes = 0;
+    // The current round began earlier; the next one covers everything.
+    let mut passes = 0;
     while rows("<") > 0 {
         next_moment(&hub);
         writer.turn(false);
-        goes += 1;
+        passes += 1;
     }
-    assert_eq!(goes, 5, "two for the rest of this round, three for the next");
-    // What is proven in the last go of a round is not lost either.
+    assert_eq!(passes, 5, "two for the rest of this round, three for the next");
+    // Proofs during the last pass of a round are not lost either.
     writer.turn(false);
     writer.turn(false);
     let newest_ms = now().unix_ms - 10_000;
@@ -495,13 +495,13 @@ fn the_stamps_of_a_long_list_are_written_by_turns_and_none_is_missing() {
 }
 
 #[test]
-fn killed_twice_a_long_list_is_still_there() {
+fn a_long_list_survives_several_kills() {
     let folder = Folder::new("twice");
     let hub = large_hub();
     let (mut first, _) = writer(&folder, &hub);
     announce_many(&hub, 100_000);
     first.turn(false);
-    // Rows as old as can be: only the stamps know that these are alive.
+    // Make the rows look very old: only `lives` shows that the servers are alive.
     announce_many(&hub, 0);
     for _ in 0..10 {
         next_moment(&hub);
@@ -515,14 +515,14 @@ fn killed_twice_a_long_list_is_still_there() {
         assert_eq!(store.restore(&hub, |_| false).listed, usize::from(MANY), "round {round}");
         drop(store);
         hub.publish(hub.clock.now());
-        // Killed after its first go.
+        // Killed after its first pass.
         let (mut writer, _) = writer(&folder, &hub);
         writer.turn(false);
     }
 }
 
 #[test]
-fn what_other_nodes_have_proven_is_kept_too() {
+fn servers_that_other_nodes_have_proven_are_saved_too() {
     let folder = Folder::new("foreign");
     let hub = hub();
     let Change::Announce(announce) = announce(1, 0, Proof::Cookie) else { unreachable!() };
@@ -539,12 +539,12 @@ fn what_other_nodes_have_proven_is_kept_too() {
 }
 
 #[test]
-fn a_file_without_room_is_a_warning_and_writing_goes_on_when_there_is_room() {
+fn a_full_disk_is_a_warning_and_writing_resumes_when_there_is_room() {
     let folder = Folder::new("room");
     let hub = hub();
     let (mut writer, status) = writer(&folder, &hub);
     writer.turn(false);
-    writer.connection().pragma_update(None, "max_page_count", 1).unwrap(); // as many as it has, and no more
+    writer.connection().pragma_update(None, "max_page_count", 1).unwrap(); // the file cannot grow
     let details = |port| {
         let Change::Announce(mut announce) = announce(port, 0, Proof::Cookie) else { unreachable!() };
         let rule = ("rule".into(), "x".repeat(60_000).into());
@@ -556,9 +556,9 @@ fn a_file_without_room_is_a_warning_and_writing_goes_on_when_there_is_room() {
     writer.turn(false);
     assert!(status.is_failing());
     assert_eq!(status.failures.load(Ordering::Relaxed), 1);
-    assert_eq!(hub.view().servers.len(), 1, "served all the same");
+    assert_eq!(hub.view().servers.len(), 1, "still served");
     assert!(writer.pause() > Duration::from_millis(500));
-    // The next connection has room again, and what was missed is written with what is new.
+    // The next connection has room again, and writes what was missed.
     hub.apply_one(&details(2), hub.clock.now());
     hub.publish(hub.clock.now());
     writer.turn(true);

@@ -1,4 +1,4 @@
-//! Years in moments: time is an argument.
+//! History over days and years, in virtual time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use crate::store::sqlite;
 /// A full hour, somewhere in 2025, at the start of a chunk of thirty days.
 const T: u64 = 30 * DAY_S * 678;
 
-struct Book {
+struct TestHistory {
     folder: PathBuf,
     connection: Connection,
     recorder: Recorder,
     settings: Settings,
 }
 
-impl Book {
-    fn new(name: &str, every_s: u64, bytes_max: u64) -> Book {
+impl TestHistory {
+    fn new(name: &str, every_s: u64, bytes_max: u64) -> TestHistory {
         let folder = std::env::temp_dir().join(format!("rallypoint-history-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let connection = sqlite::open(&folder.join(sqlite::FILE)).unwrap();
         connection.pragma_update(None, "synchronous", "OFF").unwrap();
-        Book { folder, connection, recorder: Recorder::default(), settings: Settings { every_s, bytes_max } }
+        TestHistory { folder, connection, recorder: Recorder::default(), settings: Settings { every_s, bytes_max } }
     }
 
-    /// Counts at a time, and does what there is to do.
+    /// Counts at a time, and does all thinning that is due.
     fn count(&mut self, at_s: u64, servers: &[(u16, Option<u16>)]) {
         let now_ms = at_s * 1_000;
         assert!(self.recorder.is_due(now_ms, self.settings));
@@ -52,14 +52,14 @@ impl Book {
         self.connection.query_row(sql, [], |row| row.get(0)).unwrap()
     }
 
-    /// What the operator sees: the file and everything beside it.
+    /// Size of the file and everything beside it.
     fn disk_bytes(&self) -> u64 {
         let files = std::fs::read_dir(&self.folder).unwrap();
         files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
     }
 }
 
-impl Drop for Book {
+impl Drop for TestHistory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -78,188 +78,191 @@ fn view(servers: &[(u16, Option<u16>)]) -> View {
 }
 
 #[test]
-fn a_day_comes_back_as_counted_and_in_means() {
-    let mut book = Book::new("day", 60, 1 << 30);
+fn a_day_is_read_as_raw_counts_and_as_means() {
+    let mut history = TestHistory::new("day", 60, 1 << 30);
     let minutes = 26 * 60;
     for minute in 0..minutes {
-        // Gone for ten minutes in each hour; the other never says how many play.
+        // One is gone for ten minutes in each hour; the other never reports its players.
         let here = minute % 60 >= 10;
         let servers = [(1, Some((minute / 60) as u16)), (2, None)];
-        book.count(T + minute * 60, if here { &servers } else { &servers[1..] });
+        history.count(T + minute * 60, if here { &servers } else { &servers[1..] });
     }
     let now_s = T + (minutes - 1) * 60;
-    let day = book.server(1, Range::Day, now_s);
-    assert_eq!(day.len(), 24 * 50 + 1, "every count of 24 hours, from end to end");
+    let day = history.server(1, Range::Day, now_s);
+    assert_eq!(day.len(), 24 * 50 + 1, "every count of 24 hours");
     assert!(day.windows(2).all(|pair| pair[0].at_s < pair[1].at_s));
     assert_eq!(day.last().unwrap(), &Point { at_s: now_s, players_x10: Some(250), count_x100: 100 });
     assert_eq!(day[0].players_x10, Some(10));
 
-    let week = book.server(1, Range::Week, now_s);
+    let week = history.server(1, Range::Week, now_s);
     assert_eq!(week.len(), 26 * 10, "five minutes each, two of twelve missing in each hour");
     assert_eq!(week[0], Point { at_s: T + 600, players_x10: Some(0), count_x100: 100 });
-    let year = book.server(1, Range::Year, now_s);
+    let year = history.server(1, Range::Year, now_s);
     let hour = |hour: u64| Point { at_s: T + hour * HOUR_S, players_x10: Some(hour as u32 * 10), count_x100: 83 };
     assert_eq!(year, (0..26).map(hour).collect::<Vec<_>>(), "50 of 60 minutes each, the last hour as well");
-    assert_eq!(book.server(2, Range::Week, now_s)[0].players_x10, None);
+    assert_eq!(history.server(2, Range::Week, now_s)[0].players_x10, None);
 
-    let game = book.reader().game("tanks", Range::Year, now_s * 1_000).unwrap().unwrap().points;
-    assert_eq!((game[4].players_x10, game[4].count_x100), (Some(33), 183), "less when one is away");
+    let game = history.reader().game("tanks", Range::Year, now_s * 1_000).unwrap().unwrap().points;
+    assert_eq!((game[4].players_x10, game[4].count_x100), (Some(33), 183), "lower while one is gone");
     let several = [("tanks", address(9)), ("tanks", address(1)), ("chess", address(1)), ("tanks", address(2))];
-    let several = book.reader().servers(&several, Range::Week, now_s * 1_000).unwrap();
+    let several = history.reader().servers(&several, Range::Week, now_s * 1_000).unwrap();
     let several: Vec<_> = several.into_iter().map(|history| history.map(|history| history.points)).collect();
-    assert_eq!(several, [None, Some(week), None, Some(book.server(2, Range::Week, now_s))]);
-    assert_eq!(book.reader().server("tanks", address(9), Range::Day, now_s * 1_000).unwrap(), None);
-    assert_eq!(book.reader().game("chess", Range::Day, now_s * 1_000).unwrap(), None);
+    assert_eq!(several, [None, Some(week), None, Some(history.server(2, Range::Week, now_s))]);
+    assert_eq!(history.reader().server("tanks", address(9), Range::Day, now_s * 1_000).unwrap(), None);
+    assert_eq!(history.reader().game("chess", Range::Day, now_s * 1_000).unwrap(), None);
 }
 
 #[test]
-fn a_game_without_servers_has_none_and_not_nothing() {
-    let mut book = Book::new("empty", 60, 1 << 30);
-    book.count(T, &[(1, Some(3))]);
-    book.count(T + 60, &[]);
-    book.recorder = Recorder::default(); // a restart
-    book.count(T + 120, &[]);
-    let game = book.reader().game("tanks", Range::Day, (T + 120) * 1_000).unwrap().unwrap().points;
+fn a_game_without_servers_is_counted_as_zero() {
+    let mut history = TestHistory::new("empty", 60, 1 << 30);
+    history.count(T, &[(1, Some(3))]);
+    history.count(T + 60, &[]);
+    history.recorder = Recorder::default(); // a restart
+    history.count(T + 120, &[]);
+    let game = history.reader().game("tanks", Range::Day, (T + 120) * 1_000).unwrap().unwrap().points;
     let counts: Vec<_> = game.iter().map(|point| (point.players_x10, point.count_x100)).collect();
     assert_eq!(counts, [(Some(30), 100), (Some(0), 0), (Some(0), 0)]);
 }
 
 #[test]
-fn all_games_together() {
-    let mut book = Book::new("together", 60, 1 << 30);
+fn all_games_together_have_a_series() {
+    let mut history = TestHistory::new("together", 60, 1 << 30);
     let now_ms = (T + 300) * 1_000;
-    assert_eq!(book.reader().game(ALL_GAMES, Range::Day, now_ms).unwrap(), None);
-    book.count(T, &[(1, Some(3)), (2, None)]);
+    assert_eq!(history.reader().game(ALL_GAMES, Range::Day, now_ms).unwrap(), None);
+    history.count(T, &[(1, Some(3)), (2, None)]);
     let other = Server::new(address(5), Game::Known("chess"), Proof::Cookie, 0, &Facts::default());
     let mut servers = view(&[(1, Some(4))]).servers;
     servers.push(Arc::new(other));
-    book.recorder.count(&book.connection, &View::new(2, 0, servers), now_ms, book.settings).unwrap();
-    book.recorder = Recorder::default(); // a restart
-    book.recorder.count(&book.connection, &View::new(3, 0, Vec::new()), now_ms + 60_000, book.settings).unwrap();
-    let together = book.reader().game(ALL_GAMES, Range::Day, now_ms + 60_000).unwrap().unwrap().points;
+    history.recorder.count(&history.connection, &View::new(2, 0, servers), now_ms, history.settings).unwrap();
+    history.recorder = Recorder::default(); // a restart
+    history
+        .recorder
+        .count(&history.connection, &View::new(3, 0, Vec::new()), now_ms + 60_000, history.settings)
+        .unwrap();
+    let together = history.reader().game(ALL_GAMES, Range::Day, now_ms + 60_000).unwrap().unwrap().points;
     let point = |at_s, players_x10, count_x100| Point { at_s, players_x10: Some(players_x10), count_x100 };
     assert_eq!(together, [point(T, 30, 200), point(T + 300, 40, 200), point(T + 360, 0, 0)]);
-    assert_eq!(book.rows("SELECT count(*) FROM series WHERE address = ''"), 3);
+    assert_eq!(history.rows("SELECT count(*) FROM series WHERE address = ''"), 3);
 }
 
 #[test]
-fn a_year_is_thinned_and_forgotten_in_time() {
-    let mut book = Book::new("year", 6 * HOUR_S, 1 << 30);
-    book.count(T, &[(7, Some(1))]); // seen once
+fn a_year_is_thinned_and_deleted_in_time() {
+    let mut history = TestHistory::new("year", 6 * HOUR_S, 1 << 30);
+    history.count(T, &[(7, Some(1))]); // seen once
     let mut now_s = T;
     for quarter in 1..=400 * 4u64 {
         now_s = T + quarter * 6 * HOUR_S;
-        book.count(now_s, &[(1, Some((quarter % 40) as u16))]);
+        history.count(now_s, &[(1, Some((quarter % 40) as u16))]);
     }
-    let newest = |sql: &str| (now_s as i64 - book.rows(sql)) / DAY_S as i64;
+    let newest = |sql: &str| (now_s as i64 - history.rows(sql)) / DAY_S as i64;
     assert_eq!(newest("SELECT min(start) FROM history WHERE tier = 0"), 1);
     assert!((30..=31).contains(&newest("SELECT min(start) FROM history WHERE tier = 1")));
     assert!((365..=395).contains(&newest("SELECT min(start) FROM history WHERE tier = 2")));
-    let lengths = Range::ALL.map(|range| book.server(1, range, now_s).len());
+    let lengths = Range::ALL.map(|range| history.server(1, range, now_s).len());
     assert_eq!(lengths, [5, 29, 121, 365 * 4 + 1]);
-    assert_eq!(book.rows("SELECT count(*) FROM samples"), 1, "only the hour that is under way");
+    assert_eq!(history.rows("SELECT count(*) FROM samples"), 1, "only the current hour");
     let one = (7, Range::Year);
-    assert_eq!(book.reader().server("tanks", address(one.0), one.1, now_s * 1_000).unwrap(), None);
-    assert_eq!(book.rows("SELECT count(*) FROM series"), 3, "the server, its game and all games");
-    assert!(book.rows("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()") < 256 << 10);
+    assert_eq!(history.reader().server("tanks", address(one.0), one.1, now_s * 1_000).unwrap(), None);
+    assert_eq!(history.rows("SELECT count(*) FROM series"), 3, "the server, its game and all games");
+    assert!(history.rows("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()") < 256 << 10);
 }
 
 #[test]
-fn the_files_stay_within_their_bound_and_the_oldest_goes_first() {
+fn the_files_stay_within_their_limit_and_the_oldest_history_is_deleted_first() {
     let bound = 512 << 10;
-    let mut book = Book::new("bound", 3 * HOUR_S, bound);
-    // A list that takes most of it.
-    book.connection.execute_batch("CREATE TABLE list (data); INSERT INTO list VALUES (zeroblob(360000))").unwrap();
+    let mut history = TestHistory::new("bound", 3 * HOUR_S, bound);
+    // A list that takes most of the limit.
+    history.connection.execute_batch("CREATE TABLE list (data); INSERT INTO list VALUES (zeroblob(360000))").unwrap();
     let mut random = 1u32;
     let mut now_s = T;
     for hour in (0..24 * 20u64).step_by(3) {
         now_s = T + hour * HOUR_S;
-        // Different players everywhere and always: nothing that packs well.
+        // Random player counts, which do not compress well.
         let servers: Vec<_> = (1..=50u16)
             .map(|port| {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 (port, Some((random >> 20) as u16))
             })
             .collect();
-        book.count(now_s, &servers);
-        assert!(book.disk_bytes() <= bound, "{} in hour {hour}", book.disk_bytes());
+        history.count(now_s, &servers);
+        assert!(history.disk_bytes() <= bound, "{} in hour {hour}", history.disk_bytes());
     }
-    assert!(book.disk_bytes() > bound * 3 / 4, "and it is used: {}", book.disk_bytes());
-    assert!(book.server(1, Range::Day, now_s).len() >= 7, "the newest is there");
-    let oldest = book.server(1, Range::Month, now_s)[0].at_s;
+    assert!(history.disk_bytes() > bound * 3 / 4, "and it is used: {}", history.disk_bytes());
+    assert!(history.server(1, Range::Day, now_s).len() >= 7, "the newest is there");
+    let oldest = history.server(1, Range::Month, now_s)[0].at_s;
     assert!(oldest > T + 2 * DAY_S, "the oldest is not: {} hours of {}", (oldest - T) / HOUR_S, (now_s - T) / HOUR_S);
 }
 
 #[test]
-fn free_pages_and_the_log_count_and_go_before_any_history() {
+fn free_pages_and_the_log_are_freed_before_any_history_is_deleted() {
     let bound = 512 << 10;
-    let mut book = Book::new("free", 3 * HOUR_S, bound);
+    let mut history = TestHistory::new("free", 3 * HOUR_S, bound);
     for hour in [0, 3, 6] {
-        book.count(T + hour * HOUR_S, &[(1, Some(2))]);
+        history.count(T + hour * HOUR_S, &[(1, Some(2))]);
     }
-    book.connection.execute_batch("CREATE TABLE list (data); INSERT INTO list VALUES (zeroblob(2000000))").unwrap();
-    book.connection.execute_batch("DROP TABLE list").unwrap();
-    assert!(book.disk_bytes() > 3 * bound, "{}", book.disk_bytes());
-    book.count(T + 9 * HOUR_S, &[(1, Some(2))]);
-    assert!(book.disk_bytes() <= bound, "{}", book.disk_bytes());
-    assert_eq!(book.server(1, Range::Day, T + 9 * HOUR_S).len(), 4, "all of it");
-    // Where all that is there is too much, the last count stays.
-    book.settings.bytes_max = 32 << 10;
+    history.connection.execute_batch("CREATE TABLE list (data); INSERT INTO list VALUES (zeroblob(2000000))").unwrap();
+    history.connection.execute_batch("DROP TABLE list").unwrap();
+    assert!(history.disk_bytes() > 3 * bound, "{}", history.disk_bytes());
+    history.count(T + 9 * HOUR_S, &[(1, Some(2))]);
+    assert!(history.disk_bytes() <= bound, "{}", history.disk_bytes());
+    assert_eq!(history.server(1, Range::Day, T + 9 * HOUR_S).len(), 4, "all of it");
+    // If everything is too much, the last count stays.
+    history.settings.bytes_max = 32 << 10;
     for hour in [12, 15] {
-        book.count(T + hour * HOUR_S, &[(1, Some(2))]);
+        history.count(T + hour * HOUR_S, &[(1, Some(2))]);
     }
-    book.settings.every_s = 60;
-    book.count(T + 15 * HOUR_S + 60, &[(1, Some(2))]);
-    assert_eq!(book.rows("SELECT count(*) FROM history"), 0);
-    assert_eq!(book.rows("SELECT count(DISTINCT at) FROM samples"), 1);
+    history.settings.every_s = 60;
+    history.count(T + 15 * HOUR_S + 60, &[(1, Some(2))]);
+    assert_eq!(history.rows("SELECT count(*) FROM history"), 0);
+    assert_eq!(history.rows("SELECT count(DISTINCT at) FROM samples"), 1);
 }
 
 #[test]
-fn many_free_pages_are_given_back_at_once() {
-    let mut book = Book::new("vacuum", 3 * HOUR_S, 512 << 10);
-    book.connection.execute_batch("CREATE TABLE list (data); INSERT INTO list VALUES (zeroblob(4000000))").unwrap();
-    book.connection.execute_batch("DROP TABLE list").unwrap();
-    let before = book.rows("PRAGMA freelist_count");
-    book.recorder.thin(&book.connection, T * 1_000, book.settings).unwrap();
-    assert_eq!(before - book.rows("PRAGMA freelist_count"), 512, "a file of a gigabyte is not shrunk page by page");
+fn many_free_pages_are_freed_in_one_step() {
+    let mut history = TestHistory::new("vacuum", 3 * HOUR_S, 512 << 10);
+    history.connection.execute_batch("CREATE TABLE list (data); INSERT INTO list VALUES (zeroblob(4000000))").unwrap();
+    history.connection.execute_batch("DROP TABLE list").unwrap();
+    let before = history.rows("PRAGMA freelist_count");
+    history.recorder.thin(&history.connection, T * 1_000, history.settings).unwrap();
+    assert_eq!(before - history.rows("PRAGMA freelist_count"), 512, "a file of a gigabyte is not shrunk page by page");
 }
 
 #[test]
-fn a_recount_leaves_nothing_of_the_count_before_it() {
-    let mut book = Book::new("recount", 60, 1 << 30);
+fn a_recount_replaces_the_earlier_count_of_the_same_time() {
+    let mut history = TestHistory::new("recount", 60, 1 << 30);
     // More series than one row holds, then a restart within the same minute, and most of them are gone.
     let many: Vec<_> = (1..=600u16).map(|port| (port, Some(5))).collect();
-    book.count(T, &many);
+    history.count(T, &many);
     let parts = "SELECT count(*) FROM samples";
-    assert!(book.rows(parts) >= 3, "{} rows", book.rows(parts));
-    book.recorder = Recorder::default();
-    book.count(T, &many[..2]);
-    assert_eq!(book.rows("SELECT count(*) FROM samples WHERE part = 1"), 0, "no row of the first count");
-    assert_eq!(book.server(1, Range::Day, T).len(), 1);
-    assert_eq!(book.server(400, Range::Day, T), [], "it was not there when it was counted again");
-    book.count(T + HOUR_S, &[]);
-    assert_eq!(book.server(400, Range::Week, T + HOUR_S), [], "nor is it in the tiers");
+    assert!(history.rows(parts) >= 3, "{} rows", history.rows(parts));
+    history.recorder = Recorder::default();
+    history.count(T, &many[..2]);
+    assert_eq!(history.rows("SELECT count(*) FROM samples WHERE part = 1"), 0, "no row of the first count");
+    assert_eq!(history.server(1, Range::Day, T).len(), 1);
+    assert_eq!(history.server(400, Range::Day, T), [], "not listed at the second count");
+    history.count(T + HOUR_S, &[]);
+    assert_eq!(history.server(400, Range::Week, T + HOUR_S), [], "and not in the tiers");
 }
 
 #[test]
 fn thinning_the_same_hour_twice_changes_nothing() {
-    let mut book = Book::new("twice", 60, 1 << 30);
+    let mut history = TestHistory::new("twice", 60, 1 << 30);
     for minute in 0..60 {
-        book.count(T + minute * 60, &[(1, Some(minute as u16)), (2, Some(4))]);
+        history.count(T + minute * 60, &[(1, Some(minute as u16)), (2, Some(4))]);
     }
     let now_ms = (T + HOUR_S) * 1_000;
-    // Cut short after the series went into the tiers, before the samples were deleted; then a restart.
-    book.recorder.thin(&book.connection, now_ms, book.settings).unwrap();
-    assert!(book.recorder.has_more());
-    let before = book.server(1, Range::Year, T + HOUR_S);
-    book.recorder = Recorder::default();
-    book.count(T + HOUR_S, &[]);
-    assert_eq!(book.server(1, Range::Year, T + HOUR_S), before);
+    // Interrupted between moving the series to the tiers and deleting the samples; then a restart.
+    history.recorder.thin(&history.connection, now_ms, history.settings).unwrap();
+    assert!(history.recorder.has_more());
+    let before = history.server(1, Range::Year, T + HOUR_S);
+    history.recorder = Recorder::default();
+    history.count(T + HOUR_S, &[]);
+    assert_eq!(history.server(1, Range::Year, T + HOUR_S), before);
     assert_eq!(before, [Point { at_s: T, players_x10: Some(295), count_x100: 100 }]);
 }
 
 #[test]
-fn ranges_have_names_and_others_are_refused_by_name() {
+fn range_names_are_parsed_and_others_are_refused() {
     for range in Range::ALL {
         assert_eq!(range.name().parse(), Ok(range));
     }

@@ -1,4 +1,4 @@
-//! Damage that SQLite does not mind when it opens a file.
+//! Damage that SQLite does not notice when it opens a file.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -8,7 +8,8 @@ fn aside(folder: &Folder) -> usize {
     folder.names().iter().filter(|name| name.starts_with("rallypoint.db.damaged-") && !name.contains("db-")).count()
 }
 
-/// What a start with this file comes to: how many were listed again, or why there is no start. It can be written then.
+/// Starts with this file, and checks that it can be written afterwards. Returns the number of restored servers, or why the
+/// start was refused.
 fn started(folder: &Folder, what: &str) -> Result<usize, StoreError> {
     let hub = hub();
     let mut store = folder.open()?;
@@ -19,9 +20,9 @@ fn started(folder: &Folder, what: &str) -> Result<usize, StoreError> {
     let (mut writer, status) = writer(folder, &hub);
     writer.turn(true);
     if status.is_failing() {
-        writer.turn(true); // damage that is met while writing is mended with the next go
+        writer.turn(true); // damage found while writing is repaired by the next attempt
     }
-    assert!(!status.is_failing(), "{what}: it is written");
+    assert!(!status.is_failing(), "{what}: cannot be written");
     drop(writer);
     let kept = sqlite::open_to_read(&folder.file()).unwrap();
     let kept = kept.query_row("SELECT count(*) FROM servers", [], |row| row.get::<_, u32>(0)).unwrap();
@@ -45,26 +46,26 @@ fn any_flipped_byte_of_the_header_is_harmless_refused_or_set_aside() {
         std::fs::write(folder.file(), bytes).unwrap();
         match started(&folder, &what) {
             Ok(listed) => {
-                // Either all is there, or the file is set aside.
+                // Either everything was restored, or the file was set aside.
                 assert_eq!((listed, aside(&folder)), if listed == 1 { (1, 0) } else { (0, 1) }, "{what}");
                 set_aside.extend((listed == 0).then_some(place));
             }
             Err(refused) => {
                 let refused = refused.to_string();
-                // A later version may have the same tables and more, so this is left to a person.
-                let of_a_person = (60..64).contains(&place) && refused.contains("written by a newer rallypoint");
-                assert!(of_a_person && aside(&folder) == 0, "{what}: {refused}");
+                // This may really be a file of a later version, so the operator has to decide.
+                let is_newer = (60..64).contains(&place) && refused.contains("written by a newer rallypoint");
+                assert!(is_newer && aside(&folder) == 0, "{what}: {refused}");
             }
         }
     }
-    // The format for writing, the format of the schema, the encoding, the version, whose file it is.
+    // Among them: write format, schema format, text encoding, user version, application id.
     for place in [0, 16, 18, 19, 47, 59, 63, 68, 69, 70, 71] {
         assert!(set_aside.contains(&place), "byte {place} is damage: {set_aside:?}");
     }
 }
 
 #[test]
-fn a_missing_table_is_damage_at_the_start_and_while_running() {
+fn a_missing_table_is_damage_at_startup_and_while_running() {
     for table in ["servers", "lives", "meta", "series", "samples", "history"] {
         let folder = Folder::new(&format!("missing-{table}"));
         folder.run(&[announce(1, 0, Proof::Cookie)]);
@@ -91,7 +92,7 @@ fn a_missing_table_is_damage_at_the_start_and_while_running() {
 }
 
 #[test]
-fn a_page_in_the_middle_that_makes_no_sense_is_damage() {
+fn an_invalid_page_in_the_middle_is_damage() {
     let folder = Folder::new("page");
     folder.run(&[announce(1, 0, Proof::Cookie)]);
     let pages = std::fs::metadata(folder.file()).unwrap().len() / 4_096;
@@ -107,7 +108,7 @@ fn a_page_in_the_middle_that_makes_no_sense_is_damage() {
 }
 
 #[test]
-fn opening_the_file_keeps_the_locks_of_who_reads_it() {
+fn opening_the_file_keeps_the_locks_of_its_readers() {
     let folder = Folder::new("locks");
     folder.run(&[announce(1, 0, Proof::Cookie)]);
     let inode = std::fs::metadata(folder.file()).unwrap().ino();
@@ -119,14 +120,14 @@ fn opening_the_file_keeps_the_locks_of_who_reads_it() {
     reader.query_row("SELECT count(*) FROM servers", [], |_| Ok(())).unwrap();
     assert!(is_locked());
     let writer = sqlite::open(&folder.file()).unwrap();
-    assert!(is_locked(), "without it, another process would take itself for the last one and remove the log");
+    assert!(is_locked(), "without the lock, another process would think that it is the last one and remove the log");
     drop((reader, writer));
 }
 
-/// Files that exist are compared with the text of the schema, comments included. A new step is fine; a change to one of
-/// these would have every file set aside as damaged.
+/// Existing files are compared with the text of the schema, including its comments. Adding a migration is fine; changing an
+/// existing one would set aside every file as damaged.
 #[test]
-fn the_schema_of_files_that_exist_does_not_change() {
+fn the_schema_of_existing_files_does_not_change() {
     let folder = Folder::new("schema");
     folder.run(&[]);
     let connection = sqlite::open_to_read(&folder.file()).unwrap();

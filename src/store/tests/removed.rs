@@ -1,8 +1,8 @@
-//! The file, its lock and its folder removed or replaced while they are in use.
+//! The file, its lock and its folder are removed or replaced while in use.
 
 use super::*;
 
-/// A writer that has one server in its file.
+/// A writer with one server in its file.
 fn writing(folder: &Folder) -> (Arc<Hub>, Writer, Arc<Status>) {
     let hub = hub();
     let (mut writer, status) = writer(folder, &hub);
@@ -13,7 +13,7 @@ fn writing(folder: &Folder) -> (Arc<Hub>, Writer, Arc<Status>) {
     (hub, writer, status)
 }
 
-/// Servers in the file that others find.
+/// Servers in the file at its path.
 fn rows(folder: &Folder) -> Option<i64> {
     let connection = sqlite::open_to_read(&folder.file()).ok()?;
     connection.query_row("SELECT count(*) FROM servers", [], |row| row.get(0)).ok()
@@ -24,25 +24,25 @@ fn lost(status: &Status) -> u64 {
 }
 
 #[test]
-fn a_file_that_is_removed_is_written_anew() {
+fn a_removed_file_is_created_again() {
     let folder = Folder::new("removed-file");
     let (hub, mut writer, status) = writing(&folder);
     for name in folder.names().iter().filter(|name| name.starts_with(sqlite::FILE)) {
         std::fs::remove_file(folder.0.join(name)).unwrap();
     }
-    // With nothing new to write, too.
+    // Even with nothing new to write.
     writer.turn(false);
     assert_eq!((rows(&folder), lost(&status), status.is_failing()), (Some(1), 1, false));
     hub.apply_one(&announce(2, 0, Proof::Cookie), hub.clock.now());
     hub.publish(hub.clock.now());
     writer.turn(false);
-    assert_eq!((rows(&folder), lost(&status)), (Some(2), 1), "said once, and written as before");
+    assert_eq!((rows(&folder), lost(&status)), (Some(2), 1), "counted once, then written as usual");
     drop(writer);
     assert_eq!(folder.restored().1.listed, 2);
 }
 
 #[test]
-fn a_folder_that_is_removed_is_made_and_locked_again() {
+fn a_removed_folder_is_created_and_locked_again() {
     let folder = Folder::new("removed-folder");
     let (_hub, mut writer, status) = writing(&folder);
     std::fs::remove_dir_all(&folder.0).unwrap();
@@ -55,17 +55,17 @@ fn a_folder_that_is_removed_is_made_and_locked_again() {
 }
 
 #[test]
-fn a_lock_that_is_removed_is_taken_again() {
+fn a_removed_lock_file_is_created_and_locked_again() {
     let folder = Folder::new("removed-lock");
     let (_hub, mut writer, status) = writing(&folder);
     std::fs::remove_file(folder.0.join("rallypoint.lock")).unwrap();
     writer.turn(false);
-    assert!(folder.open().is_err(), "nobody else can have it");
+    assert!(folder.open().is_err(), "no other process can lock it");
     assert_eq!((rows(&folder), lost(&status), status.is_failing()), (Some(1), 0, false));
 }
 
 #[test]
-fn a_folder_that_another_process_has_taken_meanwhile_is_left_to_it() {
+fn a_folder_that_another_process_has_locked_meanwhile_is_left_to_it() {
     let folder = Folder::new("removed-taken");
     let (_hub, mut writer, status) = writing(&folder);
     std::fs::remove_dir_all(&folder.0).unwrap();
@@ -76,12 +76,12 @@ fn a_folder_that_another_process_has_taken_meanwhile_is_left_to_it() {
     assert_eq!((rows(&folder), status.is_failing()), (Some(0), true), "not one row of ours");
     drop(other);
     writer.turn(false);
-    assert_eq!((rows(&folder), status.is_failing()), (Some(1), false), "it is ours again");
+    assert_eq!((rows(&folder), status.is_failing()), (Some(1), false), "locked by us again");
     assert!(folder.open().is_err());
 }
 
 #[test]
-fn a_file_that_is_replaced_is_used() {
+fn a_file_that_replaces_ours_is_used() {
     let folder = Folder::new("replaced");
     let (_hub, mut writer, status) = writing(&folder);
     let copy = folder.0.join("copy.db");
@@ -97,7 +97,7 @@ fn a_file_that_is_replaced_is_used() {
 }
 
 #[test]
-fn a_log_that_is_removed_takes_nothing_with_it() {
+fn nothing_is_lost_when_the_log_is_removed() {
     let folder = Folder::new("removed-log");
     let (hub, mut writer, status) = writing(&folder);
     std::fs::remove_file(sqlite::log_of(&folder.file())).unwrap();
