@@ -19,6 +19,7 @@ mod families;
 mod fetch;
 mod forgery;
 mod ftp;
+mod fuzzing;
 mod house;
 mod http;
 mod hyperbol;

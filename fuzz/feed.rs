@@ -1,0 +1,68 @@
+//! Everything that reads bytes from the network, for all protocols of the table: decoders, queries, lists, the master's
+//! rules. The fuzz target and a test share this file, so that it always compiles.
+
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+
+use rallypoint::config::Config;
+use rallypoint::cookie::Keys;
+use rallypoint::model::{Now, SharedTime};
+use rallypoint::protocols::section::{Cookies, Here};
+use rallypoint::protocols::{CARDS, Context, DatagramRules, Event, Fetch, Next, Reply, StreamRules};
+use rallypoint::registry::view::View;
+
+static CONFIG: LazyLock<Config> = LazyLock::new(|| {
+    // Without a password, nothing is read of what other masters send.
+    Config::load(None, &["netpanzer.password=secret".into()]).expect("a configuration")
+});
+
+pub fn feed(bytes: &[u8]) {
+    let cookies = Cookies { keys: Keys::new([[1; 16], [2; 16], [3; 16]]), time: SharedTime::default() };
+    let peer: SocketAddr = ([203, 0, 113, 5], 40_000).into();
+    let view = View::new(1, 0, Vec::new());
+    for card in CARDS {
+        for (_, decode) in card.decoders {
+            decode(bytes);
+        }
+        if let Some(query) = card.query {
+            let _ = query.hear(bytes);
+        }
+        if let (Some(answer), Some(at)) = (card.answer, rallypoint::model::Address::new(peer.ip(), peer.port())) {
+            answer(&(card.pretend)(0), at, bytes);
+        }
+        match &card.fetch {
+            Fetch::Http { read, .. } => _ = read(bytes),
+            Fetch::Stream(fetch) => {
+                let _ = (fetch.request(bytes), fetch.is_whole(bytes), fetch.read(bytes));
+            }
+        }
+    }
+    for (_, section) in CONFIG.sections() {
+        if let Some(rules) = section.datagrams(cookies) {
+            receive(&*rules, &view, peer, bytes);
+        }
+        if let Some(rules) = section.streams(&Here::default()) {
+            talk(&*rules, &view, peer, bytes);
+        }
+        for route in section.routes(&[]) {
+            route.rule.get(peer.ip(), &String::from_utf8_lossy(bytes));
+        }
+    }
+}
+
+fn receive(rules: &dyn DatagramRules, view: &View, from: SocketAddr, bytes: &[u8]) {
+    let now = Now { mono_ms: 1_000_000, unix_ms: 1_700_000_000_000 };
+    rules.datagram(&Context { now, view }, from, bytes, &mut Reply::new());
+}
+
+fn talk(rules: &dyn StreamRules, view: &View, peer: SocketAddr, bytes: &[u8]) {
+    let mut out = Vec::new();
+    let mut session = rules.open(peer, peer, 7);
+    let mut next = session.on(Event::Opened, view, &mut out);
+    for piece in bytes.chunks(7) {
+        if matches!(next, Next::Read) {
+            next = session.on(Event::Bytes(piece), view, &mut out);
+        }
+    }
+    session.on(Event::Ended, view, &mut out);
+}
