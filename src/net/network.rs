@@ -68,7 +68,7 @@ pub async fn run(hub: Arc<Hub>, mut network: watch::Receiver<MasterNetwork>, mut
             }
         }
         tokio::select! {
-            () = tokio::time::sleep(current.rules.every()) => {}
+            () = tokio::time::sleep(Duration::from_millis(current.rules.every_ms())) => {}
             changed = network.changed() => if changed.is_err() { return },
             () = stopped(&mut stop) => return say_goodbye(&current, &memory.notified).await,
         }
@@ -238,7 +238,7 @@ fn add_targets(
     notified: &Notified,
     targets: &mut Vec<Target>,
 ) {
-    let forgotten = rules.life() + PATIENCE;
+    let forgotten = Duration::from_millis(rules.life_ms()) + PATIENCE;
     let mut notified = lock(notified);
     notified.retain(|_, at| at.elapsed() < forgotten); // the others list this master no longer
     let mut room = MASTERS_MAX.saturating_sub(notified.len());

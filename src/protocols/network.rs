@@ -3,7 +3,6 @@
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -28,10 +27,10 @@ pub struct MasterNetwork {
 /// What masters of one protocol say to each other, over TCP: one message and its answer per connection.
 pub trait NetworkRules: Debug + Sync {
     /// The pause between two rounds of heartbeats.
-    fn every(&self) -> Duration;
+    fn every_ms(&self) -> u64;
 
     /// How long a master stays listed after its last heartbeat.
-    fn life(&self) -> Duration;
+    fn life_ms(&self) -> u64;
 
     /// Asks another master which masters it knows.
     fn list(&self) -> Vec<u8>;

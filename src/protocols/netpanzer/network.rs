@@ -1,7 +1,6 @@
 //! A network of netPanzer masters, seen from one of them: what it sends to the others and what their answers mean.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::LIFE_MS;
 use super::announce::{parse_answer, parse_ended_answer};
@@ -26,12 +25,12 @@ pub struct Rules;
 
 impl NetworkRules for Rules {
     /// The original's pace.
-    fn every(&self) -> Duration {
-        Duration::from_secs(300)
+    fn every_ms(&self) -> u64 {
+        300_000
     }
 
-    fn life(&self) -> Duration {
-        Duration::from_millis(LIFE_MS)
+    fn life_ms(&self) -> u64 {
+        LIFE_MS
     }
 
     fn list(&self) -> Vec<u8> {
