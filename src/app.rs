@@ -2,7 +2,7 @@
 
 mod services;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -25,11 +25,12 @@ use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::model::Change;
 use crate::net::announcements::Announcements;
+use crate::net::datagram_lists;
 use crate::net::guard::Guard;
 use crate::net::listen::{self, ListenError};
 use crate::net::network;
 use crate::net::session::{self, SharedStreamRules, StreamService};
-use crate::net::udp;
+use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
 use crate::protocols::Card;
 use crate::protocols::section::Spoken;
@@ -157,18 +158,7 @@ impl App {
             let address = udp.first().and_then(|socket| socket.local_addr().ok());
             let datagrams = service.and_then(|service| Some((service, service.datagrams.as_ref()?)));
             if let (Some((service, rules)), Some(bytes_max)) = (datagrams, spoken.datagram_bytes_max()) {
-                for socket in udp {
-                    let worker = udp::Worker {
-                        game: service.card.name,
-                        bytes_max,
-                        rules: rules.clone(),
-                        guard: self.guard.clone(),
-                        hub: self.hub.clone(),
-                        ledger: self.announcements.ledger.clone(),
-                        stop: self.stop_threads.clone(),
-                    };
-                    self.threads.push(worker.start(socket).context("cannot start a thread")?);
-                }
+                self.serve_datagrams(service.card.name, rules, bytes_max, udp).context("cannot start a thread")?;
             }
             let Some(tcp) = tcp else {
                 if let Some(address) = address {
@@ -269,6 +259,41 @@ impl App {
         self.hub.apply_one(&Change::NamedServers(self.config.named_servers()), self.hub.clock.now());
     }
 
+    /// One thread per socket, and one for the lists that they are asked for.
+    fn serve_datagrams(
+        &mut self,
+        game: &'static str,
+        rules: &SharedRules,
+        bytes_max: usize,
+        sockets: Vec<UdpSocket>,
+    ) -> std::io::Result<()> {
+        let Some(first) = sockets.first() else { return Ok(()) };
+        let sender = datagram_lists::Sender {
+            game,
+            rules: rules.clone(),
+            guard: self.guard.clone(),
+            hub: self.hub.clone(),
+            metrics: self.metrics.clone(),
+            stop: self.stop_threads.clone(),
+        };
+        let (lists, thread) = sender.start(first)?;
+        self.threads.push(thread);
+        for socket in sockets {
+            let worker = udp::Worker {
+                game,
+                bytes_max,
+                rules: rules.clone(),
+                guard: self.guard.clone(),
+                hub: self.hub.clone(),
+                ledger: self.announcements.ledger.clone(),
+                lists: lists.clone(),
+                stop: self.stop_threads.clone(),
+            };
+            self.threads.push(worker.start(socket)?);
+        }
+        Ok(())
+    }
+
     fn serve_http(&mut self, listener: TcpListener, home: Home) {
         let router = web::router(self.site.clone(), home);
         let limits = self.limits.clone();
@@ -305,7 +330,7 @@ struct Bound {
     /// None for the page's own.
     card: Option<&'static Card>,
     tcp: Option<std::net::TcpListener>,
-    udp: Vec<std::net::UdpSocket>,
+    udp: Vec<UdpSocket>,
     spoken: Spoken,
 }
 

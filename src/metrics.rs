@@ -27,6 +27,11 @@ struct OfList {
     list: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfAnswer {
+    answer: &'static str,
+}
+
 pub struct Metrics {
     registry: Registry,
     servers: Family<OfGame, Gauge>,
@@ -42,8 +47,31 @@ pub struct Metrics {
     pub readers: Gauge,
     /// How long it took to render a list that nobody had rendered yet.
     pub render: Histogram,
+    /// Lists that are sent as datagrams.
+    pub list_answers: ListAnswers,
     /// Only where there is a cluster.
     pub cluster: Option<ClusterFigures>,
+}
+
+/// What became of requests for lists in datagrams.
+pub struct ListAnswers {
+    pub whole: Counter,
+    /// Cut to what the budget had left.
+    pub cut: Counter,
+    /// No answer at all.
+    pub refused: Counter,
+    /// All that was sent, with headers.
+    pub bytes: Counter,
+}
+
+impl ListAnswers {
+    fn register(registry: &mut Registry) -> ListAnswers {
+        let (answers, bytes) = (Family::<OfAnswer, Counter>::default(), Counter::default());
+        registry.register("list_answers", "Requests for lists in datagrams, by their answer", answers.clone());
+        registry.register_with_unit("list", "Lists sent as datagrams", Unit::Bytes, bytes.clone());
+        let counter = |answer| answers.get_or_create_owned(&OfAnswer { answer });
+        ListAnswers { whole: counter("whole"), cut: counter("cut"), refused: counter("refused"), bytes }
+    }
 }
 
 /// This node among others.
@@ -69,8 +97,10 @@ impl Metrics {
     pub fn new() -> Metrics {
         let seconds =
             |least: f64| Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(least, 2.0, 14));
+        let mut registry = Registry::with_prefix("rallypoint");
         let mut metrics = Metrics {
-            registry: Registry::with_prefix("rallypoint"),
+            list_answers: ListAnswers::register(&mut registry),
+            registry,
             servers: Family::default(),
             players: Family::default(),
             lists: Family::default(),
@@ -204,6 +234,8 @@ mod tests {
         let view = View::new(7, 0, vec![server(1, "netpanzer"), server(2, "x\"} 1\nevil"), server(3, "master")]);
         metrics.rtt(20_000);
         metrics.listed("master.json", 1);
+        metrics.list_answers.cut.inc_by(2);
+        metrics.list_answers.bytes.inc_by(1_400);
         let text = metrics.text(&view, &ledger, 5, None);
         for line in [
             "rallypoint_servers{game=\"netpanzer\"} 1",
@@ -213,6 +245,9 @@ mod tests {
             "rallypoint_lists_total{list=\"master.json\"} 1",
             "rallypoint_round_trip_seconds_count 1",
             "rallypoint_connections 5",
+            "rallypoint_list_answers_total{answer=\"cut\"} 2",
+            "rallypoint_list_answers_total{answer=\"refused\"} 0",
+            "rallypoint_list_bytes_total 1400",
             "rallypoint_serial 7",
             "rallypoint_events_total{kind=\"cookie_sent\"} 1",
             "# EOF",

@@ -186,6 +186,17 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
+        name: "guard.list_kib_per_second",
+        doc: "KiB per second for all lists that are sent as datagrams: requests for them can be forged. Each address has a\n\
+              budget of its own within this one; see docs/operating.md.",
+        default: "4096",
+        example: "",
+        set: |config, item| {
+            config.guard.list_bytes_per_second = (item.integer(64, 1 << 20)? as u64) << 10;
+            Ok(())
+        },
+    },
+    Key {
         name: "guard.bans",
         doc: "Addresses and networks that get no answer and are not listed, e.g. [\"203.0.113.7\", \"198.51.100.0/24\"].",
         default: "[]",

@@ -64,6 +64,7 @@ pub struct Guard {
     pub connections_max: usize,
     pub connections_per_ip_max: usize,
     pub idle: Duration,
+    pub list_bytes_per_second: u64,
     pub bans: Vec<IpNet>,
     pub exempt: Vec<IpNet>,
 }
@@ -90,6 +91,7 @@ impl Default for Config {
                 connections_max: 0,
                 connections_per_ip_max: 0,
                 idle: Duration::ZERO,
+                list_bytes_per_second: 0,
                 bans: Vec::new(),
                 exempt: Vec::new(),
             },
@@ -291,6 +293,7 @@ impl Guard {
             per_ip_max: u32::try_from(self.connections_per_ip_max).unwrap_or(u32::MAX),
             bans: Networks::new(&self.bans),
             exempt: self.exempt(),
+            list_bytes_per_second: self.list_bytes_per_second,
         }
     }
 

@@ -1,10 +1,11 @@
-//! The guard at the door: who is banned, and how many connections there may be.
+//! The guard: who is banned, how many connections there may be, and what may be sent as lists in datagrams.
 //!
 //! A full house turns nobody away. The connection that has been idle longest makes room, first among those of the
 //! same address and of the wider networks around it, each of which has its own limit, so that neither one address nor
 //! many can keep others out by sitting still.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +15,7 @@ use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
 use tokio::sync::Notify;
 
+use super::budget::{self, Budget};
 use crate::prefix::{LEVELS_MAX, Networks, Prefix};
 
 /// How many connections are compared when one has to go: enough to be near the longest idle, few enough to be cheap.
@@ -30,12 +32,15 @@ pub struct Settings {
     pub bans: Networks,
     /// Networks that have only the limit per address.
     pub exempt: Networks,
+    /// For lists that are sent as datagrams, all together.
+    pub list_bytes_per_second: u64,
 }
 
 pub struct Guard {
     bans: ArcSwap<Networks>,
     start: Instant,
     rooms: Mutex<Rooms>,
+    lists: ArcSwap<Budget>,
 }
 
 struct Rooms {
@@ -65,13 +70,17 @@ struct Connection {
 impl Guard {
     pub fn new(settings: Settings) -> Guard {
         let bans = ArcSwap::from_pointee(settings.bans.clone());
+        let lists = ArcSwap::from_pointee(new_budget(settings.budget()));
         let rooms = Rooms { settings, all: Room::default(), by_prefix: HashMap::new() };
-        Guard { bans, start: Instant::now(), rooms: Mutex::new(rooms) }
+        Guard { bans, start: Instant::now(), rooms: Mutex::new(rooms), lists }
     }
 
     /// New limits and bans. Those who are banned now have to go; lower limits take hold as others come.
     pub fn set(&self, settings: Settings) {
         self.bans.store(Arc::new(settings.bans.clone()));
+        if *self.lists.load().settings() != settings.budget() {
+            self.lists.store(Arc::new(new_budget(settings.budget())));
+        }
         let mut rooms = self.rooms();
         let is_banned = |connection: &&Arc<Connection>| settings.bans.contains(connection.ip);
         let banned: Vec<_> = rooms.all.connections.iter().filter(is_banned).cloned().collect();
@@ -89,6 +98,11 @@ impl Guard {
 
     pub fn bans(&self) -> arc_swap::Guard<Arc<Networks>> {
         self.bans.load()
+    }
+
+    /// What may be sent as lists in datagrams.
+    pub fn lists(&self) -> arc_swap::Guard<Arc<Budget>> {
+        self.lists.load()
     }
 
     /// Lets a connection in, unless its address is banned.
@@ -118,6 +132,18 @@ impl Guard {
     fn rooms(&self) -> MutexGuard<'_, Rooms> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Settings {
+    fn budget(&self) -> budget::Settings {
+        budget::Settings { bytes_per_second: self.list_bytes_per_second, exempt: self.exempt.clone() }
+    }
+}
+
+/// A budget with a key that nobody knows.
+fn new_budget(settings: budget::Settings) -> Budget {
+    let random = RandomState::new();
+    Budget::new(settings, [random.hash_one(0), random.hash_one(1)])
 }
 
 impl Rooms {

@@ -3,6 +3,8 @@
 pub mod again;
 pub mod announcements;
 pub mod batch;
+pub mod budget;
+pub mod datagram_lists;
 pub mod guard;
 pub mod lanes;
 pub mod listen;

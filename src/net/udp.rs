@@ -16,6 +16,7 @@ use arrayvec::ArrayVec;
 use tracing::{debug, warn};
 
 use super::batch::{BATCH, BatchSocket};
+use super::datagram_lists::ListRequests;
 use super::guard::Guard;
 use crate::hub::Hub;
 use crate::ledger::{Channel, Ledger, Note, What};
@@ -25,7 +26,7 @@ use crate::protocols::{Context, DatagramRules, Effect, REPLY_BYTES_MAX};
 use crate::registry::Outcome;
 
 /// How often a quiet thread looks up to see whether it should stop.
-const LOOK_UP: Duration = Duration::from_millis(200);
+pub(super) const LOOK_UP: Duration = Duration::from_millis(200);
 /// A socket that fails does so at once and again; this keeps it from taking a core.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
@@ -40,6 +41,8 @@ pub struct Worker {
     pub guard: Arc<Guard>,
     pub hub: Arc<Hub>,
     pub ledger: Arc<Ledger>,
+    /// Who sends lists.
+    pub lists: ListRequests,
     pub stop: Arc<AtomicBool>,
 }
 
@@ -98,7 +101,7 @@ impl Worker {
                     }
                     replies += 1;
                 }
-                Effect::List(_) => {}
+                Effect::List(request) => self.lists.ask(now, datagram.from, request),
                 Effect::Dropped(event) => note_event(from, event),
             }
         });

@@ -1,0 +1,332 @@
+//! The budget for lists that are sent as datagrams. The sender of a request may be forged, and a list is much longer than the
+//! request: without a bound, anybody could use this master to flood a victim.
+//!
+//! Every answer is charged, in bytes on the wire, to the address that it goes to, to each wider network around it, and to
+//! one budget for all. It gets as many packets as all of them have left. The last quarter of each is kept for answers of
+//! one packet: in an attack, lists get short before they get silent. docs/operating.md has the arithmetic.
+//!
+//! Memory is fixed. A budget is one number in a table, at a place that follows from a keyed hash of the prefix. Prefixes at
+//! the same place share one budget, so a collision makes answers shorter, never longer. Nobody can choose a collision
+//! without the key, and nobody can use up many places at once, because all of them together get no more than the budget for
+//! all, which is far less than what the table refills.
+
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrayvec::ArrayVec;
+use siphasher::sip::SipHasher13;
+
+use crate::model::Now;
+use crate::prefix::{LEVELS_MAX, Networks, Prefix};
+
+/// What one address (IPv6 /64) gets at once, and per second from then on. Wider networks get more, see [`Prefix::limit`].
+/// Within any one second these are 82 kB.
+const BURST_BYTES: u64 = 64 << 10;
+const BYTES_PER_SECOND: u64 = 16 << 10;
+/// Half a megabyte in all.
+const PLACES: usize = 1 << 16;
+/// Headers of IPv6 and UDP, which a packet has on the wire.
+const HEADER_BYTES: usize = 48;
+/// A request is turned away at once where the budget has no room for a packet of this size.
+const PACKET_BYTES: u64 = 1_500;
+/// How often a grant begins anew because another thread was faster.
+const TRIES: usize = 8;
+
+/// Ports of well-known UDP services above 1023. No player's program asks from there; a forged sender could make two
+/// services talk to each other.
+const SERVICE_PORTS: [u16; 14] =
+    [1434, 1604, 1900, 3283, 3478, 3702, 5060, 5093, 5353, 5683, 10001, 11211, 17185, 37810];
+
+/// What the operator may set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// For all lists together; as much may be sent at once.
+    pub bytes_per_second: u64,
+    /// Networks that have only the limit per address, and the one for all.
+    pub exempt: Networks,
+}
+
+pub struct Budget {
+    settings: Settings,
+    key: [u64; 2],
+    all: AtomicU64,
+    places: Box<[AtomicU64]>,
+}
+
+/// A token bucket. Its level is where its use stands on an axis that moves on by `per_second` every second: the bucket is
+/// full when the axis is past it, and empty when it is ahead by `burst`.
+struct Bucket<'a> {
+    level: &'a AtomicU64,
+    per_second: u64,
+    burst: u64,
+    /// How many times as much as its numbers say it gives: the factor of a wide prefix.
+    factor: u64,
+}
+
+type Buckets<'a> = ArrayVec<Bucket<'a>, { LEVELS_MAX + 1 }>;
+
+impl Budget {
+    /// `key` is random and secret.
+    pub fn new(settings: Settings, key: [u64; 2]) -> Budget {
+        let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
+        Budget { settings, key, all: AtomicU64::new(0), places }
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether a request from this address may get an answer now. This charges nothing.
+    pub fn may_ask(&self, now: Now, from: SocketAddr) -> bool {
+        let is_player = from.port() >= 1024 && !SERVICE_PORTS.contains(&from.port());
+        is_player && self.buckets(from.ip()).iter().all(|bucket| bucket.left(now, 0) >= PACKET_BYTES)
+    }
+
+    /// Takes as many packets of these sizes as may be sent to this address now, from the first on. Says how many.
+    pub fn take(&self, now: Now, to: IpAddr, sizes: impl Iterator<Item = usize> + Clone) -> usize {
+        let buckets = self.buckets(to);
+        for _ in 0..TRIES {
+            let left = |kept| buckets.iter().map(|bucket| bucket.left(now, kept)).min().unwrap_or(0);
+            let (count, bytes) = fitting(sizes.clone(), left(0), left(1));
+            if count == 0 || charge(&buckets, now, bytes, (count > 1).into()) {
+                return count;
+            }
+        }
+        0
+    }
+
+    fn buckets(&self, ip: IpAddr) -> Buckets<'_> {
+        let all = self.settings.bytes_per_second;
+        let prefixes = Prefix::all(ip, &self.settings.exempt).into_iter();
+        let of_prefix = |prefix: Prefix| {
+            let level = self.places.get(self.place(&prefix))?;
+            let factor = prefix.limit(1).into();
+            Some(Bucket { level, per_second: BYTES_PER_SECOND, burst: BURST_BYTES, factor })
+        };
+        let of_all = Bucket { level: &self.all, per_second: all, burst: all, factor: 1 };
+        prefixes.filter_map(of_prefix).chain([of_all]).collect()
+    }
+
+    fn place(&self, prefix: &Prefix) -> usize {
+        let mut hasher = SipHasher13::new_with_keys(self.key[0], self.key[1]);
+        prefix.hash(&mut hasher);
+        hasher.finish() as usize % PLACES
+    }
+}
+
+/// What a packet of this size costs.
+pub fn on_the_wire(size: usize) -> u64 {
+    (size + HEADER_BYTES) as u64
+}
+
+/// How many packets fit, and what they cost: one into what is left, more into what is left beside the last quarter.
+fn fitting(sizes: impl Iterator<Item = usize>, left: u64, left_for_more: u64) -> (usize, u64) {
+    let (mut count, mut bytes) = (0, 0);
+    for size in sizes {
+        let with_this = bytes + on_the_wire(size);
+        if with_this > if count == 0 { left } else { left_for_more } {
+            break;
+        }
+        (count, bytes) = (count + 1, with_this);
+    }
+    (count, bytes)
+}
+
+/// Charges all buckets, or none of them where one has too little left by now.
+fn charge(buckets: &[Bucket<'_>], now: Now, bytes: u64, quarters_kept: u64) -> bool {
+    for (number, bucket) in buckets.iter().enumerate() {
+        if !bucket.charge(now, bytes, quarters_kept) {
+            buckets.iter().take(number).for_each(|charged| charged.refund(bytes));
+            return false;
+        }
+    }
+    true
+}
+
+impl Bucket<'_> {
+    /// What is left beside so many quarters.
+    fn left(&self, now: Now, quarters_kept: u64) -> u64 {
+        let used = self.level.load(Ordering::Relaxed).saturating_sub(self.axis(now));
+        self.room(quarters_kept).saturating_sub(used) * self.factor
+    }
+
+    fn charge(&self, now: Now, bytes: u64, quarters_kept: u64) -> bool {
+        let (axis, room, cost) = (self.axis(now), self.room(quarters_kept), self.cost(bytes));
+        let charged = |level: u64| {
+            let level = level.max(axis) + cost;
+            (level - axis <= room).then_some(level)
+        };
+        self.level.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charged).is_ok()
+    }
+
+    fn refund(&self, bytes: u64) {
+        self.level.fetch_sub(self.cost(bytes), Ordering::Relaxed);
+    }
+
+    fn cost(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.factor)
+    }
+
+    fn room(&self, quarters_kept: u64) -> u64 {
+        self.burst - self.burst / 4 * quarters_kept
+    }
+
+    fn axis(&self, now: Now) -> u64 {
+        let (seconds, ms) = (now.mono_ms / 1_000, now.mono_ms % 1_000);
+        seconds * self.per_second + ms * self.per_second / 1_000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::atomic::AtomicUsize;
+
+    const ALL: u64 = 4 << 20;
+    /// A full packet of a list, and a list of 100 of them.
+    const PACKET: usize = 1_400;
+    const LONG: usize = 100;
+
+    fn budget(bytes_per_second: u64, exempt: &[&str]) -> Budget {
+        let exempt: Vec<_> = exempt.iter().map(|network| network.parse().unwrap()).collect();
+        Budget::new(Settings { bytes_per_second, exempt: Networks::new(&exempt) }, [1, 2])
+    }
+
+    fn at(ms: u64) -> Now {
+        Now { mono_ms: 1_000_000 + ms, unix_ms: 0 }
+    }
+
+    fn ask(budget: &Budget, ms: u64, to: &str, packets: usize) -> usize {
+        budget.take(at(ms), to.parse().unwrap(), std::iter::repeat_n(PACKET, packets))
+    }
+
+    fn bytes(packets: usize) -> u64 {
+        packets as u64 * on_the_wire(PACKET)
+    }
+
+    #[test]
+    fn a_thousand_forged_requests_in_a_second_bring_their_victim_less_than_100_kb() {
+        for victim in ["192.0.2.1", "2001:db8::1"] {
+            for packets in [1, 3, LONG] {
+                let budget = budget(ALL, &[]);
+                let sent: usize = (0..1_000).map(|ms| ask(&budget, ms, victim, packets)).sum();
+                assert!((60_000..100_000).contains(&bytes(sent)), "{victim}, {packets} packets each: {sent}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_victims_network_gets_a_small_multiple_of_that() {
+        let budget = budget(ALL, &[]);
+        let sent = (0..1_000).map(|ms| ask(&budget, ms, &format!("192.0.2.{}", ms % 256), LONG)).sum();
+        assert!(bytes(sent) <= 8 * (BURST_BYTES + BYTES_PER_SECOND), "a /24: {}", bytes(sent));
+        let elsewhere = ask(&budget, 1_000, "192.0.3.1", 3);
+        assert_eq!(elsewhere, 3, "another network is none the worse for it");
+        let sent = (0..1_000).map(|ms| ask(&budget, ms, &format!("2001:db8:1:{ms:x}::1"), LONG)).sum();
+        assert!(bytes(sent) <= 16 * (BURST_BYTES + BYTES_PER_SECOND), "a /48: {}", bytes(sent));
+    }
+
+    #[test]
+    fn lists_get_short_before_they_get_silent() {
+        let budget = budget(ALL, &[]);
+        let answers: Vec<_> = (0..100).map(|_| ask(&budget, 0, "192.0.2.1", 10)).collect();
+        let whole = answers.iter().take_while(|count| **count == 10).count();
+        let shorter = answers.iter().skip(whole).take_while(|count| **count > 1).count();
+        let single = answers.iter().skip(whole + shorter).take_while(|count| **count == 1).count();
+        assert!(whole >= 3 && shorter <= 1 && single >= 10, "{answers:?}");
+        assert!(answers.iter().skip(whole + shorter + single).all(|count| *count == 0), "{answers:?}");
+        assert!(!budget.may_ask(at(0), "192.0.2.1:27960".parse().unwrap()));
+        assert!(budget.may_ask(at(1_000), "192.0.2.1:27960".parse().unwrap()), "and it comes back");
+        assert_eq!(ask(&budget, 60_000, "192.0.2.1", 10), 10);
+    }
+
+    #[test]
+    fn all_together_get_the_total_and_its_last_quarter_is_for_short_lists() {
+        let budget = budget(ALL, &[]);
+        let mut single = 0;
+        let flood = |number: u64| ask(&budget, number / 20, &format!("10.{}.{}.1", number % 250, number / 250), 30);
+        let sent: usize = (0..20_000).map(flood).inspect(|count| single += usize::from(*count == 1)).sum();
+        assert!(bytes(sent) <= ALL + ALL, "{}", bytes(sent));
+        assert!(single > 2_000, "{single} answers of one packet");
+    }
+
+    #[test]
+    fn two_hundred_players_behind_one_address_get_their_lists() {
+        // A list of 450 servers is three packets, 3.3 kB; each player fetches it once a minute, not all at the same time.
+        let budget = budget(ALL, &[]);
+        let sizes = [PACKET, PACKET, 480];
+        let whole = |player: u64| budget.take(at(player * 300), "192.0.2.1".parse().unwrap(), sizes.into_iter()) == 3;
+        assert!((0..600).all(whole), "three minutes long");
+    }
+
+    #[test]
+    fn exempt_networks_have_only_the_limits_of_an_address_and_of_all() {
+        let budget = budget(ALL, &["192.0.2.0/24"]);
+        let whole = |last: u64| ask(&budget, 0, &format!("192.0.2.{last}"), 30) == 30;
+        assert!((0..40).all(whole), "1.7 MB to a /24");
+        assert!(!whole(0), "but not twice to one address");
+    }
+
+    #[test]
+    fn other_services_are_never_answered() {
+        let budget = budget(ALL, &[]);
+        let may = |port: u16| budget.may_ask(at(0), SocketAddr::new([192, 0, 2, 1].into(), port));
+        for port in [0, 17, 19, 53, 111, 123, 137, 161, 389, 1023, 1900, 5353, 11211] {
+            assert!(!may(port), "{port}");
+        }
+        for port in [1024, 27950, 27960, 26000, 40000, 65535] {
+            assert!(may(port), "{port}");
+        }
+    }
+
+    #[test]
+    fn a_player_is_not_starved_by_a_flood_from_everywhere_else() {
+        // Whoever shares a place with the player would have to get it by chance, and all together get only the total.
+        let budget = budget(ALL, &[]);
+        for request in 0..50_000u32 {
+            let from = std::net::Ipv4Addr::from_bits(request.wrapping_mul(2_654_435_761));
+            budget.take(at(request.into()), from.into(), std::iter::repeat_n(PACKET, LONG));
+        }
+        let player = budget.buckets([198, 51, 100, 7].into());
+        let left: Vec<_> = player.iter().take(2).map(|bucket| bucket.left(at(50_000), 0)).collect();
+        assert!(left.iter().all(|left| *left >= BURST_BYTES / 2), "{left:?}");
+    }
+
+    #[test]
+    fn threads_never_get_more_than_there_is() {
+        let budget = budget(1 << 20, &[]);
+        let sent = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (budget, sent) = (&budget, &sent);
+                scope.spawn(move || {
+                    for request in 0..2_000 {
+                        let to = format!("10.{}.{thread}.{}", request % 7, request % 256);
+                        sent.fetch_add(ask(budget, 0, &to, request % 9), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        let sent = bytes(sent.into_inner());
+        assert!(sent <= 1 << 20, "{sent}");
+        assert!(sent > (1 << 20) * 9 / 10, "{sent}: and nothing is lost to refunds");
+        assert_eq!(budget.all.load(Ordering::Relaxed) - 1_000 * (1 << 20), sent);
+    }
+
+    proptest! {
+        #[test]
+        fn no_window_gets_more_than_the_burst_and_the_rate(steps in proptest::collection::vec((0u64..400, 0usize..60, 1usize..1500), 1..200)) {
+            let budget = budget(ALL, &[]);
+            let (mut ms, mut sent) = (0, 0);
+            for (wait_ms, packets, size) in steps {
+                ms += wait_ms;
+                let count = budget.take(at(ms), [192, 0, 2, 1].into(), std::iter::repeat_n(size, packets));
+                prop_assert!(count <= packets);
+                sent += count as u64 * on_the_wire(size);
+                prop_assert!(sent <= BURST_BYTES + BYTES_PER_SECOND * ms / 1_000 + 1);
+            }
+        }
+    }
+}

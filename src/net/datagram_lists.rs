@@ -1,0 +1,320 @@
+//! Lists that are sent as datagrams. The threads that receive only hand requests over; one thread per listener renders and
+//! sends, so that a long list holds up no announcement. An answer gets as many packets as the [budget](super::budget) grants,
+//! and its last packet always has the end mark.
+
+use std::io::IoSlice;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg};
+use tracing::debug;
+
+use super::batch::BATCH;
+use super::budget::on_the_wire;
+use super::guard::Guard;
+use super::udp::{LOOK_UP, SharedRules};
+use crate::hub::Hub;
+use crate::metrics::Metrics;
+use crate::model::Now;
+use crate::protocols::{ListRequest, packets};
+
+/// Requests that wait for the thread; more are turned away.
+const WAITING_MAX: usize = 1_024;
+/// How long the system may take to make room for more packets.
+const SEND_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Takes requests for the thread that sends. It is shared by all threads that receive on one address.
+#[derive(Clone)]
+pub struct ListRequests {
+    waiting: SyncSender<(SocketAddr, ListRequest)>,
+    guard: Arc<Guard>,
+    metrics: Arc<Metrics>,
+}
+
+impl ListRequests {
+    /// Hands over a request, or turns it away.
+    pub fn ask(&self, now: Now, from: SocketAddr, request: ListRequest) {
+        let is_taken = self.guard.lists().may_ask(now, from) && self.waiting.try_send((from, request)).is_ok();
+        if !is_taken {
+            self.metrics.list_answers.refused.inc();
+        }
+    }
+}
+
+/// The thread that sends.
+pub struct Sender {
+    pub game: &'static str,
+    pub rules: SharedRules,
+    pub guard: Arc<Guard>,
+    pub hub: Arc<Hub>,
+    pub metrics: Arc<Metrics>,
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Sender {
+    /// Sends from this address's own socket, so that answers come from the port that was asked.
+    pub fn start(self, socket: &UdpSocket) -> std::io::Result<(ListRequests, JoinHandle<()>)> {
+        let socket = socket.try_clone()?;
+        socket.set_write_timeout(Some(SEND_PATIENCE))?;
+        let (waiting, requests) = sync_channel(WAITING_MAX);
+        let handle = ListRequests { waiting, guard: self.guard.clone(), metrics: self.metrics.clone() };
+        let name = format!("{} lists", self.game);
+        let run = move || self.run(&requests, PacketSocket { socket, headers: MultiHeaders::preallocate(BATCH, None) });
+        let thread = std::thread::Builder::new().name(name).spawn(run)?;
+        Ok((handle, thread))
+    }
+
+    fn run(&self, requests: &Receiver<(SocketAddr, ListRequest)>, mut socket: PacketSocket) {
+        while !self.stop.load(Ordering::Relaxed) {
+            match requests.recv_timeout(LOOK_UP) {
+                Ok((from, request)) => self.answer(from, &request, &mut socket),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn answer(&self, to: SocketAddr, request: &ListRequest, socket: &mut PacketSocket) {
+        let (renderer, (unfinished, end)) = {
+            let rules = self.rules.load();
+            (rules.list(request), rules.last_packet())
+        };
+        let Some(renderer) = renderer else { return };
+        let list = self.hub.list(&renderer);
+        let packets = packets::split(&list.body);
+        // Any packet may turn out to be the last.
+        let sizes = packets.clone().map(|packet| packet.len() + end.len());
+        let granted = self.guard.lists().take(self.hub.clock.now(), to.ip(), sizes);
+        let is_cut = packets.clone().nth(granted).is_some();
+        debug!(game = self.game, %to, granted, is_cut, "list");
+        let answers = &self.metrics.list_answers;
+        match (granted, is_cut) {
+            (0, _) => {
+                answers.refused.inc();
+                return;
+            }
+            (_, true) => answers.cut.inc(),
+            (_, false) => answers.whole.inc(),
+        };
+        let sent = packets.zip(1..=granted).map(|(packet, number)| match is_cut && number == granted {
+            true => [packet.strip_suffix(unfinished).unwrap_or(packet), end],
+            false => [packet, b""],
+        });
+        self.metrics.listed(self.game, 1);
+        answers.bytes.inc_by(socket.send(to, sent));
+    }
+}
+
+struct PacketSocket {
+    socket: UdpSocket,
+    headers: MultiHeaders<SockaddrStorage>,
+}
+
+impl PacketSocket {
+    /// Sends packets, each of two parts, many with one system call. Says how many bytes that was on the wire. After an error
+    /// the rest is lost, as any datagram may be.
+    fn send<'a>(&mut self, to: SocketAddr, mut packets: impl Iterator<Item = [&'a [u8]; 2]>) -> u64 {
+        let to = [Some(SockaddrStorage::from(to)); BATCH];
+        let mut bytes = 0;
+        loop {
+            let batch: ArrayVec<_, BATCH> = packets.by_ref().take(BATCH).map(|parts| parts.map(IoSlice::new)).collect();
+            if batch.is_empty() {
+                return bytes;
+            }
+            let mut waiting = batch.as_slice();
+            while !waiting.is_empty() {
+                let to = to.get(..waiting.len()).unwrap_or_default();
+                let (fd, flags) = (self.socket.as_raw_fd(), MsgFlags::empty());
+                let sent = sendmmsg(fd, &mut self.headers, waiting.iter(), to, [], flags).map(Iterator::count);
+                match sent {
+                    Ok(count) if count > 0 => {
+                        let (sent, rest) = waiting.split_at_checked(count).unwrap_or((waiting, &[]));
+                        let sizes = sent.iter().map(|parts| parts.iter().map(|part| part.len()).sum());
+                        bytes += sizes.map(on_the_wire).sum::<u64>();
+                        waiting = rest;
+                    }
+                    Err(Errno::EINTR) => {}
+                    Ok(_) | Err(_) => return bytes,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Ledger;
+    use crate::net::udp::Worker;
+    use crate::net::{guard, listen};
+    use crate::protocols::{Context, DatagramRules, Effect, Reply};
+    use crate::registry::Settings;
+    use crate::registry::view::{Renderer, View};
+    use arc_swap::ArcSwap;
+
+    /// A protocol in which `list N` asks for a list of N packets of 1,400 bytes. Each ends with `+`, the last with `END`.
+    struct Rules;
+
+    const PACKET_BYTES: usize = 1_400;
+
+    impl DatagramRules for Rules {
+        fn datagram<'a>(&self, _: &Context<'_>, _: SocketAddr, bytes: &'a [u8], _: &mut Reply) -> Effect<'a> {
+            Effect::List(bytes.strip_prefix(b"list ").unwrap_or_default().try_into().unwrap_or_default())
+        }
+
+        fn list(&self, request: &ListRequest) -> Option<Arc<dyn Renderer>> {
+            let packets = std::str::from_utf8(request).ok()?.parse().ok()?;
+            Some(Arc::new(List { packets }))
+        }
+
+        fn last_packet(&self) -> (&'static [u8], &'static [u8]) {
+            (b"+", b"END")
+        }
+    }
+
+    struct List {
+        packets: usize,
+    }
+
+    impl Renderer for List {
+        fn render(&self, _: &View) -> Vec<u8> {
+            let mut list = Vec::new();
+            for number in 1..=self.packets {
+                let mut packet = number.to_be_bytes().to_vec();
+                packet.resize(PACKET_BYTES - 3, b'.');
+                packet.extend_from_slice(if number == self.packets { b"END" } else { b"+" });
+                packets::push(&mut list, &packet);
+            }
+            list
+        }
+    }
+
+    struct Master {
+        address: SocketAddr,
+        metrics: Arc<Metrics>,
+        stop: Arc<AtomicBool>,
+        threads: Vec<JoinHandle<()>>,
+    }
+
+    impl Master {
+        fn start(address: &str) -> Master {
+            let settings = Settings { servers_max: 9, servers_per_ip_max: 9, ask_every_ms: 30_000, misses_max: 3 };
+            let (hub, stop) = (Arc::new(Hub::new(settings)), Arc::new(AtomicBool::new(false)));
+            let guard = guard::Settings { list_bytes_per_second: 4 << 20, ..guard::Settings::default() };
+            let (guard, metrics) = (Arc::new(Guard::new(guard)), Arc::new(Metrics::new()));
+            let rules: SharedRules = Arc::new(ArcSwap::from_pointee(Box::new(Rules) as Box<dyn DatagramRules>));
+            let sockets = listen::udp(address.parse().unwrap(), 2, "a.key").unwrap();
+            let address = sockets[0].local_addr().unwrap();
+            let sender = Sender {
+                game: "test",
+                rules: rules.clone(),
+                guard: guard.clone(),
+                hub: hub.clone(),
+                metrics: metrics.clone(),
+                stop: stop.clone(),
+            };
+            let (lists, thread) = sender.start(&sockets[0]).unwrap();
+            let mut threads = vec![thread];
+            for socket in sockets {
+                let worker = Worker {
+                    game: "test",
+                    bytes_max: 100,
+                    rules: rules.clone(),
+                    guard: guard.clone(),
+                    hub: hub.clone(),
+                    ledger: Arc::new(Ledger::new()),
+                    lists: lists.clone(),
+                    stop: stop.clone(),
+                };
+                threads.push(worker.start(socket).unwrap());
+            }
+            Master { address, metrics, stop, threads }
+        }
+
+        fn client(&self) -> UdpSocket {
+            let socket = UdpSocket::bind(SocketAddr::new(self.address.ip(), 0)).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            socket.connect(self.address).unwrap(); // so that it hears only what comes from the master's own port
+            socket
+        }
+
+        fn stop(self) {
+            self.stop.store(true, Ordering::Relaxed);
+            self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+    }
+
+    /// The packets up to the end mark.
+    fn heard(client: &UdpSocket) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        while packets.last().is_none_or(|packet: &Vec<u8>| !packet.ends_with(b"END")) {
+            let mut buffer = [0; 2_000];
+            let size = client.recv(&mut buffer).unwrap();
+            packets.push(buffer[..size].to_vec());
+        }
+        packets
+    }
+
+    #[test]
+    fn a_list_comes_whole_and_from_the_port_that_was_asked() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let master = Master::start(address);
+            for packets in [1, 2, 20] {
+                let client = master.client();
+                client.send(format!("list {packets}").as_bytes()).unwrap();
+                let heard = heard(&client);
+                assert_eq!(heard.len(), packets);
+                for (number, packet) in (1..).zip(&heard) {
+                    assert!(packet.starts_with(&usize::to_be_bytes(number)));
+                    assert!(packet.ends_with(if number == packets { b"END" } else { b"+" }));
+                }
+            }
+            assert_eq!(master.metrics.list_answers.whole.get(), 3);
+            master.stop();
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_is_cut_and_ends_all_the_same() {
+        let master = Master::start("127.0.0.1:0");
+        let client = master.client();
+        client.send(b"list 1000").unwrap();
+        let heard = heard(&client);
+        assert!((20..50).contains(&heard.len()), "{} packets", heard.len());
+        let (last, others) = heard.split_last().unwrap();
+        assert!(others.iter().all(|packet| packet.ends_with(b".+")));
+        assert!(last.ends_with(b".END") && last.len() == PACKET_BYTES);
+        assert!(last.starts_with(&heard.len().to_be_bytes()));
+        assert_eq!(master.metrics.list_answers.cut.get(), 1);
+        master.stop();
+    }
+
+    #[test]
+    fn a_flood_brings_its_victim_little_and_others_get_their_list() {
+        let master = Master::start("127.0.0.1:0");
+        let victim = master.client();
+        let answers = &master.metrics.list_answers;
+        for asked in 1..=1_000 {
+            victim.send(b"list 1000").unwrap();
+            // No faster than they are looked at, so that none is lost on the way.
+            while answers.refused.get() + answers.cut.get() + 100 < asked {
+                std::thread::yield_now();
+            }
+        }
+        assert!(answers.refused.get() > 800 && answers.cut.get() > 0);
+        assert!(answers.bytes.get() < 100_000, "{} bytes", answers.bytes.get());
+        let client = UdpSocket::bind("127.0.0.2:0").unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        client.connect(master.address).unwrap();
+        client.send(b"list 2").unwrap();
+        assert_eq!(heard(&client).len(), 2);
+        master.stop();
+    }
+}
