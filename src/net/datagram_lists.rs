@@ -154,6 +154,7 @@ mod tests {
     use crate::ledger::Ledger;
     use crate::net::udp::Worker;
     use crate::net::{guard, listen};
+    use crate::protocols::event::Proven;
     use crate::protocols::{Context, DatagramRules, Effect, Reply};
     use crate::registry::Settings;
     use crate::registry::view::{Renderer, View};
@@ -176,6 +177,10 @@ mod tests {
 
         fn last_packet(&self) -> (&'static [u8], &'static [u8]) {
             (b"+", b"END")
+        }
+
+        fn proven(&self) -> Proven {
+            unreachable!("nobody announces anything")
         }
     }
 
