@@ -143,6 +143,14 @@ impl What {
         }
     }
 
+    /// What the texts of a datagram's event are made from.
+    pub fn values(&self) -> Option<[u32; 2]> {
+        match self {
+            What::Datagram(event) => Some(event.values),
+            _ => None,
+        }
+    }
+
     pub fn label(&self) -> &'static str {
         match self {
             What::Datagram(event) => event.kind.label,

@@ -75,7 +75,7 @@ impl Worker {
         let rules = self.rules.load();
         let bans = self.guard.bans();
         let note = |from: SocketAddr, port: u16, what: What| {
-            debug!(game = self.game, %from, port, ?what, "seen");
+            debug!(protocol = self.game, %from, port, what = what.label(), values = ?what.values(), "datagram");
             self.ledger.note(from.ip(), Note::new(now.unix_ms, channel, port, from.port(), what));
         };
         let note_event = |from: SocketAddr, event: Event| note(from, event.port, What::Datagram(event));

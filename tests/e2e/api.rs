@@ -81,6 +81,7 @@ fn bad_parameters_are_named() {
     for (path, parameter) in [
         ("/api/v1/check", "game"),
         ("/api/v1/check?game=iceball", "address"),
+        ("/api/v1/check?protocol=chess&address=127.0.0.1:1", "protocol"),
         ("/api/v1/check?game=iceball&address=x", "address"),
         ("/api/v1/events?nonsense=1", "nonsense"),
     ] {
@@ -356,6 +357,14 @@ fn the_doctor_tells_what_was_seen() {
     assert!(full["seen"].as_array().unwrap().iter().all(|seen| seen["announced_port"] != 1), "{full}");
     assert_eq!(check("iceball", "127.0.0.2:1")["seen"], json!([]));
     assert!(check("iceball", "127.0.0.9:1")["summary"].as_str().unwrap().contains("banned"));
+
+    // The protocol may be given beside the game or instead of it.
+    let by_protocol = server.json("/api/v1/check?protocol=iceball&address=127.0.0.1:1");
+    assert_eq!((&by_protocol["listed"], &by_protocol["game"]), (&json!(true), &json!("iceball")));
+    let other = server.json("/api/v1/check?protocol=netpanzer&game=iceball&address=127.0.0.1:1");
+    assert_eq!(other["listed"], false);
+    let nothing = server.json("/api/v1/check?protocol=hyperbol&address=127.0.0.2:1");
+    assert!(nothing["advice"].as_str().unwrap().contains("heartbeat") && nothing["game"] == "hyperbol", "{nothing}");
 
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let heartbeat = format!(r"\heartbeat\gamename\netpanzer\port\{silent}\final\");

@@ -183,7 +183,7 @@ fn sighup_takes_over_what_can_change() {
     until("the new limit", || server.get(full).text().contains("too many servers").then_some(()));
     // The log's level, and the idle time of new connections.
     game.send(b"nonsense");
-    server.wait_for_log("UnknownMagic");
+    server.wait_for_log("dropped_unknown_magic");
     let mut idle = connect(server.address("iceball.listen"));
     assert_eq!(std::io::Read::read(&mut idle, &mut [0; 10]).unwrap(), 0);
 }
@@ -216,7 +216,7 @@ fn quiet_by_default_and_one_line_a_refusal_at_debug() {
     let mut server = Server::start(&["log=debug"]);
     let game = Game::new(server.address("iceball.listen"));
     game.send(b"nonsense");
-    server.wait_for_log("UnknownMagic");
-    let line = server.log().lines().filter(|line| line.contains("UnknownMagic")).count();
+    server.wait_for_log("dropped_unknown_magic");
+    let line = server.log().lines().filter(|line| line.contains("dropped_unknown_magic")).count();
     assert_eq!(line, 1);
 }
