@@ -356,7 +356,7 @@ mod tests {
     fn announce(now: Now, port: u16) -> Change<'static> {
         Change::Announce(Announce {
             address: format!("192.0.2.1:{port}").parse().unwrap(),
-            game: Game::Known("iceball"),
+            game: Game::Own("iceball"),
             proof: Proof::Cookie,
             proven_at_ms: now.unix_ms,
             life_ms: 1_000,
@@ -403,7 +403,7 @@ mod tests {
         batches.try_recv().unwrap();
         let later = Now { mono_ms: now.mono_ms + 10, unix_ms: now.unix_ms + 10 };
         let Change::Announce(announce) = announce(later, 1) else { unreachable!() };
-        hub.apply_one(&Change::Announce(Announce { game: Game::Known("netpanzer"), ..announce }), later);
+        hub.apply_one(&Change::Announce(Announce { game: Game::Own("netpanzer"), ..announce }), later);
         hub.publish(later);
         let batch = batches.try_recv().unwrap();
         let [Delta::Removed(old), Delta::Added(new)] = &batch.deltas[..] else { panic!("{batch:?}") };

@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::ledger::Ledger;
-use crate::protocols::card;
+use crate::protocols::own_card;
 use crate::registry::view::View;
 use crate::store::Status;
 
@@ -160,7 +160,7 @@ impl Metrics {
         let mut games: BTreeMap<&'static str, (i64, i64)> = BTreeMap::from([("other", (0, 0))]);
         games.extend(crate::protocols::CARDS.iter().map(|card| (card.name, (0, 0))));
         for server in view.games() {
-            let game = card(server.game.name()).map_or("other", |card| card.name);
+            let game = own_card(&server.game).map_or("other", |card| card.name);
             let (servers, players) = games.entry(game).or_default();
             *servers += 1;
             *players += i64::from(server.players_current.unwrap_or(0));
@@ -226,12 +226,17 @@ mod tests {
         let ledger = Ledger::new();
         let sent = What::Datagram(events::COOKIE_SENT.event());
         ledger.note([203, 0, 113, 5].into(), Note::new(0, Channel::datagrams(iceball::NAME), 1, 1, sent));
-        let server = |port: u16, game: &str| {
+        let server = |port: u16, game: Game| {
             let facts = Facts { players_current: Some(3), ..Facts::default() };
             let address = format!("203.0.113.5:{port}").parse().unwrap();
-            Arc::new(Server::new(address, Game::Other(game.into()), Proof::Query, 0, &facts))
+            Arc::new(Server::new(address, game, Proof::Query, 0, &facts))
         };
-        let view = View::new(7, 0, vec![server(1, "netpanzer"), server(2, "x\"} 1\nevil"), server(3, "master")]);
+        let evil = Game::carried("netpanzer", "x\"} 1\nevil");
+        let view = View::new(
+            7,
+            0,
+            vec![server(1, Game::Own("netpanzer")), server(2, evil), server(3, Game::master("netpanzer"))],
+        );
         metrics.rtt(20_000);
         metrics.listed("master.json", 1);
         metrics.list_answers.cut.inc_by(2);

@@ -168,5 +168,5 @@ fn address(port: u16) -> Address {
 
 fn entry(port: u16, players: u16) -> Arc<Entry> {
     let facts = Facts { players_current: Some(players), ..Facts::default() };
-    Arc::new(Entry::new(address(port), Game::Known("tanks"), Proof::Cookie, 0, &facts))
+    Arc::new(Entry::new(address(port), Game::Own("tanks"), Proof::Cookie, 0, &facts))
 }

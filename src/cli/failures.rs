@@ -42,7 +42,7 @@ mod tests {
 
     fn server(port: u16, why: &str) -> Found {
         let address = format!("203.0.113.5:{port}").parse().unwrap();
-        Found { state: State::Failed(why.into()), ..Found::new(Game::Known("netpanzer"), address) }
+        Found { state: State::Failed(why.into()), ..Found::new(Game::Own("netpanzer"), address) }
     }
 
     #[test]

@@ -131,5 +131,5 @@ async fn resolve(targets: Vec<Target>) -> Vec<Found> {
     servers.sort_by_key(|(number, _, _)| *number);
     let mut seen = HashSet::new();
     servers.retain(|(_, card, address)| seen.insert((card.name, *address)));
-    servers.into_iter().map(|(_, card, address)| Found::new(Game::Known(card.name), address)).collect()
+    servers.into_iter().map(|(_, card, address)| Found::new(Game::Own(card.name), address)).collect()
 }

@@ -264,7 +264,7 @@ mod tests {
         let server = |port: u16, name: &'static str, players: Option<u16>, rtt_us: Option<u32>| Found {
             facts: Facts { name: name.into(), players_current: players, ..Facts::default() },
             rtt_us,
-            ..Found::new(Game::Known("netpanzer"), format!("203.0.113.5:{port}").parse().unwrap())
+            ..Found::new(Game::Own("netpanzer"), format!("203.0.113.5:{port}").parse().unwrap())
         };
         let mut found = vec![
             server(9, "", None, None),

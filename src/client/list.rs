@@ -96,7 +96,7 @@ async fn fetch(target: &Target, patience: Duration) -> Result<Listing, ListError
 fn found(card: &'static Card, list: List) -> Listing {
     let mut seen = HashSet::new();
     let once = list.servers.into_iter().filter(|listed| seen.insert(listed.address));
-    let servers = once.map(|listed| Found::listed(Game::Known(card.name), listed)).collect();
+    let servers = once.map(|listed| Found::listed(Game::Own(card.name), listed)).collect();
     Listing { servers, faults: list.faults, left_out: list.left_out }
 }
 

@@ -311,7 +311,7 @@ mod tests {
             });
         });
         let addresses = addresses.recv().unwrap();
-        addresses.into_iter().map(|address| Found::new(Game::Known(card(game).unwrap().name), address)).collect()
+        addresses.into_iter().map(|address| Found::new(Game::Own(card(game).unwrap().name), address)).collect()
     }
 
     #[tokio::test]
@@ -360,7 +360,7 @@ mod tests {
         let closed = bound().local_addr().unwrap();
         let silent = bound();
         let server =
-            |at: std::net::SocketAddr| Found::new(Game::Known("hyperbol"), Address::new(at.ip(), at.port()).unwrap());
+            |at: std::net::SocketAddr| Found::new(Game::Own("hyperbol"), Address::new(at.ip(), at.port()).unwrap());
         let mut found = [server(closed), server(silent.local_addr().unwrap())];
         let mut order = Vec::new();
         let patience = Patience { timeout: Some(Duration::from_millis(100)), retries: None };

@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use super::list::{ListError, Listing};
 use super::{Found, Target, http};
-use crate::model::{Address, Details, Facts, Game, Player};
+use crate::model::{Address, Details, Facts, Player};
 use crate::protocols::rows::{self, Rest};
-use crate::protocols::{CARDS, FAULTS_MAX, ListEntry, fault, is_one_host};
+use crate::protocols::{FAULTS_MAX, ListEntry, fault, game, game_named, is_one_host};
 use crate::text;
 
 const PATH: &str = "/api/v1/servers";
@@ -30,6 +30,7 @@ const PAGES_PATIENCE: u32 = 20;
 
 #[derive(Deserialize)]
 struct Row {
+    protocol: Option<String>,
     game: String,
     address: String,
     #[serde(default)]
@@ -141,8 +142,11 @@ fn read(row: &str) -> Result<Found, String> {
     };
     let address = address.filter(|address| is_one_host(address.ip()));
     let address = address.ok_or_else(|| format!("nobody can play at {}", clean(&row.address)))?;
-    let game = CARDS.iter().find(|card| card.name == row.game);
-    let game = game.map_or_else(|| Game::Other(clean(&row.game).into()), |card| Game::Known(card.name));
+    let game = match &row.protocol {
+        Some(protocol) => game(protocol, &clean(&row.game)),
+        None => game_named(&clean(&row.game)), // an older Rallypoint
+    };
+    let game = game.ok_or_else(|| format!("not a game known here: {}", clean(&row.game)))?;
     let rules = row.rules.iter().map(|(name, value)| {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
         (clean(name).into(), clean(&value).into())
@@ -158,6 +162,7 @@ fn read(row: &str) -> Result<Found, String> {
         players_max: row.players_max,
         password: row.password,
         details: (details != Details::default()).then(|| Arc::new(details)),
+        ..Facts::default()
     };
     let rtt_us = row.rtt_ms.map(|ms| (ms * 1000.0) as u32); // what does not fit becomes the nearest that does
     let listed = ListEntry { address, official: row.official, flavor: row.flavor, facts };

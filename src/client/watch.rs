@@ -108,7 +108,7 @@ mod tests {
 
     fn server(port: u16, players: u16) -> Found {
         let facts = Facts { name: format!("Server {port}").into(), players_current: Some(players), ..Facts::default() };
-        Found { facts, ..Found::new(Game::Known("netpanzer"), format!("203.0.113.5:{port}").parse().unwrap()) }
+        Found { facts, ..Found::new(Game::Own("netpanzer"), format!("203.0.113.5:{port}").parse().unwrap()) }
     }
 
     #[test]

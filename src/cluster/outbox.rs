@@ -155,7 +155,7 @@ mod tests {
 
     fn server(port: u16, foreign: bool) -> Server {
         let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
-        let server = Server::new(address, Game::Known("iceball"), Proof::Cookie, 5, &Facts::default());
+        let server = Server::new(address, Game::Own("iceball"), Proof::Cookie, 5, &Facts::default());
         Server { foreign, ..server }
     }
 

@@ -8,7 +8,6 @@
 //! Times in a record are the store's: a node whose clock differs from it by more than [`SKEW_MAX_MS`] converts.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
@@ -19,10 +18,10 @@ use siphasher::sip::SipHasher13;
 
 use super::clock::{Offset, SKEW_MAX_MS};
 use crate::model::{
-    Address, Announce, Details, Facts, GAME_BYTES_MAX, Game, Gone, HeartbeatKeys, Now, Player, Proof, RemoteServer,
+    Address, Announce, Details, Facts, GAME_BYTES_MAX, Gone, HeartbeatKeys, Now, Player, Proof, RemoteServer,
     RemoteState, VersionText,
 };
-use crate::protocols::allow_players;
+use crate::protocols::{allow_players, game_named};
 use crate::registry::merge::LocalState;
 use crate::text;
 
@@ -33,8 +32,6 @@ const LIFE_MS_MAX: u64 = 2 * 86_400_000;
 const VERSION: u8 = 1;
 const KEYS_MAX: usize = 64;
 const PART_BYTES_MAX: usize = 1024;
-/// Different names of games remembered; one more has its own copy.
-const GAMES_MAX: usize = 1024;
 /// The teams that most games have: their names are shared, not copied.
 const TEAMS: [&str; 3] = ["none", "red", "blue"];
 const TEAM_BYTES_MAX: usize = 64;
@@ -248,25 +245,8 @@ fn wire_keys(keys: &HeartbeatKeys) -> Vec<(String, String)> {
     keys.0.iter().map(|(key, value)| (text(key), text(value))).collect()
 }
 
-/// The names of games, each kept once however many servers play it.
-#[derive(Default)]
-pub struct Games(HashMap<Box<str>, Arc<str>>);
-
-impl Games {
-    fn game(&mut self, name: &str) -> Game {
-        if let Some(known) = self.0.get(name) {
-            return Game::Other(known.clone());
-        }
-        let shared: Arc<str> = name.into();
-        if self.0.len() < GAMES_MAX {
-            self.0.insert(name.into(), shared.clone());
-        }
-        Game::Other(shared)
-    }
-}
-
 /// Reads the value of an address.
-pub fn decode(address: Address, value: &[u8], games: &mut Games) -> Result<Record, RecordError> {
+pub fn decode(address: Address, value: &[u8]) -> Result<Record, RecordError> {
     if value.len() > VALUE_BYTES_MAX {
         return Err(RecordError::TooLong);
     }
@@ -281,7 +261,7 @@ pub fn decode(address: Address, value: &[u8], games: &mut Games) -> Result<Recor
         }
     };
     let told = match (wire.listed, wire.gone) {
-        (Some(listed), None) => RemoteState::Listed(read_listed(address, listed, games).ok_or(RecordError::Malformed)?),
+        (Some(listed), None) => RemoteState::Listed(read_listed(address, listed).ok_or(RecordError::Malformed)?),
         (None, Some(WireGone { at, quit, game_at })) => {
             let game_at_ms = game_at.unwrap_or(at).min(at);
             RemoteState::Gone(Gone { address, at_ms: at, game_at_ms, quit, foreign: true })
@@ -291,12 +271,8 @@ pub fn decode(address: Address, value: &[u8], games: &mut Games) -> Result<Recor
     Ok(Record { by: cleaned(&wire.by, 64).into_string(), put_ms: wire.put, told })
 }
 
-fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Option<RemoteServer<'static>> {
-    let proofs = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];
-    let game = cleaned(&wire.game, GAME_BYTES_MAX);
-    if game.is_empty() {
-        return None;
-    }
+fn read_listed(address: Address, wire: WireListed<'_>) -> Option<RemoteServer<'static>> {
+    let game = game_named(&cleaned(&wire.game, GAME_BYTES_MAX))?;
     let fact = |text: &str| Cow::Owned(cleaned(text, PART_BYTES_MAX).into_string());
     let version: VersionText = text::version(wire.version.as_bytes());
     let mut facts = Facts {
@@ -308,6 +284,7 @@ fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Opt
         players_max: wire.players_max,
         password: wire.password,
         details: wire.details.map(|details| Arc::new(read_details(details))),
+        ..Facts::default()
     };
     allow_players(&game, &mut facts);
     Some(RemoteServer {
@@ -317,8 +294,8 @@ fn read_listed(address: Address, wire: WireListed<'_>, games: &mut Games) -> Opt
         stronger_gone_ms: wire.stronger_gone,
         announce: Announce {
             address,
-            game: games.game(&game),
-            proof: proofs.into_iter().find(|proof| proof.name() == wire.proof)?,
+            game,
+            proof: Proof::named(&wire.proof)?,
             proven_at_ms: wire.at,
             life_ms: wire.left.min(LIFE_MS_MAX),
             asked: wire.asked,
@@ -400,6 +377,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Game;
     use crate::model::Server;
     use proptest::prelude::*;
 
@@ -419,7 +397,7 @@ mod tests {
             details: Some(Arc::new(details)),
             ..Facts::default()
         };
-        let game = Game::Known("netpanzer");
+        let game = Game::Own("netpanzer");
         let mut server = Server::new(address.parse().unwrap(), game, Proof::Query, T - 1_000, &facts);
         server.keys = Some(Arc::new(HeartbeatKeys(vec![(b"port"[..].into(), b"\xff\x001"[..].into())])));
         server.rtt_us = NonZeroU32::new(25_000);
@@ -433,7 +411,7 @@ mod tests {
     }
 
     fn read(value: &[u8]) -> Result<Record, RecordError> {
-        decode("203.0.113.5:7".parse().unwrap(), value, &mut Games::default())
+        decode("203.0.113.5:7".parse().unwrap(), value)
     }
 
     fn listed(told: RemoteState<'static>) -> RemoteServer<'static> {

@@ -26,7 +26,7 @@ use super::buckets::{BucketSpec, SessionError};
 use super::clock::{self, Offset};
 use super::keyring;
 use super::outbox::{Outbox, RejectedPuts, StoredRecords, must_put};
-use super::record::{self, Games, RecordError, VALUE_BYTES_MAX};
+use super::record::{self, RecordError, VALUE_BYTES_MAX};
 use super::share::NODE_GONE_MS;
 use super::{Cluster, secret};
 use crate::model::{Address, Change, Now, RemoteState};
@@ -185,7 +185,6 @@ impl<'a> Session<'a> {
     // Reading.
 
     async fn read(&self, watch: Watch) -> SessionError {
-        let mut games = Games::default();
         let mut entries = watch.ready_chunks(MERGE_BATCH);
         while let Some(chunk) = entries.next().await {
             let now = self.now();
@@ -193,7 +192,7 @@ impl<'a> Session<'a> {
             let mut changes = Vec::with_capacity(chunk.len());
             for entry in chunk {
                 match entry {
-                    Ok(entry) => self.take(&entry, now, &mut games, &mut changes),
+                    Ok(entry) => self.take(&entry, now, &mut changes),
                     Err(error) => return watch_failed(&error),
                 }
             }
@@ -202,7 +201,7 @@ impl<'a> Session<'a> {
         SessionError("the watch ended".into())
     }
 
-    fn take(&self, entry: &Entry, now: Now, games: &mut Games, changes: &mut Vec<Change<'static>>) {
+    fn take(&self, entry: &Entry, now: Now, changes: &mut Vec<Change<'static>>) {
         let created_ms = unix_ms(entry.created);
         if let Some(name) = entry.key.strip_prefix(NODE_PREFIX) {
             return self.take_keep_alive(name, entry, created_ms, now);
@@ -211,7 +210,7 @@ impl<'a> Session<'a> {
         if self.cluster.guard.bans().contains(address.ip()) {
             return;
         }
-        let record = match record::decode(address, &entry.value, games) {
+        let record = match record::decode(address, &entry.value) {
             Ok(record) => record,
             Err(RecordError::Version(v)) => {
                 let words = || format!("ignoring records of version {v}: some nodes run a newer rallypoint");

@@ -21,11 +21,12 @@ use siphasher::sip::SipHasher13;
 
 use super::clock::{self, Offset, SKEW_MAX_MS};
 use super::outbox::{Outbox, StoredRecords, must_put};
-use super::record::{self, Games, node_id, node_tag};
+use super::record::{self, node_id, node_tag};
 use super::share::Share;
 use crate::model::{
     Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, RemoteState, Server, SharedTime,
 };
+use crate::protocols::game_named;
 use crate::registry::view::{Publisher, View};
 use crate::registry::{Life, Outcome, Registry, Settings};
 use crate::store::{lives::Stamps, restore};
@@ -94,7 +95,6 @@ struct Node {
     publisher: Publisher,
     view: View,
     outbox: Outbox,
-    games: Games,
     share: Share,
     /// How far this node's clock is ahead of the store's, and the node's own estimate of the store's time.
     ahead_ms: i64,
@@ -134,7 +134,6 @@ impl Node {
             publisher: Publisher::default(),
             view: View::new(0, 0, Vec::new()),
             outbox: Outbox::default(),
-            games: Games::default(),
             share: Share::new(node_id(name)),
             ahead_ms,
             time: SharedTime::default(),
@@ -221,7 +220,7 @@ impl Node {
 
     fn take(&mut self, entry: &Entry, ms: u64) -> Option<RemoteState<'static>> {
         let now = self.now(ms);
-        let record = record::decode(entry.address, &entry.value, &mut self.games).unwrap();
+        let record = record::decode(entry.address, &entry.value).unwrap();
         if record.by == self.name && self.read.is_some() {
             return None;
         }
@@ -277,8 +276,13 @@ fn address(port: u64) -> Address {
     Address::new([192, 0, 2, 1].into(), port as u16 + 1).unwrap()
 }
 
+/// A game that another protocol carries.
+fn other() -> Game {
+    game_named("other").unwrap()
+}
+
 fn game(port: u64) -> Game {
-    Game::Known(if port.is_multiple_of(2) { "iceball" } else { "netpanzer" })
+    Game::Own(if port.is_multiple_of(2) { "iceball" } else { "netpanzer" })
 }
 
 fn announce(port: u64, players: u64, now: Now) -> Change<'static> {
@@ -300,7 +304,7 @@ fn announce(port: u64, players: u64, now: Now) -> Change<'static> {
 fn connect(port: u64, players: u64, now: Now) -> Change<'static> {
     let Change::Announce(announce) = announce(port, players, now) else { unreachable!() };
     let keys = Some(HeartbeatKeys::of("other", address(port)).into());
-    Change::Announce(Announce { game: Game::Known("other"), proof: Proof::Connection, keys, ..announce })
+    Change::Announce(Announce { game: other(), proof: Proof::Connection, keys, ..announce })
 }
 
 /// What really happened at one address: when it was last proven, refreshed or removed, in the store's time, and where.
@@ -554,7 +558,6 @@ fn nothing_is_lost_nothing_is_listed_too_long_and_all_nodes_agree_in_the_end() {
 
 /// Records of several nodes, as their registries would encode them.
 fn some_records(rng: &mut Rng, of_both_strengths: bool) -> Vec<RemoteState<'static>> {
-    let mut games = Games::default();
     let mut records = Vec::new();
     assert_eq!(NAMES.map(node_tag).into_iter().collect::<BTreeSet<_>>().len(), 3);
     for number in 0..12 {
@@ -570,8 +573,7 @@ fn some_records(rng: &mut Rng, of_both_strengths: bool) -> Vec<RemoteState<'stat
         registry.apply(&change(port, rng.below(5), now), now);
         if rng.one_in(4) {
             let quit = Change::Quit { address: address(port), master: false };
-            let miss =
-                Change::Miss { address: address(port), game: if weak { Game::Known("other") } else { game(port) } };
+            let miss = Change::Miss { address: address(port), game: if weak { other() } else { game(port) } };
             registry.apply(if rng.one_in(2) { &quit } else { &miss }, now);
             if of_both_strengths && rng.one_in(2) {
                 // A weaker proof takes the place that the stronger one held.
@@ -581,7 +583,7 @@ fn some_records(rng: &mut Rng, of_both_strengths: bool) -> Vec<RemoteState<'stat
         }
         let known = registry.known(address(port), now).unwrap();
         let value = record::encode(name, now.unix_ms, &known, Offset::default());
-        let record = record::decode(address(port), &value, &mut games).unwrap();
+        let record = record::decode(address(port), &value).unwrap();
         let later = Now { mono_ms: 30_000, unix_ms: T + 30_000 };
         records.push(record.settle(now.unix_ms, Offset::default(), later).0);
     }

@@ -19,7 +19,7 @@ use crate::model::NamedServer;
 use crate::net::guard;
 use crate::prefix::Networks;
 use crate::protocols::section::{Configured, Listener, Section};
-use crate::protocols::{CARDS, Card, OTHER_LIFE_MS};
+use crate::protocols::{CARDS, Card};
 use crate::registry::Settings;
 use crate::settings::{Item, Key, KeyText, Problem, nearest};
 use crate::store::history;
@@ -261,7 +261,7 @@ impl Config {
     /// The longest that a server can stay listed without a sign of life.
     pub fn life_max(&self) -> Duration {
         let lives = self.protocols.iter().map(|section| section.life_max_ms());
-        Duration::from_millis(lives.fold(OTHER_LIFE_MS, u64::max))
+        Duration::from_millis(lives.max().unwrap_or(0))
     }
 
     /// What the operator says of servers, of all games.

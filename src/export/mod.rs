@@ -95,14 +95,15 @@ mod tests {
                     players: vec![Player { name: "Al,ice".into(), team: Some("red".into()), ..Player::default() }],
                     rules: vec![("skill".into(), "above novice".into()), ("players_IMF".into(), "3".into())],
                 })),
+                ..Facts::default()
             },
-            ..Found::new(Game::Known("hyperbol"), "203.0.113.5:20200".parse().unwrap())
+            ..Found::new(Game::Own("hyperbol"), "203.0.113.5:20200".parse().unwrap())
         };
         let failed = Found {
             state: State::Failed("no answer".into()),
-            ..Found::new(Game::Known("hyperbol"), "203.0.113.6:20200".parse().unwrap())
+            ..Found::new(Game::Own("hyperbol"), "203.0.113.6:20200".parse().unwrap())
         };
-        let named = Found::new(Game::Known("netpanzer"), "[2001:db8::1]:3030".parse().unwrap());
+        let named = Found::new(Game::Own("netpanzer"), "[2001:db8::1]:3030".parse().unwrap());
         vec![answered, failed, named]
     }
 }

@@ -174,7 +174,7 @@ mod tests {
                 password: Some(port == 2),
                 ..Facts::default()
             },
-            ..Found::new(Game::Known("netpanzer"), format!("203.0.113.200:{port}").parse().unwrap())
+            ..Found::new(Game::Own("netpanzer"), format!("203.0.113.200:{port}").parse().unwrap())
         };
         vec![
             long(1, "A server with a very long name of its own"),

@@ -14,6 +14,8 @@ pub type VersionText = ArrayString<32>;
 /// What a server says of itself, borrowed from the message that said it. An empty text means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts<'a> {
+    /// The gamename, where the protocol carries several games and the message says which.
+    pub game: Cow<'a, str>,
     pub name: Cow<'a, str>,
     pub mode: Cow<'a, str>,
     pub map: Cow<'a, str>,
@@ -50,6 +52,7 @@ impl Facts<'_> {
     /// The same facts, kept beyond the message that said them.
     pub fn into_owned(self) -> Facts<'static> {
         Facts {
+            game: Cow::Owned(self.game.into_owned()),
             name: Cow::Owned(self.name.into_owned()),
             mode: Cow::Owned(self.mode.into_owned()),
             map: Cow::Owned(self.map.into_owned()),

@@ -35,6 +35,13 @@ impl Proof {
         self.strength() < other.strength()
     }
 
+    const ALL: [Proof; 4] = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];
+
+    /// The proof of this name.
+    pub fn named(name: &str) -> Option<Proof> {
+        Proof::ALL.into_iter().find(|proof| proof.name() == name)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Proof::Cookie => "cookie",

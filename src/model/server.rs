@@ -155,6 +155,7 @@ impl Server {
     /// What it last said of itself.
     pub fn facts(&self) -> Facts<'_> {
         Facts {
+            game: "".into(), // only what the server said newly
             name: self.texts.name().into(),
             mode: self.texts.mode().into(),
             map: self.texts.map().into(),
@@ -185,16 +186,16 @@ mod tests {
 
     #[test]
     fn a_server_is_as_small_as_a_million_of_them_need() {
-        assert_eq!(size_of::<Server>(), 136);
+        assert_eq!(size_of::<Server>(), 128);
     }
 
     #[test]
     fn impossible_counts_are_cut_and_invisible_names_are_none() {
         let address = "203.0.113.5:20737".parse().unwrap();
         let server = |facts: &Facts<'_>| {
-            let server = Server::new(address, Game::Known("iceball"), Proof::Cookie, 1, facts);
+            let server = Server::new(address, Game::Own("iceball"), Proof::Cookie, 1, facts);
             assert!(server.matches_facts(facts), "the same again says nothing new: {facts:?}");
-            let before = Server::new(address, Game::Known("iceball"), Proof::Cookie, 1, &Facts::default());
+            let before = Server::new(address, Game::Own("iceball"), Proof::Cookie, 1, &Facts::default());
             let changed = before.with_facts(facts);
             assert_eq!((&changed.texts, changed.players_current), (&server.texts, server.players_current));
             server

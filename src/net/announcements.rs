@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn heartbeat(address: Address) -> Heartbeat {
-        Heartbeat { address, game: Game::Known("netpanzer"), life_ms: 60_000, verify: true, keys: Default::default() }
+        Heartbeat { address, game: Game::Own("netpanzer"), life_ms: 60_000, verify: true, keys: Default::default() }
     }
 
     /// A netPanzer game; a forger sends another status with each of its own.
@@ -244,7 +244,7 @@ mod tests {
         let known = Facts { name: "Known".into(), map: "Duell".into(), players_max: Some(8), ..Facts::default() };
         let announce = Announce {
             address,
-            game: Game::Known("netpanzer"),
+            game: Game::Own("netpanzer"),
             proof: Proof::Query,
             proven_at_ms: now.unix_ms,
             life_ms: 60_000,
@@ -253,7 +253,7 @@ mod tests {
             keys: None,
             facts: known.clone(),
         };
-        let changes = [Change::Announce(announce), Change::Miss { address, game: Game::Known("netpanzer") }];
+        let changes = [Change::Announce(announce), Change::Miss { address, game: Game::Own("netpanzer") }];
         announcements.hub.apply(&changes, now, |_, _| {});
         assert!(announcements.hub.listed(address).is_none(), "it has left the list, and is known");
         assert_eq!(announcements.announce(heartbeat(address)).await, Verdict::Listed);

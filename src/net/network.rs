@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 
 use super::stopped;
 use crate::hub::Hub;
-use crate::model::{Address, Change, MASTER};
+use crate::model::{Address, Change};
 use crate::protocols::is_one_host;
 use crate::protocols::network::{MasterNetwork, NetworkRules, Own, Trouble};
 use exchange::{AT_ONCE_MAX, Heard, Target, exchange, exchange_all};
@@ -217,7 +217,7 @@ fn read_masters(rules: &dyn NetworkRules, heard: &Heard, own: &Own) -> Result<Ve
 fn add_all(hub: &Hub, rules: &dyn NetworkRules, masters: impl Iterator<Item = Address>) {
     let now = hub.clock.now();
     let view = hub.view();
-    let known: HashSet<Address> = view.of_game(MASTER).map(|server| server.address).collect();
+    let known: HashSet<Address> = view.masters().map(|server| server.address).collect();
     let mut room = MASTERS_MAX.saturating_sub(known.len());
     for master in masters {
         if !known.contains(&master) {
@@ -244,7 +244,7 @@ fn add_targets(
     let mut room = MASTERS_MAX.saturating_sub(notified.len());
     let mut seen: HashSet<SocketAddr> = targets.iter().flat_map(|target| target.places.clone()).collect();
     let view = hub.view();
-    let known = view.of_game(MASTER).map(|server| server.address).chain(learned.iter().copied());
+    let known = view.masters().map(|server| server.address).chain(learned.iter().copied());
     for master in known.filter(|master| !own.contains(*master)) {
         let place = master.socket();
         if !seen.insert(place) {

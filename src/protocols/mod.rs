@@ -6,6 +6,7 @@
 pub mod announce;
 pub mod bloodmasters;
 pub mod event;
+mod games;
 pub mod hyperbol;
 pub mod iceball;
 pub mod netpanzer;
@@ -25,6 +26,7 @@ use bytes::Bytes;
 use crate::model::{Address, Change, Facts, Game, HeartbeatKeys, Now, Proof};
 use crate::registry::view::{Renderer, View};
 use event::{EventKind, Proven};
+pub use games::{Games, allow_players, announce_every_ms, card_of, game, game_named, own_card, query_of};
 
 /// What the rest of the house has to know of a protocol.
 pub struct Card {
@@ -34,6 +36,8 @@ pub struct Card {
     pub title: &'static str,
     /// The port that its masters have always used; none where the list is a page on a web server.
     pub master_port: Option<u16>,
+    /// Which games its servers may be of.
+    pub games: Games,
     /// Its section of the configuration, on its defaults.
     pub section: fn() -> Box<dyn section::Section>,
     /// The port that its game servers use unless told otherwise.
@@ -76,28 +80,6 @@ pub const CARDS: &[Card] = &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, blo
 
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name == name)
-}
-
-/// For games without a card. Only netPanzer's protocol carries such games, so they get its times.
-pub const OTHER_LIFE_MS: u64 = netpanzer::LIFE_MS;
-const OTHER_EVERY_MS: u64 = netpanzer::announce::EVERY_MS;
-
-/// How often a server of this game announces itself.
-pub fn announce_every_ms(game: &str) -> u64 {
-    card(game).map_or(OTHER_EVERY_MS, |card| card.announce_every_ms)
-}
-
-/// Cuts what a server says of its players to what its game allows.
-pub fn allow_players(game: &str, facts: &mut Facts<'_>) {
-    let most = card(game).map_or(u16::MAX, |card| card.players_most);
-    for count in [&mut facts.players_current, &mut facts.players_max] {
-        *count = count.map(|count| count.min(most));
-    }
-}
-
-/// The game's own query, where the game has a card and the card has one.
-pub fn query_of(game: &Game) -> Option<&'static dyn Query> {
-    card(game.name()).and_then(|card| card.query)
 }
 
 /// Whether an address belongs to one host that could play: neither everybody's nor nobody's.
@@ -339,6 +321,7 @@ pub enum Next {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     pub address: Address,
+    /// For a family: its protocol's own name, until the server has said which game it is.
     pub game: Game,
     pub life_ms: u64,
     /// Whether it has to answer its game's query before it is listed.
@@ -347,23 +330,30 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// An announcement of the named game. A game whose own protocol has a stronger proof than a heartbeat can bring is
-    /// announced only there; the error says where.
-    pub fn new(address: Address, name: &str, keys: HeartbeatKeys) -> Result<Heartbeat, String> {
-        let card = card(name);
-        if let Some(card) = card
-            && card.query.is_none()
-            && card.proof != Proof::Connection
-        {
+    /// An announcement of the named game, of any protocol or of the given one. A game whose own protocol has a stronger
+    /// proof than a heartbeat can bring is announced only there; the error says where. A server of a family says itself
+    /// which of its games it is, when it answers the query.
+    pub fn new(
+        address: Address,
+        protocol: Option<&'static Card>,
+        name: &str,
+        keys: HeartbeatKeys,
+    ) -> Result<Heartbeat, String> {
+        let game = match protocol {
+            Some(card) if card.games == Games::Family => Some(Game::Own(card.name)),
+            Some(card) => game(card.name, name),
+            None => game_named(name),
+        };
+        let game = game.ok_or_else(|| match protocol {
+            Some(card) => format!("{} has no game of that name", card.title),
+            None => "this is not the name of a game".into(),
+        })?;
+        let card = card_of(&game).ok_or("its protocol is unknown")?;
+        let query = query_of(&game);
+        if matches!(game, Game::Own(_)) && query.is_none() && card.proof != Proof::Connection {
             return Err(format!("{} servers announce themselves {}", card.title, card.announced));
         }
-        Ok(Heartbeat {
-            address,
-            game: card.map_or_else(|| Game::Other(name.into()), |card| Game::Known(card.name)),
-            life_ms: card.map_or(OTHER_LIFE_MS, |card| card.life_ms),
-            verify: card.is_some_and(|card| card.query.is_some()),
-            keys: Arc::new(keys),
-        })
+        Ok(Heartbeat { address, game, life_ms: card.life_ms, verify: query.is_some(), keys: Arc::new(keys) })
     }
 }
 
@@ -391,26 +381,6 @@ mod tests {
             assert!(card.life_ms > 2 * card.announce_every_ms, "{}: one lost announcement ends it", card.name);
             assert!((card.join_link)("203.0.113.5:1".parse().unwrap()).starts_with(card.name));
         }
-    }
-
-    #[test]
-    fn players_are_cut_to_what_the_game_allows() {
-        let cut = |game: &str| {
-            let mut facts = Facts { players_current: Some(65_535), players_max: Some(65_534), ..Facts::default() };
-            allow_players(game, &mut facts);
-            (facts.players_current, facts.players_max)
-        };
-        for card in CARDS {
-            assert_eq!(cut(card.name), (Some(card.players_most), Some(card.players_most)));
-            for number in 0..100 {
-                let facts = (card.pretend)(number);
-                assert!(facts.players_max.is_some_and(|most| most <= card.players_most), "{}", card.name);
-            }
-        }
-        assert_eq!(cut("any other"), (Some(65_535), Some(65_534)), "nobody knows");
-        let mut unknown = Facts::default();
-        allow_players("iceball", &mut unknown);
-        assert_eq!(unknown, Facts::default());
     }
 
     /// What a pretend server answers is understood as exactly what it is, by the same card's query.

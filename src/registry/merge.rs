@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::restore::seconds;
 use super::{Outcome, Refusal, Registry, is_from_the_future};
-use crate::model::{Address, Gone, MASTER, Now, Proof, RemoteServer, RemoteState, Server, Strength, round_trip};
+use crate::model::{Address, Gone, Now, Proof, RemoteServer, RemoteState, Server, Strength, round_trip};
 
 /// Removals remembered, so that an older proof that arrives later lists nothing; the oldest is forgotten first.
 const REMOVALS_MAX: usize = 1 << 16;
@@ -131,7 +131,7 @@ impl Registry {
             asked &= life_left_ms > word_ms;
             life_left_ms = life_left_ms.max(word_ms);
         }
-        let is_news = life_left_ms > 0 && server.game.name() != MASTER;
+        let is_news = life_left_ms > 0 && !server.game.is_master();
         let removal = self.removal(address, now).filter(|_| server.verified_by.strength() == Strength::Address);
         let stronger_gone_ms = removal.map(|gone| gone.game_at_ms).filter(|at_ms| *at_ms > 0);
         is_news.then_some(LocalState::Listed { server, life_left_ms, asked, stronger_gone_ms })
@@ -356,7 +356,7 @@ mod tests {
     fn announce(port: u16, game: &'static str, proven_ms: u64) -> Announce<'static> {
         Announce {
             address: address(port),
-            game: Game::Known(game),
+            game: Game::Own(game),
             proof: Proof::Query,
             proven_at_ms: T + proven_ms,
             life_ms: 120_000,
@@ -459,7 +459,7 @@ mod tests {
         registry.drain(&mut dirty);
         assert_eq!(registry.apply(&told(1, "netpanzer", 0), at(10)), Outcome::Stale);
         assert!(!registry.is_dirty());
-        let answer = Change::Answer { address: address(1), game: Game::Known("netpanzer"), rtt_us: 1, facts: None };
+        let answer = Change::Answer { address: address(1), game: Game::Own("netpanzer"), rtt_us: 1, facts: None };
         registry.apply(&answer, at(40_000));
         let server = registry.listed(address(1)).unwrap();
         assert_eq!((server.foreign, server.node, server.proven_at_ms), (false, 1, T + 40_000));
@@ -532,7 +532,10 @@ mod tests {
         assert_eq!(registry.own_removals(0, at(200_000)).count(), 0);
         while registry.expire(at(200_000), 100) {}
         assert!(registry.known(address(1), at(200_000)).is_none(), "an ended life is nobody's news");
-        registry.apply(&Change::Announce(announce(2, MASTER, 200_000)), at(200_000));
+        registry.apply(
+            &Change::Announce(Announce { game: Game::master("netpanzer"), ..announce(2, "netpanzer", 200_000) }),
+            at(200_000),
+        );
         assert!(registry.known(address(2), at(200_000)).is_none(), "nor is another master");
         registry.apply(&Change::Quit { address: address(2), master: true }, at(200_000));
         assert_eq!(registry.own_removals(0, at(200_000)).count(), 0);
@@ -561,7 +564,7 @@ mod tests {
     fn the_operators_word_holds_for_what_others_tell() {
         let mut registry = registry();
         let overrides = Overrides { official: true, priority: 5, flavor: 4 };
-        let game = Game::Known("hyperbol");
+        let game = Game::Own("hyperbol");
         let named = NamedServer { address: address(1), game, overrides, asked: true };
         registry.apply(&Change::NamedServers(Arc::new([named])), at(0));
         let refused = Outcome::Refused(Refusal::OtherGameConfigured);
@@ -594,7 +597,7 @@ mod tests {
     fn a_proof_of_another_node_starts_the_count_of_misses_again() {
         let mut registry = registry();
         registry.apply(&told(1, "netpanzer", 0), at(0));
-        registry.apply(&Change::Miss { address: address(1), game: Game::Known("netpanzer") }, at(10));
+        registry.apply(&Change::Miss { address: address(1), game: Game::Own("netpanzer") }, at(10));
         registry.apply(&told(1, "netpanzer", 20), at(20));
         assert_eq!(registry.address_state(address(1), at(20)).unwrap().misses, 0);
     }

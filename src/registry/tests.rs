@@ -32,7 +32,7 @@ fn announce(address: Address, ms: u64, players: u16) -> Change<'static> {
 fn announce_game(address: Address, game: &'static str, ms: u64, players: u16) -> Change<'static> {
     Change::Announce(Announce {
         address,
-        game: Game::Known(game),
+        game: Game::Own(game),
         proof: Proof::Cookie,
         proven_at_ms: T + ms,
         life_ms: LIFE_MS,
@@ -45,7 +45,7 @@ fn announce_game(address: Address, game: &'static str, ms: u64, players: u16) ->
 
 fn named_servers(address: Address, game: &'static str, priority: i32) -> Change<'static> {
     let overrides = Overrides { official: true, priority, flavor: 0 };
-    Change::NamedServers(Arc::new([NamedServer { address, game: Game::Known(game), overrides, asked: false }]))
+    Change::NamedServers(Arc::new([NamedServer { address, game: Game::Own(game), overrides, asked: false }]))
 }
 
 /// The entries that count for the limit of an address.
@@ -201,16 +201,16 @@ fn keys(port: &str) -> Arc<HeartbeatKeys> {
 }
 
 fn heartbeat(address: Address, port: &str) -> Change<'static> {
-    Change::Heartbeat { address, game: Game::Known("iceball"), life_ms: 720_000, keys: keys(port) }
+    Change::Heartbeat { address, game: Game::Own("iceball"), life_ms: 720_000, keys: keys(port) }
 }
 
 fn answer(address: Address, players: u16) -> Change<'static> {
     let facts = Facts { name: "answered".into(), players_current: Some(players), ..Facts::default() };
-    Change::Answer { address, game: Game::Known("iceball"), rtt_us: 25_000, facts: Some(facts) }
+    Change::Answer { address, game: Game::Own("iceball"), rtt_us: 25_000, facts: Some(facts) }
 }
 
 fn miss(address: Address) -> Change<'static> {
-    Change::Miss { address, game: Game::Known("iceball") }
+    Change::Miss { address, game: Game::Own("iceball") }
 }
 
 fn due(registry: &mut Registry, ms: u64) -> Vec<Address> {
@@ -234,7 +234,7 @@ fn a_heartbeat_renews_the_life_of_what_is_listed_and_nothing_else() {
     assert_eq!(registry.len(), 1, "720 s from the heartbeat");
     while registry.expire(at(1_021_000), 10) {}
     assert!(registry.is_empty());
-    let other = Change::Heartbeat { address: server, game: Game::Known("other"), life_ms: 1, keys: keys("1") };
+    let other = Change::Heartbeat { address: server, game: Game::Own("other"), life_ms: 1, keys: keys("1") };
     registry.apply(&asked(server, 1_100_000), at(1_100_000));
     assert_eq!(registry.apply(&other, at(1_100_000)), refused, "another game has to be proven first");
 }
@@ -244,7 +244,7 @@ fn a_shorter_life_ends_when_it_says() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&asked(server, 0), at(0)); // 720 s
-    let game = Game::Known("iceball");
+    let game = Game::Own("iceball");
     let short = Change::Heartbeat { address: server, game, life_ms: 180_000, keys: keys("1") };
     drained(&mut registry);
     assert_eq!(registry.apply(&short, at(1_000)), Outcome::Refreshed);
@@ -432,7 +432,7 @@ fn quits_take_off_what_came_by_heartbeat_and_masters_only_for_masters() {
     assert_eq!(registry.apply(&quit(address(1, 2), true), at(1)), Outcome::Stale);
     assert_eq!(registry.apply(&quit(address(1, 2), false), at(1)), Outcome::Changed);
     let Change::Announce(master) = asked(address(2, 1), 0) else { unreachable!() };
-    registry.apply(&Change::Announce(Announce { game: Game::Known("master"), ..master }), at(0));
+    registry.apply(&Change::Announce(Announce { game: Game::master("tanks"), ..master }), at(0));
     assert_eq!(registry.apply(&quit(address(2, 1), false), at(1)), Outcome::Stale, "without the password");
     assert_eq!(registry.apply(&quit(address(2, 1), true), at(1)), Outcome::Changed);
     assert_eq!(registry.apply(&quit(address(9, 9), false), at(1)), Outcome::Stale);
@@ -443,7 +443,7 @@ fn a_quit_of_what_the_operator_names_is_looked_into() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     let named =
-        NamedServer { address: server, game: Game::Known("iceball"), overrides: Overrides::default(), asked: true };
+        NamedServer { address: server, game: Game::Own("iceball"), overrides: Overrides::default(), asked: true };
     registry.apply(&Change::NamedServers(Arc::new([named])), at(0));
     registry.apply(&asked(server, 0), at(0));
     assert!(registry.listed(server).is_some());
@@ -480,7 +480,7 @@ fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     let overrides = Overrides { official: true, priority: 0, flavor: 4 };
-    let named = NamedServer { address: server, game: Game::Known("iceball"), overrides, asked: true };
+    let named = NamedServer { address: server, game: Game::Own("iceball"), overrides, asked: true };
     registry.apply(&Change::NamedServers(Arc::new([named.clone()])), at(0));
     assert!(registry.listed(server).is_none(), "not proven yet");
     assert_eq!(due(&mut registry, 0), [server]);
@@ -507,7 +507,7 @@ fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
 fn what_is_restored_lives_for_what_is_left_and_knows_the_limits() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let known = |port: u16| {
-        let mut server = Server::new(address(1, port), Game::Known("iceball"), Proof::Cookie, T, &Facts::default());
+        let mut server = Server::new(address(1, port), Game::Own("iceball"), Proof::Cookie, T, &Facts::default());
         server.life_ms = LIFE_MS as u32;
         Arc::new(server)
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::merge::gone;
 use super::{Outcome, REPUBLISH_PART, Refusal, Registry, is_same_life, whole_life};
-use crate::model::{Address, Facts, Game, HeartbeatKeys, MASTER, Now, Proof, Server, round_trip};
+use crate::model::{Address, Facts, Game, HeartbeatKeys, Now, Proof, Server, round_trip};
 
 impl Registry {
     pub(super) fn heartbeat(
@@ -96,7 +96,7 @@ impl Registry {
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         let came_by_heartbeat = server.keys.is_some() && server.verified_by != Proof::Cookie;
-        if !came_by_heartbeat || (server.game.name() == MASTER) != master {
+        if !came_by_heartbeat || server.game.is_master() != master {
             return Outcome::Stale;
         }
         let gone = gone(server, now.unix_ms, true);

@@ -73,9 +73,12 @@ pub struct View {
     pub serial: u64,
     pub published_at_ms: u64,
     pub servers: Vec<Arc<Server>>,
-    by_game: OnceLock<HashMap<Box<str>, Vec<Arc<Server>>>>,
+    by_game: OnceLock<ByGame>,
     lists: Mutex<Vec<List>>,
 }
+
+/// Servers by the name of their game, then by their protocol.
+type ByGame = HashMap<Box<str>, Vec<(&'static str, Vec<Arc<Server>>)>>;
 
 struct List {
     renderer: Arc<dyn Renderer>,
@@ -91,22 +94,42 @@ impl View {
 
     /// All servers that people play on: masters are listed, too, but are no games.
     pub fn games(&self) -> impl Iterator<Item = &Arc<Server>> {
-        self.servers.iter().filter(|server| server.game.name() != MASTER)
+        self.servers.iter().filter(|server| !server.game.is_master())
     }
 
-    /// The servers of one game, without a look at those of others.
+    /// The other masters.
+    pub fn masters(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.of_game(MASTER).filter(|server| server.game.is_master())
+    }
+
+    /// The servers of a game of this name, in whichever protocol, without a look at those of other games.
     pub fn of_game(&self, game: &str) -> impl Iterator<Item = &Arc<Server>> {
-        let by_game = self.by_game.get_or_init(|| {
-            let mut by_game: HashMap<Box<str>, Vec<Arc<Server>>> = HashMap::new();
+        let groups = self.by_game().get(game).map(Vec::as_slice).unwrap_or_default();
+        groups.iter().flat_map(|(_, servers)| servers)
+    }
+
+    /// The servers that speak a protocol, whatever their game is; in no particular order where there are several games.
+    pub fn of_protocol(&self, protocol: &str) -> impl Iterator<Item = &Arc<Server>> {
+        let groups = self.by_game().values().flatten().filter(move |(spoken, _)| *spoken == protocol);
+        groups.flat_map(|(_, servers)| servers)
+    }
+
+    fn by_game(&self) -> &ByGame {
+        self.by_game.get_or_init(|| {
+            let mut by_game = ByGame::new();
             for server in &self.servers {
-                match by_game.get_mut(server.game.name()) {
-                    Some(servers) => servers.push(server.clone()),
-                    None => drop(by_game.insert(server.game.name().into(), vec![server.clone()])),
+                let (name, protocol) = (server.game.name(), server.game.protocol());
+                let groups = match by_game.get_mut(name) {
+                    Some(groups) => groups,
+                    None => by_game.entry(name.into()).or_default(),
+                };
+                match groups.iter_mut().find(|(spoken, _)| *spoken == protocol) {
+                    Some((_, servers)) => servers.push(server.clone()),
+                    None => groups.push((protocol, vec![server.clone()])),
                 }
             }
             by_game
-        });
-        by_game.get(game).map(Vec::as_slice).unwrap_or_default().iter()
+        })
     }
 
     /// This view as the renderer shows it: rendered by the first who asks, shared by the others.
@@ -202,6 +225,7 @@ impl Publisher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Address, Facts, Game, Proof};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[derive(Default)]
@@ -238,6 +262,34 @@ mod tests {
             assert_eq!(&view.list(&renderer).body[..], b"serial 1");
         }
         assert_eq!(view.lists.lock().unwrap().len(), LISTS_MAX);
+    }
+
+    #[test]
+    fn servers_by_game_and_by_protocol() {
+        let games = [
+            Game::Own("tanks"),
+            Game::carried("tanks", "chess"),
+            Game::carried("planes", "chess"),
+            Game::master("tanks"),
+        ];
+        let named_so = Game::carried("planes", MASTER);
+        let servers = (1..).zip(games.into_iter().chain([named_so])).map(|(port, game)| {
+            let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+            Arc::new(Server::new(address, game, Proof::Query, 0, &Facts::default()))
+        });
+        let view = View::new(1, 0, servers.collect());
+        fn ports<'a>(servers: impl Iterator<Item = &'a Arc<Server>>) -> Vec<u16> {
+            let mut ports: Vec<u16> = servers.map(|server| server.address.port()).collect();
+            ports.sort_unstable();
+            ports
+        }
+        assert_eq!(ports(view.of_game("tanks")), [1]);
+        assert_eq!(ports(view.of_game("chess")), [2, 3]);
+        assert_eq!(view.of_game("planes").count(), 0);
+        assert_eq!(ports(view.of_protocol("tanks")), [1, 2, 4]);
+        assert_eq!(ports(view.of_protocol("planes")), [3, 5]);
+        assert_eq!(view.of_protocol("chess").count(), 0);
+        assert_eq!((ports(view.masters()), ports(view.games())), (vec![4], vec![1, 2, 3, 5]));
     }
 
     #[test]

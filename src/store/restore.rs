@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn a_restored_life_gets_a_grace_for_what_may_be_missing() {
         let address = "192.0.2.1:1".parse().unwrap();
-        let mut server = Server::new(address, Game::Known("a"), Proof::Cookie, 1_000_000, &Facts::default());
+        let mut server = Server::new(address, Game::Own("a"), Proof::Cookie, 1_000_000, &Facts::default());
         server.life_ms = 120_000;
         let restored = |ends_at_ms: Option<u64>, lag_ms| {
             let stamps = ends_at_ms.map(|ends_at_ms| Stamps { ends_at_ms, proven_at_ms: ends_at_ms - 119_000 });

@@ -1,18 +1,13 @@
 //! A server as a row of the file, both directions.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use rusqlite::{Connection, Row, named_params};
 
-use crate::model::{
-    Address, Details, Facts, Game, HeartbeatKey, HeartbeatKeys, Proof, Server, VersionText, round_trip,
-};
-use crate::protocols::allow_players;
-
-const PROOFS: [Proof; 4] = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];
+use crate::model::{Address, Details, Facts, HeartbeatKey, HeartbeatKeys, Proof, Server, VersionText, round_trip};
+use crate::protocols::{allow_players, game_named};
 
 /// An address as bytes: 4 or 16 of the IP address, 2 of the port.
 pub fn address_bytes(address: Address) -> Vec<u8> {
@@ -71,20 +66,19 @@ pub fn delete(connection: &Connection, address: Address) -> rusqlite::Result<()>
 
 /// Every row as a server, and None for a row that makes no sense.
 pub fn servers(connection: &Connection, mut each: impl FnMut(Option<Server>)) -> rusqlite::Result<()> {
-    let mut games = HashMap::new();
     let mut select = connection.prepare("SELECT * FROM servers")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
-        each(read(row, &mut games));
+        each(read(row));
     }
     Ok(())
 }
 
-fn read(row: &Row<'_>, games: &mut HashMap<Box<str>, Game>) -> Option<Server> {
+fn read(row: &Row<'_>) -> Option<Server> {
     let text = |at: usize| row.get_ref(at).ok()?.as_str().ok();
     let number = |at: usize| row.get::<_, Option<u16>>(at).ok().flatten();
     let address = address_from(row.get_ref(0).ok()?.as_blob().ok()?)?;
-    let proof = text(2)?;
+    let game = game_named(text(1)?)?;
     let mut facts = Facts {
         name: text(8)?.into(),
         mode: text(9)?.into(),
@@ -94,24 +88,17 @@ fn read(row: &Row<'_>, games: &mut HashMap<Box<str>, Game>) -> Option<Server> {
         players_max: number(13),
         password: row.get(14).ok()?,
         details: optional(text(15), details_from)?,
+        ..Facts::default()
     };
-    allow_players(text(1)?, &mut facts);
-    let proof = PROOFS.into_iter().find(|known| known.name() == proof)?;
-    let mut server = Server::new(address, game(text(1)?, games), proof, stamp(row, 3)?, &facts);
+    allow_players(&game, &mut facts);
+    let proof = Proof::named(text(2)?)?;
+    let mut server = Server::new(address, game, proof, stamp(row, 3)?, &facts);
     server.first_seen_ms = stamp(row, 4)?;
     server.last_seen_ms = stamp(row, 5)?;
     server.life_ms = row.get(6).ok()?;
     server.rtt_us = row.get::<_, Option<u32>>(7).ok()?.map(round_trip);
     server.keys = optional(row.get_ref(16).ok()?.as_blob_or_null().ok()?, keys_from)?;
     Some(server)
-}
-
-/// One name for all servers of a game, not one each.
-fn game(name: &str, games: &mut HashMap<Box<str>, Game>) -> Game {
-    match games.get(name) {
-        Some(game) => game.clone(),
-        None => games.entry(name.into()).or_insert(Game::Other(name.into())).clone(),
-    }
 }
 
 fn stamp(row: &Row<'_>, at: usize) -> Option<u64> {

@@ -11,6 +11,7 @@ use crate::model::{
     Address, Announce, Change, Details, Facts, Game, HeartbeatKeys, NamedServer, Now, Overrides, Player, Proof,
     RemoteServer, RemoteState, Server,
 };
+use crate::protocols::game_named;
 use crate::registry::Settings;
 
 const SETTINGS: Settings = Settings { servers_max: 100, servers_per_ip_max: 2, ask_every_ms: 30_000, misses_max: 3 };
@@ -81,7 +82,7 @@ fn announce(port: u16, age_ms: u64, proof: Proof) -> Change<'static> {
     let details = Details { players: vec![player], rules: vec![("time".into(), "10 \"min\"".into())] };
     Change::Announce(Announce {
         address: address(port),
-        game: Game::Known("tanks"),
+        game: game_named("tanks").unwrap(),
         proof,
         proven_at_ms: now().unix_ms - age_ms,
         life_ms: LIFE_MS,
@@ -138,7 +139,7 @@ fn restored_player_counts_are_limited_to_what_the_game_allows() {
     store.start(&before).unwrap();
     let Change::Announce(announce) = announce(1, 0, Proof::Cookie) else { unreachable!() };
     let facts = Facts { players_current: Some(65_535), players_max: Some(65_535), ..Facts::default() };
-    let change = Change::Announce(Announce { game: Game::Known("iceball"), facts, ..announce });
+    let change = Change::Announce(Announce { game: Game::Own("iceball"), facts, ..announce });
     before.apply_one(&change, before.clock.now());
     before.publish(before.clock.now());
     store.stop();
@@ -202,7 +203,8 @@ fn restored_servers_are_queried_soon_the_oldest_proof_first() {
 fn the_operators_configuration_takes_precedence_over_the_file() {
     let folder = Folder::new("words");
     let overrides = Overrides { official: true, priority: 3, flavor: 4 };
-    let named = |port, game, asked| NamedServer { address: address(port), game: Game::Known(game), overrides, asked };
+    let named =
+        |port, game, asked| NamedServer { address: address(port), game: game_named(game).unwrap(), overrides, asked };
     let hub_with = |servers: &[NamedServer]| {
         let hub = Arc::new(Hub::new(Settings { servers_per_ip_max: 100, ..SETTINGS }));
         hub.apply_one(&Change::NamedServers(servers.into()), hub.clock.now());
@@ -213,7 +215,7 @@ fn the_operators_configuration_takes_precedence_over_the_file() {
     let mut store = folder.open().unwrap();
     store.start(&before).unwrap();
     let facts = Some(Facts { name: "named".into(), ..Facts::default() });
-    let answer = Change::Answer { address: address(5), game: Game::Known("tanks"), rtt_us: 5, facts };
+    let answer = Change::Answer { address: address(5), game: game_named("tanks").unwrap(), rtt_us: 5, facts };
     before.apply(
         &[answer, announce(1, 0, Proof::Cookie), announce(2, 0, Proof::Cookie)],
         before.clock.now(),

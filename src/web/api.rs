@@ -247,7 +247,8 @@ fn heartbeat(announcement: &Announcement, ip: IpAddr) -> Result<Heartbeat, Wrong
     if name.is_empty() || name.len() > GAME_BYTES_MAX || name.contains('\\') || name == MASTER {
         return Err(Wrong::parameter("game", "is not the name of a game"));
     }
-    Heartbeat::new(address, &name, HeartbeatKeys::of(&name, address)).map_err(|error| Wrong::parameter("game", error))
+    Heartbeat::new(address, None, &name, HeartbeatKeys::of(&name, address))
+        .map_err(|error| Wrong::parameter("game", error))
 }
 
 fn has_token(headers: &HeaderMap, token: &str) -> bool {

@@ -23,7 +23,7 @@ use super::filter::Wrong;
 use super::json::ServerJson;
 use super::lists::Lists;
 use super::{Site, api, aside, reply};
-use crate::model::{GAME_BYTES_MAX, MASTER, Server};
+use crate::model::{GAME_BYTES_MAX, Server};
 use crate::net::stopped;
 use crate::registry::view::{Batch, Delta, View};
 
@@ -195,7 +195,7 @@ struct Gone<'a> {
 
 /// Whether a reader of one game, or of all, sees this server.
 fn concerns(server: &Server, game: &str) -> bool {
-    if game.is_empty() { server.game.name() != MASTER } else { server.game.name() == game }
+    if game.is_empty() { !server.game.is_master() } else { server.game.name() == game }
 }
 
 impl Frame {

@@ -352,14 +352,14 @@ mod tests {
             ..Facts::default()
         };
         let address = Address::new([203, 0, 113, 5].into(), port).unwrap();
-        let server = Server::new(address, Game::Known("iceball"), Proof::Cookie, port.into(), &facts);
+        let server = Server::new(address, Game::Own("iceball"), Proof::Cookie, port.into(), &facts);
         Arc::new(Server { overrides: Overrides { official: port == 3, ..Overrides::default() }, ..server })
     }
 
     fn view() -> View {
         let master = Server::new(
             "203.0.113.9:9".parse().unwrap(),
-            Game::Known("master"),
+            Game::master("tanks"),
             Proof::Connection,
             0,
             &Facts::default(),

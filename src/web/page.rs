@@ -485,7 +485,7 @@ mod tests {
             ..Facts::default()
         };
         let address = Address::new([203, 0, 113, 5].into(), port).unwrap();
-        Arc::new(Server::new(address, Game::Known("iceball"), Proof::Cookie, 1_760_000_000_000, &facts))
+        Arc::new(Server::new(address, Game::Own("iceball"), Proof::Cookie, 1_760_000_000_000, &facts))
     }
 
     fn page(query: &str, home: Option<&'static str>, view: &View) -> String {

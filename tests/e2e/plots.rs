@@ -31,7 +31,7 @@ pub fn folder_with_a_week(name: &str, servers: &[(&'static str, SocketAddr, u16)
             let playing = (u32::from(*players) * share(at) / 100) as u16;
             let facts = Facts { players_current: Some(playing), ..Facts::default() };
             let address = Address::new(place.ip(), place.port()).unwrap();
-            Arc::new(Entry::new(address, GameName::Known(game), Proof::Cookie, now_ms, &facts))
+            Arc::new(Entry::new(address, GameName::Own(game), Proof::Cookie, now_ms, &facts))
         };
         let view = View::new(step, now_ms, servers.iter().enumerate().map(entry).collect());
         recorder.count(&transaction, &view, now_ms, settings).unwrap();

@@ -156,7 +156,7 @@ mod tests {
             players_max: Some(32),
             ..Facts::default()
         };
-        Found { facts, rtt_us: Some(31_000), ..Found::new(Game::Known("netpanzer"), address.parse().unwrap()) }
+        Found { facts, rtt_us: Some(31_000), ..Found::new(Game::Own("netpanzer"), address.parse().unwrap()) }
     }
 
     fn fit(address: &str, cells: usize) -> Vec<(Column, usize)> {
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_server_says_what_became_of_its_question() {
-        let named = Found::new(Game::Known("netpanzer"), "203.0.113.5:1".parse().unwrap());
+        let named = Found::new(Game::Own("netpanzer"), "203.0.113.5:1".parse().unwrap());
         let said = |server: &Found, asking| [Column::Server, Column::Ping].map(|column| column.text(server, asking));
         assert_eq!(said(&named, true), ["(asking)", "asking"]);
         assert_eq!(said(&named, false), ["(no name)", ""]);

@@ -19,7 +19,7 @@ fn server(port: u16, name: &'static str, players: u16) -> Found {
         details: Some(Arc::new(details)),
         ..Facts::default()
     };
-    Found { facts, ..Found::new(Game::Known("netpanzer"), format!("203.0.113.5:{port}").parse().unwrap()) }
+    Found { facts, ..Found::new(Game::Own("netpanzer"), format!("203.0.113.5:{port}").parse().unwrap()) }
 }
 
 fn drawn(screen: &mut Screen) -> String {
@@ -150,7 +150,7 @@ fn the_list_is_there_before_the_answers_and_each_row_as_it_comes() {
     let mut screen = Screen::new("netpanzer://master".into(), &Chosen::default(), true);
     screen.looks();
     assert!(drawn(&mut screen).contains("Waiting for the list."));
-    let named = |port: u16| Found::new(Game::Known("netpanzer"), format!("203.0.113.5:{port}").parse().unwrap());
+    let named = |port: u16| Found::new(Game::Own("netpanzer"), format!("203.0.113.5:{port}").parse().unwrap());
     screen.listed(vec![named(1), named(2)]);
     let shown = drawn(&mut screen);
     assert_eq!(lines("(asking)", &shown).len(), 2, "{shown}");

@@ -48,7 +48,7 @@ impl Source {
 
     async fn ask(&self) -> Result<Facts<'static>, String> {
         let address = self.target.address(self.port).await.map_err(|error| error.to_string())?;
-        let mut asked = [Found::new(Game::Known(self.card.name), address)];
+        let mut asked = [Found::new(Game::Own(self.card.name), address)];
         let cannot = |error| format!("cannot be asked: {error}");
         ask_all(&mut asked, Pace::default(), |_| {}).await.map_err(cannot)?;
         let [Found { state, facts, .. }] = asked;

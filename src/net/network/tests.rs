@@ -204,5 +204,5 @@ async fn no_more_masters_are_told_than_can_be_taken_back() {
     let masters: Vec<Address> = (1..=400).map(master).collect();
     add_all(&hub, &Rules, masters.into_iter());
     hub.publish(hub.clock.now());
-    assert_eq!(hub.view().of_game(MASTER).count(), MASTERS_MAX);
+    assert_eq!(hub.view().masters().count(), MASTERS_MAX);
 }

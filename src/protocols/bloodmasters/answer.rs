@@ -78,5 +78,6 @@ pub fn pretend(number: usize) -> Facts<'static> {
         players_max: Some(players_max as u16),
         password: Some(number % 8 == 7),
         details: Some(Arc::new(model::Details { players: (0..clients).map(player).collect(), rules })),
+        ..Facts::default()
     }
 }

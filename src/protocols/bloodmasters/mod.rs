@@ -10,7 +10,7 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
-use super::{Card, Fetch, section};
+use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 use wire::{Client, Details, Query, Reply};
 
@@ -23,6 +23,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Bloodmasters",
     master_port: None,
+    games: Games::One,
     section: section::defaults::<settings::Settings>,
     game_port: 6969,
     qstat_type: None,

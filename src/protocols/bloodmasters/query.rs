@@ -61,5 +61,6 @@ fn facts<'a>(reply: &Reply<'a>) -> Facts<'a> {
         players_max: Some(reply.players_max.into()),
         password: Some(reply.locked),
         details: Some(Arc::new(model::Details { players, rules }.bounded())),
+        ..Facts::default()
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::{NAME, list};
+use super::{CARD, NAME, list};
 use crate::model::{Address, HeartbeatKeys};
 use crate::protocols::Heartbeat;
 use crate::protocols::section::{Asked, RouteRule};
@@ -70,7 +70,7 @@ impl RouteRule for ListPage {
 pub fn heartbeat(ip: IpAddr, port: &str) -> Option<Heartbeat> {
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     let address = Address::new(ip, port.parse().ok().filter(|_| digits)?)?;
-    Heartbeat::new(address, NAME, HeartbeatKeys::of(NAME, address)).ok()
+    Heartbeat::new(address, Some(&CARD), NAME, HeartbeatKeys::of(NAME, address)).ok()
 }
 
 /// The list for launchers: `ip:port` lines, most recently proven first.
@@ -78,7 +78,7 @@ pub struct ServerLines;
 
 impl Renderer for ServerLines {
     fn render(&self, view: &View) -> Vec<u8> {
-        let mut servers: Vec<_> = view.of_game(NAME).collect();
+        let mut servers: Vec<_> = view.of_protocol(NAME).collect();
         servers.sort_by_key(|server| Reverse(server.proven_at_ms));
         list::emit_servers(servers.into_iter().map(|server| server.address)).into_bytes()
     }

@@ -53,5 +53,6 @@ pub fn pretend(number: usize) -> Facts<'static> {
         players_max: Some(players_max as u16),
         password: None,
         details: Some(Arc::new(Details { players: Vec::new(), rules })),
+        ..Facts::default()
     }
 }

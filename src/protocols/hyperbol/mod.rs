@@ -10,7 +10,7 @@ pub mod wire;
 
 use std::net::Ipv4Addr;
 
-use super::{Card, Fetch, section};
+use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 use wire::{Greeting, Info, ListRequest, Query, Record};
 
@@ -24,6 +24,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Hyperbol",
     master_port: Some(20203),
+    games: Games::One,
     section: section::defaults::<settings::Settings>,
     game_port: 20200,
     qstat_type: None,

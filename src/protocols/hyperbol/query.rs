@@ -38,6 +38,7 @@ fn facts<'a>(info: &Info<'a>) -> Facts<'a> {
         players_max: Some(info.players_max.into()),
         password: None,
         details: Some(Arc::new(Details { players: Vec::new(), rules })),
+        ..Facts::default()
     }
 }
 

@@ -99,7 +99,7 @@ struct Players;
 
 impl Renderer for Players {
     fn render(&self, view: &View) -> Vec<u8> {
-        let players = view.of_game(NAME).filter_map(|server| server.players_current).map(u32::from);
+        let players = view.of_protocol(NAME).filter_map(|server| server.players_current).map(u32::from);
         players.fold(0, u32::saturating_add).to_le_bytes().to_vec()
     }
 }
@@ -112,7 +112,7 @@ impl Renderer for Records {
     /// Most recently proven first. What the format cannot say (IPv6) is left out.
     fn render(&self, view: &View) -> Vec<u8> {
         let mut servers: Vec<_> =
-            view.of_game(NAME).filter(|server| self.unofficial_too || server.overrides.flavor != 0).collect();
+            view.of_protocol(NAME).filter(|server| self.unofficial_too || server.overrides.flavor != 0).collect();
         servers.sort_by_key(|server| std::cmp::Reverse(server.proven_at_ms));
         let records =
             servers.into_iter().filter_map(|server| Record::new(server.address, server.overrides.flavor).ok());
@@ -129,7 +129,7 @@ mod tests {
     fn view() -> View {
         let server = |address: &str, flavor: u8, players: u16, proven_at_ms: u64| {
             let facts = Facts { players_current: Some(players), ..Facts::default() };
-            let game = Game::Known(NAME);
+            let game = Game::Own(NAME);
             let server = Server::new(address.parse().unwrap(), game, Proof::Query, proven_at_ms, &facts);
             Arc::new(Server { overrides: Overrides { flavor, ..Overrides::default() }, ..server })
         };

@@ -66,5 +66,5 @@ fn named_server(table: &Item<'_>) -> Result<NamedServer, Problem> {
     let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20200\""))?;
     let flavor = table.optional("flavor", |item| item.integer(0, 255))?.unwrap_or(0) as u8;
     let overrides = Overrides { official: flavor != 0, priority: 0, flavor };
-    Ok(NamedServer { address, game: Game::Known(NAME), overrides, asked: true })
+    Ok(NamedServer { address, game: Game::Own(NAME), overrides, asked: true })
 }

@@ -68,7 +68,7 @@ fn rows<S: Serializer>(servers: &[ListedAt<'_>], serializer: S) -> Result<S::Ok,
 impl Renderer for MasterJson {
     /// Sorted by the operator's priority, highest first; the game shows rows in this order.
     fn render(&self, view: &View) -> Vec<u8> {
-        let servers = view.servers.iter().filter(|server| server.game.name() == NAME);
+        let servers = view.of_protocol(NAME);
         let mut listed: Vec<ListedAt<'_>> = Vec::with_capacity(view.servers.len());
         listed.extend(servers.filter_map(|server| Some((&**server, server.address.ipv4()?))));
         listed.sort_by_key(|(server, _)| std::cmp::Reverse(server.overrides.priority));
@@ -97,7 +97,7 @@ mod tests {
         };
         let facts = Facts { players_current: Some(3), players_max: Some(64), ..facts };
         let address = address.parse::<Address>().unwrap();
-        Arc::new(Server { overrides, ..Server::new(address, Game::Known(NAME), Proof::Cookie, 0, &facts) })
+        Arc::new(Server { overrides, ..Server::new(address, Game::Own(NAME), Proof::Cookie, 0, &facts) })
     }
 
     fn rendered(servers: Vec<Arc<Server>>) -> String {

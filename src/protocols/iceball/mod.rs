@@ -9,7 +9,7 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
-use super::{Card, Fetch, section};
+use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 use wire::{Announcement, FromMaster, ToMaster, Version};
 
@@ -22,6 +22,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "Iceball",
     master_port: Some(27790),
+    games: Games::One,
     section: section::defaults::<settings::Settings>,
     game_port: 20737,
     qstat_type: None,

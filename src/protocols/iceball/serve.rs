@@ -123,11 +123,12 @@ impl Rules {
             players_max: Some(announcement.players_max),
             password: None,
             details: None,
+            ..Facts::default()
         };
-        allow_players(NAME, &mut facts);
+        allow_players(&Game::Own(NAME), &mut facts);
         Effect::Change(Change::Announce(Announce {
             address,
-            game: Game::Known(NAME),
+            game: Game::Own(NAME),
             proof: Proof::Cookie,
             proven_at_ms: here(opened.sealed_at_ms),
             life_ms: self.settings.life_ms,

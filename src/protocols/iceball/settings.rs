@@ -137,5 +137,5 @@ fn named_server(table: &Item<'_>) -> Result<NamedServer, Problem> {
     let official = table.optional("official", Item::boolean)?.unwrap_or(false);
     let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
     let overrides = Overrides { official, priority: priority as i32, flavor: 0 };
-    Ok(NamedServer { address, game: Game::Known(NAME), overrides, asked: false })
+    Ok(NamedServer { address, game: Game::Own(NAME), overrides, asked: false })
 }

@@ -87,6 +87,7 @@ pub fn pretend(number: usize) -> Facts<'static> {
         players_max: Some(players_max as u16),
         password: Some(number % 10 == 9),
         details: Some(Arc::new(Details { players: (0..players_current).map(player).collect(), rules })),
+        ..Facts::default()
     }
 }
 

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use super::wire;
-use crate::model::Server;
+use crate::model::{MASTER, Server};
 use crate::registry::view::{Renderer, View};
 
 /// How the servers are written.
@@ -36,7 +36,9 @@ impl Renderer for GameList {
 
 /// The servers of a game that are wanted, without the `\final\`.
 pub fn servers(view: &View, game: &str, form: Form, wanted: impl Fn(&Server) -> bool) -> Vec<u8> {
-    let mut found: Vec<&Arc<Server>> = view.of_game(game).filter(|server| wanted(server)).collect();
+    // A game of another protocol may be called as masters are.
+    let is_it = |server: &Server| server.game.is_master() == (game == MASTER);
+    let mut found: Vec<&Arc<Server>> = view.of_game(game).filter(|server| is_it(server) && wanted(server)).collect();
     found.sort_by_key(|server| Reverse(server.proven_at_ms));
     let mut out = if form == Form::GameSpy { PRELUDE.to_vec() } else { Vec::new() };
     for server in found {

@@ -11,7 +11,7 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
-use super::{Card, Fetch, section};
+use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 
 pub const NAME: &str = "netpanzer";
@@ -23,6 +23,7 @@ pub const CARD: Card = Card {
     name: NAME,
     title: "netPanzer",
     master_port: Some(28900),
+    games: Games::Any,
     section: section::defaults::<settings::Settings>,
     game_port: 3030,
     qstat_type: Some("NETP"),

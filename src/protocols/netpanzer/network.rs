@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::LIFE_MS;
 use super::announce::{parse_answer, parse_ended_answer};
 use super::serve::{NO_NETWORK, NO_PASSWORD, WRONG_PASSWORD};
 use super::wire::{Request, SEPARATOR, WireError, parse_list};
+use super::{LIFE_MS, NAME};
 use crate::model::{Address, Announce, Facts, Game, HeartbeatKeys, MASTER, Proof};
 use crate::protocols::Verdict;
 use crate::protocols::announce::reason;
@@ -73,7 +73,7 @@ impl NetworkRules for Rules {
     fn announce(&self, master: Address, now_ms: u64) -> Announce<'static> {
         Announce {
             address: master,
-            game: Game::Known(MASTER),
+            game: Game::master(NAME),
             proof: Proof::Connection,
             proven_at_ms: now_ms,
             life_ms: LIFE_MS,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::NAME;
 use super::wire::{SEPARATOR, Status};
-use crate::model::{Details, Facts, Player};
+use crate::model::{Details, Facts, Game, Player};
 use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault};
 use crate::text;
 
@@ -87,8 +87,9 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
         players_max: number(b"maxplayers"),
         password,
         details: Some(Arc::new(details.bounded())),
+        ..Facts::default()
     };
-    allow_players(NAME, &mut facts);
+    allow_players(&Game::Own(NAME), &mut facts);
     facts
 }
 

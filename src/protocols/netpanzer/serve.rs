@@ -225,7 +225,7 @@ impl Conversation {
         if name == MASTER && (self.shared.own.contains(address) || Some(address) == self.own_address()) {
             return refuse(OWN_ADDRESS, out);
         }
-        match Heartbeat::new(address, name, kept(request)) {
+        match Heartbeat::new(address, None, name, kept(request)) {
             Ok(heartbeat) => {
                 let verify = heartbeat.verify && self.shared.settings.verify;
                 Next::Announce(Heartbeat { verify, ..heartbeat })

@@ -56,7 +56,8 @@ impl<'a> Listing<'a> {
 
 /// What people see of an infoResponse.
 pub fn facts<'a>(info: &InfoString<'a>) -> Facts<'a> {
-    facts_with(info, info.count(b"clients").unwrap_or(0), None, Vec::new())
+    let game = text::clean(info.get(b"gamename").unwrap_or_default());
+    Facts { game, ..facts_with(info, info.count(b"clients").unwrap_or(0), None, Vec::new()) }
 }
 
 /// What people see of a statusResponse. Its `gamename` is a folder of the game's files, and never the game.
@@ -89,6 +90,7 @@ fn facts_with<'a>(info: &InfoString<'a>, clients: u16, humans: Option<u16>, play
         players_max: info.count(b"sv_maxclients"),
         password: info.get(b"g_needpass").map(|value| value != b"0"),
         details: Some(Arc::new(Details { players, rules }.bounded())),
+        ..Facts::default()
     }
 }
 
@@ -121,6 +123,7 @@ mod tests {
     #[test]
     fn what_real_servers_say() {
         let openarena = facts(&info(OPENARENA));
+        assert_eq!(openarena.game, "Quake3Arena");
         assert_eq!((&*openarena.name, &*openarena.map, &*openarena.mode), ("Loopback OA", "oa_dm1", "0"));
         assert_eq!((openarena.players_current, openarena.players_max), (Some(2), Some(8)), "people, not bots");
         assert_eq!((openarena.rule("clients"), openarena.rule("hostname")), (Some("5"), Some("Loopback ^1OA")));

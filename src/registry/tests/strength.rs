@@ -6,7 +6,7 @@ use crate::model::{Gone, RemoteServer, RemoteState};
 fn connected(address: Address, game: &'static str, ms: u64) -> Announce<'static> {
     Announce {
         address,
-        game: Game::Known(game),
+        game: Game::Own(game),
         proof: Proof::Connection,
         proven_at_ms: T + ms,
         life_ms: 720_000,
@@ -29,7 +29,7 @@ fn told_gone(address: Address, ms: u64, game_ms: Option<u64>, quit: bool) -> Cha
 }
 
 fn restored(proof: Proof, game: &'static str, ms: u64) -> Change<'static> {
-    let mut server = Server::new(address(1, 1), Game::Known(game), proof, T + ms, &Facts::default());
+    let mut server = Server::new(address(1, 1), Game::Own(game), proof, T + ms, &Facts::default());
     server.life_ms = 720_000;
     Change::Restore { server: Arc::new(server), ends_at_ms: T + ms + 720_000, grace_ms: 0, behind_ms: 0, ask_in_ms: 0 }
 }
@@ -183,10 +183,10 @@ impl Act {
             Act::Restore { proof, game, age_ms } => restored(proof, game, ms - age_ms),
             Act::Gone { age_ms, strong, quit } => told_gone(server, ms - age_ms, strong.then_some(ms - age_ms), quit),
             Act::Heartbeat { game } => {
-                Change::Heartbeat { address: server, game: Game::Known(game), life_ms: 50_000, keys: keys("2") }
+                Change::Heartbeat { address: server, game: Game::Own(game), life_ms: 50_000, keys: keys("2") }
             }
-            Act::Answer { game } => Change::Answer { address: server, game: Game::Known(game), rtt_us: 1, facts: None },
-            Act::Miss { game } => Change::Miss { address: server, game: Game::Known(game) },
+            Act::Answer { game } => Change::Answer { address: server, game: Game::Own(game), rtt_us: 1, facts: None },
+            Act::Miss { game } => Change::Miss { address: server, game: Game::Own(game) },
             Act::Quit => Change::Quit { address: server, master: false },
             Act::Wait { .. } => return None,
         })

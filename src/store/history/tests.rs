@@ -72,7 +72,7 @@ fn address(port: u16) -> Address {
 fn view(servers: &[(u16, Option<u16>)]) -> View {
     let server = |(port, players_current): &(u16, Option<u16>)| {
         let facts = Facts { players_current: *players_current, ..Facts::default() };
-        Arc::new(Server::new(address(*port), Game::Known("tanks"), Proof::Cookie, 0, &facts))
+        Arc::new(Server::new(address(*port), Game::Own("tanks"), Proof::Cookie, 0, &facts))
     };
     View::new(1, 0, servers.iter().map(server).collect())
 }
@@ -130,7 +130,7 @@ fn all_games_together_have_a_series() {
     let now_ms = (T + 300) * 1_000;
     assert_eq!(history.reader().game(ALL_GAMES, Range::Day, now_ms).unwrap(), None);
     history.count(T, &[(1, Some(3)), (2, None)]);
-    let other = Server::new(address(5), Game::Known("chess"), Proof::Cookie, 0, &Facts::default());
+    let other = Server::new(address(5), Game::Own("chess"), Proof::Cookie, 0, &Facts::default());
     let mut servers = view(&[(1, Some(4))]).servers;
     servers.push(Arc::new(other));
     history.recorder.count(&history.connection, &View::new(2, 0, servers), now_ms, history.settings).unwrap();

@@ -3,7 +3,7 @@ use crate::model::{Facts, Game, Proof, Server};
 use proptest::prelude::*;
 
 fn server(address: &str, game: &str, proven_at_ms: u64, keys: &[(&str, &str)]) -> Arc<Server> {
-    let game = Game::Other(game.into());
+    let game = crate::protocols::game_named(game).unwrap();
     let server = Server::new(address.parse().unwrap(), game, Proof::Query, proven_at_ms, &Facts::default());
     let keys = keys.iter().map(|(key, value)| (key.as_bytes().into(), value.as_bytes().into())).collect();
     Arc::new(Server { keys: Some(Arc::new(HeartbeatKeys(keys))), ..server })
@@ -12,7 +12,7 @@ fn server(address: &str, game: &str, proven_at_ms: u64, keys: &[(&str, &str)]) -
 fn view() -> View {
     let keys = |protocol| [("gamename", "netpanzer"), ("port", "3030"), ("protocol", protocol)];
     let iceball =
-        Server::new("203.0.113.9:5".parse().unwrap(), Game::Known("iceball"), Proof::Cookie, 1, &Facts::default());
+        Server::new("203.0.113.9:5".parse().unwrap(), Game::Own("iceball"), Proof::Cookie, 1, &Facts::default());
     let servers = vec![
         server("203.0.113.5:3030", "netpanzer", 10, &keys("1122")),
         server("203.0.113.6:3030", "netpanzer", 30, &keys("1122")),

@@ -1,0 +1,188 @@
+//! Which games a protocol carries, and the one place where names become games.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use hashbrown::HashTable;
+
+use super::{CARDS, Card, Query, card};
+use crate::model::{Carried, Facts, GAME_BYTES_MAX, Game, MASTER};
+use crate::text;
+
+/// Which games a protocol carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Games {
+    /// Only its own.
+    One,
+    /// Servers of any gamename announce themselves through it; its query is understood only by its own game. Its masters
+    /// list each other under the name [`MASTER`].
+    Any,
+    /// Many games, all of which answer the protocol's query. The answer says which game it is. The card's own name stands for
+    /// a server that has not said it yet.
+    Family,
+}
+
+/// The game of this name in a protocol. None where the protocol has no such game: the name is another protocol's own, empty,
+/// too long or not clean.
+pub fn game(protocol: &str, name: &str) -> Option<Game> {
+    let speaks = card(protocol)?;
+    if name == speaks.name {
+        return Some(Game::Own(speaks.name));
+    }
+    let is_name = !name.is_empty() && name.len() <= GAME_BYTES_MAX && text::clean(name.as_bytes()) == name;
+    (is_name && speaks.games != Games::One && card(name).is_none()).then(|| Game::Carried(shared(speaks, name)))
+}
+
+/// The game of this name where nobody says which protocol it is of: a protocol's own, or one that is carried by the protocol
+/// for any game.
+pub fn game_named(name: &str) -> Option<Game> {
+    match card(name) {
+        Some(card) => Some(Game::Own(card.name)),
+        None => game(carrier()?.name, name),
+    }
+}
+
+/// The protocol that carries games without a protocol of their own.
+fn carrier() -> Option<&'static Card> {
+    CARDS.iter().find(|card| card.games == Games::Any)
+}
+
+/// The card of a game's protocol.
+pub fn card_of(game: &Game) -> Option<&'static Card> {
+    card(game.protocol())
+}
+
+/// The card that knows servers of this game: how they are queried, and what they can say. None for a game that its protocol
+/// only carries.
+pub fn own_card(game: &Game) -> Option<&'static Card> {
+    card_of(game).filter(|card| matches!(game, Game::Own(_)) || card.games == Games::Family)
+}
+
+/// How servers of a game are queried, where they can be.
+pub fn query_of(game: &Game) -> Option<&'static dyn Query> {
+    own_card(game).and_then(|card| card.query)
+}
+
+/// How often a server of this game announces itself.
+pub fn announce_every_ms(game: &str) -> u64 {
+    card(game).or_else(carrier).map_or(u64::MAX, |card| card.announce_every_ms)
+}
+
+/// Cuts what a server says of its players to what its game allows.
+pub fn allow_players(game: &Game, facts: &mut Facts<'_>) {
+    let most = own_card(game).map_or(u16::MAX, |card| card.players_most);
+    for count in [&mut facts.players_current, &mut facts.players_max] {
+        *count = count.map(|count| count.min(most));
+    }
+}
+
+/// Names that are shared. One more goes unshared, which costs memory and nothing else.
+const SHARED_MAX: usize = 1024;
+
+/// Each name once, however many servers have it: with a million servers, copies would be the bulk of a name's memory, and
+/// a datagram that says a known name needs no allocation. Names that nobody has any more make room for new ones.
+static SHARED: LazyLock<Mutex<Shared>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Shared {
+    names: HashTable<Arc<Carried>>,
+    hasher: RandomState,
+}
+
+fn shared(card: &'static Card, name: &str) -> Arc<Carried> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner).get(card, name)
+}
+
+impl Shared {
+    fn get(&mut self, card: &'static Card, name: &str) -> Arc<Carried> {
+        let hash = self.hasher.hash_one((card.name, name));
+        let is_it = |known: &Arc<Carried>| *known.name == *name && known.protocol == card.name;
+        if let Some(known) = self.names.find(hash, is_it) {
+            return known.clone();
+        }
+        let is_master = card.games == Games::Any && name == MASTER;
+        let new = Arc::new(Carried { protocol: card.name, name: name.into(), is_master });
+        if self.names.len() >= SHARED_MAX {
+            self.names.retain(|known| Arc::strong_count(known) > 1);
+        }
+        if self.names.len() < SHARED_MAX {
+            let hasher = &self.hasher;
+            self.names.insert_unique(hash, new.clone(), |known| hasher.hash_one((known.protocol, &*known.name)));
+        }
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Facts;
+
+    fn any() -> &'static Card {
+        carrier().unwrap()
+    }
+
+    #[test]
+    fn names_become_games_in_one_place() {
+        for card in CARDS {
+            assert_eq!(game(card.name, card.name), Some(Game::Own(card.name)));
+            assert_eq!(game_named(card.name), Some(Game::Own(card.name)));
+            let other = game(card.name, "tanks");
+            assert_eq!(other.is_some(), card.games != Games::One, "{}", card.name);
+            if let Some(other) = other {
+                assert_eq!(
+                    (other.protocol(), other.name(), card_of(&other).unwrap().name),
+                    (card.name, "tanks", card.name)
+                );
+                assert!(!other.is_master());
+                let query = card.query.filter(|_| card.games == Games::Family);
+                assert_eq!(query_of(&other).is_some(), query.is_some(), "{}", card.name);
+            }
+            for another in CARDS.iter().filter(|another| another.name != card.name) {
+                assert_eq!(game(card.name, another.name), None, "{} is not {}'s", another.name, card.name);
+            }
+            let master = game(card.name, MASTER);
+            assert_eq!(master.is_some_and(|game| game.is_master()), card.games == Games::Any, "{}", card.name);
+        }
+        assert_eq!(game_named("tanks"), game(any().name, "tanks"));
+        assert_eq!(game("no protocol", "tanks"), None);
+        for bad in ["", "a\nb", "\u{1b}", &"x".repeat(GAME_BYTES_MAX + 1)] {
+            assert_eq!(game(any().name, bad), None, "{bad:?}");
+        }
+        assert!(game(any().name, &"x".repeat(GAME_BYTES_MAX)).is_some());
+    }
+
+    #[test]
+    fn names_are_shared_and_their_number_is_bounded() {
+        let mut shared = Shared::default();
+        let tanks = shared.get(any(), "tanks");
+        assert!(Arc::ptr_eq(&tanks, &shared.get(any(), "tanks")));
+        for number in 0..3 * SHARED_MAX {
+            shared.get(any(), &number.to_string());
+        }
+        assert!(Arc::ptr_eq(&tanks, &shared.get(any(), "tanks")), "a name in use stays");
+        let used: Vec<_> = (0..3 * SHARED_MAX).map(|number| shared.get(any(), &number.to_string())).collect();
+        assert!(shared.names.len() <= SHARED_MAX && *used.last().unwrap().name == *(3 * SHARED_MAX - 1).to_string());
+    }
+
+    #[test]
+    fn players_are_cut_to_what_the_game_allows() {
+        let cut = |game: &Game| {
+            let mut facts = Facts { players_current: Some(65_535), players_max: Some(65_534), ..Facts::default() };
+            allow_players(game, &mut facts);
+            (facts.players_current, facts.players_max)
+        };
+        for card in CARDS {
+            assert_eq!(cut(&Game::Own(card.name)), (Some(card.players_most), Some(card.players_most)));
+            for number in 0..100 {
+                let facts = (card.pretend)(number);
+                assert!(facts.players_max.is_some_and(|most| most <= card.players_most), "{}", card.name);
+            }
+            let mut unknown = Facts::default();
+            allow_players(&Game::Own(card.name), &mut unknown);
+            assert_eq!(unknown, Facts::default());
+        }
+        let carried = game(any().name, "any other").unwrap();
+        assert_eq!(cut(&carried), (Some(65_535), Some(65_534)), "nobody knows");
+    }
+}
