@@ -1,5 +1,5 @@
-//! Lists in JSON, `{"servers": [...], "total": n, "next": "..."}`, read row by row: a document takes no more memory than its
-//! text and the servers in it, whatever it is made of.
+//! Reads JSON lists, `{"servers": [...], "total": n, "next": "..."}`, row by row: a document needs no more memory than its
+//! text and its servers, even a hostile one.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, V
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// The longest row: a server with all the players and rules that are kept of one has a tenth of this.
+/// The longest row. A server with the maximum of players and rules has a tenth of this.
 const ROW_BYTES_MAX: usize = 256 << 10;
 
-/// What a list says beside its servers.
+/// The other fields of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rest {
     pub total: Option<usize>,
     pub next: Option<String>,
 }
 
-/// Gives every row's text to `row`, or what is wrong with it.
+/// Calls `row` with the text of every row, or with what is wrong with it.
 pub fn read(json: &[u8], row: impl FnMut(Result<&str, String>)) -> Result<Rest, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let rest = Document(row).deserialize(&mut deserializer)?;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_the_rest() {
+    fn rows_and_other_fields_are_read() {
         let (found, rest) = rows(r#"{"x":[{}],"servers":[{"a":1}, 7,null],"next":"n","total":3}"#).unwrap();
         assert_eq!(found, [r#"{"a":1}"#, "7", "null"]);
         assert_eq!(rest, Rest { total: Some(3), next: Some("n".into()) });
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list() {
+    fn documents_that_are_no_list_are_refused() {
         for bad in [
             "",
             "[]",

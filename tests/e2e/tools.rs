@@ -312,14 +312,14 @@ fn bad_replies_are_told_for_what_they_are_and_the_run_goes_on() {
     let flipped = |echo: &[u8]| echo.iter().rev().map(|b| b ^ 0x55).collect::<Vec<u8>>();
     let elsewhere = UdpSocket::bind("127.0.0.1:0").unwrap();
     let cases: Vec<(&str, SocketAddr, &str)> = vec![
-        ("hyperbol", game(move |q| vec![hyperbol_info(&q[1..])[..228].to_vec()]), "228 bytes where 229 are expected"),
+        ("hyperbol", game(move |q| vec![hyperbol_info(&q[1..])[..228].to_vec()]), "228 bytes, expected 229"),
         (
             "hyperbol",
             game(move |q| vec![[hyperbol_info(&q[1..]), vec![0]].concat()]),
-            "230 bytes where 229 are expected",
+            "230 bytes, expected 229",
         ),
         ("hyperbol", game(move |q| vec![hyperbol_info(&flipped(&q[1..]))]), "forged"),
-        ("hyperbol", game(|_| vec![b"\xff\xff\xff\xffinfo".to_vec()]), "does not begin as a Hyperbol message"),
+        ("hyperbol", game(|_| vec![b"\xff\xff\xff\xffinfo".to_vec()]), "not a Hyperbol message"),
         ("hyperbol", game(|_| vec![Vec::new()]), "0 bytes"),
         ("hyperbol", game(move |q| vec![hyperbol_info(&[q[4], q[3], q[2], q[1]])]), "forged"),
         ("bloodmasters", game(|q| vec![bloodmasters_reply(&q[3..])[..60].to_vec()]), "truncated: 60 bytes"),
@@ -491,11 +491,11 @@ fn masters_that_do_not_are_told_for_what_they_are() {
         (format!("bloodmasters+http://{refuses}/"), 3, "cannot connect"),
         (format!("http://{refuses}"), 3, "cannot connect"),
         ("netpanzer://no-such-host.invalid".into(), 3, "cannot find no-such-host.invalid"),
-        (format!("hyperbol://{closes}"), 1, "0 bytes where 12 are expected"),
+        (format!("hyperbol://{closes}"), 1, "0 bytes, expected 12"),
         (format!("netpanzer://{hears_and_closes}"), 1, "cut short"),
         (format!("netpanzer://{resets}"), 1, "the connection broke off"),
         (format!("hyperbol://{cut}"), 1, "ends inside a record"),
-        (format!("hyperbol://{other}"), 1, "does not begin as a Hyperbol message does"),
+        (format!("hyperbol://{other}"), 1, "not a Hyperbol message"),
         (format!("iceball://{}", page("200 OK", b"<html>")), 1, "not Iceball's list"),
         (format!("iceball://{}", page("404 Not Found", b"no such page\nat all")), 1, "404 Not Found: no such page"),
         (format!("bloodmasters+http://{}", page("200 OK", b"<html>\n<h1>hi</h1>")), 1, "not a list"),

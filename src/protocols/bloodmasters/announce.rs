@@ -1,22 +1,22 @@
-//! A game server's side of the list: a GET every minute, answered with the ban list.
+//! The game server's side: a GET every minute, answered with the ban list.
 
 use super::list::parse_bans;
 use crate::protocols::Verdict;
 use crate::protocols::announce::reason;
 
-/// The game's own pace.
+/// The original game's interval.
 pub const EVERY_MS: u64 = 60_000;
-/// Where the list has always been.
+/// The list's path on the original master.
 pub const PAGE: &str = "/bloodmasterslist.php";
 
-/// What to GET: `page` is the list's own path, with a query of its own or without.
+/// What to GET. `page` is the path of the list, with or without a query.
 pub fn path(page: &str, port: u16) -> String {
     let page = if page.is_empty() || page == "/" { PAGE } else { page };
     let and = if page.contains('?') { '&' } else { '?' };
     format!("{page}{and}action=update&port={port}")
 }
 
-/// What the answer means. A page that is no ban list is no master's, whatever its status.
+/// Interprets the answer. A page that is not a ban list does not come from a master, even with status 200.
 pub fn verdict(status: u16, body: &[u8]) -> Verdict {
     if status != 200 {
         let text = reason(body.split(|&byte| byte == b'\n').next().unwrap_or_default());
@@ -25,7 +25,7 @@ pub fn verdict(status: u16, body: &[u8]) -> Verdict {
     }
     match parse_bans(body).find_map(Result::err) {
         None => Verdict::Listed,
-        Some(bad) => Verdict::Refused(format!("no Bloodmasters list there: the answer is not a ban list, {bad}")),
+        Some(bad) => Verdict::Refused(format!("not a Bloodmasters master: the answer is not a ban list, {bad}")),
     }
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths() {
+    fn the_update_is_appended_to_the_path() {
         assert_eq!(path("", 6969), "/bloodmasterslist.php?action=update&port=6969");
         assert_eq!(path("/", 6969), "/bloodmasterslist.php?action=update&port=6969");
         assert_eq!(path("/lists/bm.php", 1), "/lists/bm.php?action=update&port=1");
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts() {
+    fn only_a_ban_list_means_listed() {
         assert_eq!(verdict(200, b""), Verdict::Listed);
         assert_eq!(verdict(200, b"198.51.100.7\r\n192.0.2.*\r\n"), Verdict::Listed);
         let Verdict::Refused(text) = verdict(200, b"<html>\nwelcome") else { panic!() };

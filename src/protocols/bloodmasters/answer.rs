@@ -1,4 +1,4 @@
-//! A Bloodmasters server's answer to the query, in the form of the current protocol.
+//! A Bloodmasters server's answer to the query, in the current version of the protocol.
 
 use std::sync::Arc;
 

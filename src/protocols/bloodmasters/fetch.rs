@@ -1,4 +1,4 @@
-//! The launcher's side of the list: lines `ip:port`. A page of a web server that is something else has none that is good.
+//! The launcher's side: reads lines `ip:port`. A page without any valid line is not a list.
 
 use super::list::parse_servers;
 use crate::protocols::{Fault, List, ListEntry, fault};
@@ -6,7 +6,7 @@ use crate::protocols::{Fault, List, ListEntry, fault};
 pub fn read(page: &[u8]) -> Result<List, Fault> {
     let list = List::of(parse_servers(page).map(|line| line.map(ListEntry::at)));
     if list.servers.is_empty() && !list.faults.is_empty() {
-        return Err(fault("the page is not a list: no line of it is an address like 203.0.113.5:6969"));
+        return Err(fault("the page is not a list: no line is an address like 203.0.113.5:6969"));
     }
     Ok(list)
 }
@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_an_empty_one_and_a_page() {
+    fn lists_are_read_and_other_pages_are_refused() {
         let read_two = read(b"203.0.113.5:6969\r\nnonsense\r\n203.0.113.6:1\r\n").unwrap();
         assert_eq!((read_two.servers.len(), read_two.faults.len()), (2, 1));
         assert_eq!(read_two.faults[0].as_str(), "line 2: not an address like 203.0.113.5:6969");

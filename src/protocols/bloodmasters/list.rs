@@ -1,7 +1,7 @@
-//! The texts that the web server gives out: to launchers the servers, one `ip:port` a line; to game servers the ban
-//! list, one IPv4 pattern a line, with `*` for any octet. Both end lines with LF or CRLF and know IPv4 only.
+//! The two text formats of the web page: for launchers the server list, one `ip:port` per line; for game servers the ban
+//! list, one IPv4 pattern per line, with `*` for any octet. Lines end with LF or CRLF. IPv4 only.
 //!
-//! A game server makes a ban of every line that is not empty, so nothing but patterns may ever be among them.
+//! A game server treats every non-empty line as a ban, so the ban list must contain nothing but patterns.
 
 use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -11,18 +11,18 @@ use ipnet::Ipv4Net;
 use crate::model::Address;
 use crate::protocols::is_one_host;
 
-/// The list for launchers. Servers that have no IPv4 address are left out.
+/// The list for launchers. IPv6 servers are left out.
 pub fn emit_servers(addresses: impl IntoIterator<Item = Address>) -> String {
     let mut list = String::new();
     for address in addresses {
         if let Some(ip) = address.ipv4() {
-            let _ = writeln!(list, "{ip}:{}", address.port()); // a String takes everything
+            let _ = writeln!(list, "{ip}:{}", address.port()); // writing to a String cannot fail
         }
     }
     list
 }
 
-/// Reads the list for launchers, line by line. A bad line spoils no other.
+/// Reads the list for launchers, line by line. A bad line does not affect the others.
 pub fn parse_servers(list: &[u8]) -> impl Iterator<Item = Result<Address, BadLine>> {
     parse_lines(list, |line| {
         let socket: SocketAddrV4 = line.parse().map_err(|_| Fault::NotAnAddress)?;
@@ -31,7 +31,7 @@ pub fn parse_servers(list: &[u8]) -> impl Iterator<Item = Result<Address, BadLin
     })
 }
 
-/// Addresses that are banned together: `None` is `*`, any octet.
+/// A ban pattern: `None` is `*`, any octet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern([Option<u8>; 4]);
 
@@ -46,7 +46,7 @@ impl Pattern {
         for octet in &mut pattern {
             *octet = match parts.next().ok_or(Fault::NotAPattern)? {
                 "*" => None,
-                // The game compares texts, so that a number written in another way would never match.
+                // The game compares text, so a number in another notation would never match.
                 number => {
                     let parsed = number.parse::<u8>().ok().filter(|octet| octet.to_string() == number);
                     Some(parsed.ok_or(Fault::NotAPattern)?)
@@ -70,8 +70,8 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// The fewest patterns that ban exactly a network: one where its prefix ends between octets, up to 128 where the
-/// octet in which it ends has to be counted out.
+/// The smallest set of patterns that matches exactly a network: one if its prefix ends at an octet boundary, otherwise up to
+/// 128, one per value of the last octet.
 pub fn patterns(network: Ipv4Net) -> impl Iterator<Item = Pattern> {
     let prefix_bits = network.prefix_len();
     let octets_written = prefix_bits.div_ceil(8);
@@ -88,11 +88,11 @@ pub fn patterns(network: Ipv4Net) -> impl Iterator<Item = Pattern> {
     })
 }
 
-/// The ban list for game servers. Networks that overlap or make up a larger one are put together first.
+/// The ban list for game servers. Overlapping and adjacent networks are aggregated first.
 pub fn emit_bans(networks: &[Ipv4Net]) -> String {
     let mut list = String::new();
     for pattern in Ipv4Net::aggregate(&networks.to_vec()).into_iter().flat_map(patterns) {
-        let _ = writeln!(list, "{pattern}"); // a String takes everything
+        let _ = writeln!(list, "{pattern}"); // writing to a String cannot fail
     }
     list
 }
@@ -102,10 +102,10 @@ pub fn parse_bans(list: &[u8]) -> impl Iterator<Item = Result<Pattern, BadLine>>
     parse_lines(list, Pattern::parse)
 }
 
-/// A line that is not what its list is made of.
+/// An invalid line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadLine {
-    /// The first line is 1.
+    /// Counted from 1.
     pub line: usize,
     pub fault: Fault,
 }
@@ -115,7 +115,7 @@ pub enum Fault {
     NotText,
     NotAnAddress,
     Port0,
-    /// Everybody's address, or nobody's.
+    /// Broadcast, multicast or unspecified.
     NotOneHost,
     NotAPattern,
 }
@@ -135,7 +135,7 @@ impl fmt::Display for BadLine {
 
 impl std::error::Error for BadLine {}
 
-/// Lines without what surrounds them; empty ones are passed over.
+/// Parses trimmed lines and skips empty ones.
 fn parse_lines<T>(list: &[u8], parse: impl Fn(&str) -> Result<T, Fault>) -> impl Iterator<Item = Result<T, BadLine>> {
     let lines = list.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).zip(1..);
     lines.filter(|(line, _)| !line.is_empty()).map(move |(bytes, line)| {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_named_and_the_others_stay() {
+    fn bad_lines_are_reported_and_the_others_are_read() {
         let list = b"<html>\n\n203.0.113.5:6969\n203.0.113.5:0\n224.0.0.1:6969\n203.0.113.5\n[::1]:6969\n\xff\n";
         let bad = |line, fault| Err(BadLine { line, fault });
         let parsed: Vec<_> = parse_servers(list).collect();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_pattern() {
+    fn invalid_patterns_are_refused() {
         for bad in ["1.2.3", "1.2.3.4.5", "1.2.3.", "1.2.3.256", "1.2.3.04", "1.2.3.+4", "1.2.3.**", "a", "1.2.3.4/32"]
         {
             let parsed: Vec<_> = parse_bans(bad.as_bytes()).collect();

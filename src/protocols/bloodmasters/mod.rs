@@ -1,5 +1,5 @@
-//! Bloodmasters: game servers announce themselves to a page of a web server, which gives launchers the list and game
-//! servers the ban list; a launcher asks each server about itself over UDP.
+//! Bloodmasters: game servers announce themselves with a GET of a web page, which returns the ban list to them and the
+//! server list to launchers. Launchers query each server over UDP.
 
 pub mod announce;
 pub mod answer;
@@ -16,7 +16,7 @@ use wire::{Client, Details, Query, Reply};
 
 pub const NAME: &str = "bloodmasters";
 
-/// Where the list has always been on its web server.
+/// The list's path on the original master.
 pub const LIST_PATH: &str = "/bloodmasterslist.php";
 
 pub const CARD: Card = Card {
@@ -55,7 +55,7 @@ pub const CARD: Card = Card {
     },
 };
 
-/// What the game's own server answers, in the form of a protocol.
+/// The original server's answer in a version of the protocol, for samples and tests.
 fn example(protocol: u8) -> Reply<'static> {
     let details = Details {
         score_limit: 20,

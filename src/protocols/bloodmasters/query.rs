@@ -1,4 +1,4 @@
-//! Asking a Bloodmasters server about itself: 7 bytes for 100 to 300, the nonce echoed.
+//! Queries a Bloodmasters server: 7 bytes, answered with 100 to 300 bytes that echo the nonce.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
-//! The master's side of Bloodmasters' web list, as its servers and launchers have always asked for it.
+//! The master's side of Bloodmasters' web list, compatible with the original servers and launchers.
 //!
 //! | GET `/bloodmasterslist.php` | answer |
 //! |---|---|
 //! | without `action` | the list for launchers |
-//! | `?action=update&port=N` | the server is announced and proven, and gets the ban list |
+//! | `?action=update&port=N` | the ban list, once the announced server has been verified |
 //! | anything else | an error status |
 //!
-//! A server takes every line of the answer for a ban, so that answer is the ban list or an error status, never an error page
+//! A server treats every line of the answer as a ban, so the answer is the ban list or an error status, never an error page
 //! with status 200.
 
 use std::cmp::Reverse;
@@ -26,9 +26,9 @@ pub const PATH: &str = "/bloodmasterslist.php";
 /// The game announces itself every 60 s.
 pub const LIFE_MS: u64 = 180_000;
 
-/// The page itself.
+/// The page `/bloodmasterslist.php`.
 pub struct ListPage {
-    /// Whether it is served at all.
+    /// Whether the page is enabled.
     is_on: bool,
     servers: Arc<dyn Renderer>,
     bans: Arc<Rendered>,
@@ -48,7 +48,7 @@ impl ListPage {
 impl RouteRule for ListPage {
     fn get(&self, peer: IpAddr, query: &str) -> Asked {
         if !self.is_on {
-            return Asked::Refused { status: 404, text: "Bloodmasters is not listed here" };
+            return Asked::Refused { status: 404, text: "the Bloodmasters list is disabled on this master" };
         }
         let value = |name: &str| {
             form_urlencoded::parse(query.as_bytes())
@@ -61,12 +61,12 @@ impl RouteRule for ListPage {
                 Some(heartbeat) => Asked::Announce { heartbeat, answer: self.bans.clone() },
                 None => Asked::Refused { status: 400, text: "port must be a number from 1 to 65535" },
             },
-            _ => Asked::Refused { status: 400, text: "action must be update, or left out" },
+            _ => Asked::Refused { status: 400, text: "action must be update or absent" },
         }
     }
 }
 
-/// An announcement from `ip`. None when the port is none: digits from 1 to 65535.
+/// An announcement from `ip`. None if the port is not a decimal number from 1 to 65535.
 pub fn heartbeat(ip: IpAddr, port: &str) -> Option<Heartbeat> {
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     let address = Address::new(ip, port.parse().ok().filter(|_| digits)?)?;
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for() {
+    fn the_action_selects_the_answer() {
         let page = ListPage::new(true, &["192.0.2.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()]);
         let get = |query: &str| page.get("203.0.113.5".parse().unwrap(), query);
         assert!(matches!(get(""), Asked::List(_)) && matches!(get("action="), Asked::List(_)));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_digits() {
+    fn ports_are_decimal_numbers() {
         let ip = "203.0.113.5".parse().unwrap();
         assert_eq!(heartbeat(ip, "6969").unwrap().address, "203.0.113.5:6969".parse().unwrap());
         for bad in ["", "0", "65536", "+1", " 1", "x"] {

@@ -15,7 +15,7 @@ pub struct Settings {
 impl Configured for Settings {
     const KEYS: &'static [Key<Settings>] = KEYS;
 
-    /// Its list is on every HTTP listener.
+    /// None of its own: the list is on every HTTP listener.
     fn listeners(&self) -> Vec<Listener<'_>> {
         Vec::new()
     }

@@ -1,33 +1,33 @@
 //! Bloodmasters' query and its reply, in both directions.
 //!
-//! A datagram holds one message or more, each behind its length: length u16 little endian, counting itself; command
-//! u8; a message number u32 when bit 0x80 of the command is set; the payload. All other integers are big endian.
-//! Query and reply are both command 13:
+//! A datagram holds one or more messages: length u16 little endian, which includes itself; command u8; a message number
+//! u32 if bit 0x80 of the command is set; the payload. All other integers are big endian. Query and reply are both
+//! command 13:
 //! - query: echo u32
-//! - reply: echo u32, title, locked, website, most clients u8, most players u8, game type u8, map, clients u8,
-//!   players u8, protocol u8; from protocol 27 on score limit i16, time limit i16, join smallest, and for each
-//!   *client* name, team u8, spectator, ping i16; from 28 on the build's text
+//! - reply: echo u32, title, locked, website, max clients u8, max players u8, game type u8, map, clients u8, players u8,
+//!   protocol u8; since protocol 27 score limit i16, time limit i16, join smallest, and for each *client* name, team u8,
+//!   spectator, ping i16; since 28 the build as text
 //!
-//! A text stands behind its length, 7 bits a byte, the lowest first, bit 0x80 set on all but the last. Any byte but
-//! 0 is true.
+//! A text is prefixed with its length as a varint: 7 bits per byte, lowest first, bit 0x80 set on all but the last. A
+//! Boolean is a byte; any value but 0 is true.
 
 use std::fmt;
 
 use crate::bytes::Reader;
 
 pub const COMMAND: u8 = 13;
-/// In a command: a message number stands before the payload.
+/// In a command: a message number precedes the payload.
 pub const NUMBERED: u8 = 0x80;
 
 pub const QUERY_SIZE: usize = 7;
-/// The least that a message can be: its length and its command.
+/// The shortest message: its length and its command.
 const HEADER_SIZE: usize = 3;
-/// Three bytes of a text's length count further than any datagram is long.
+/// Three bytes of a text's length are enough for any datagram.
 const TEXT_LENGTH_BYTES_MAX: u32 = 3;
-/// The most that UDP carries over IPv4.
+/// The largest UDP payload over IPv4.
 const DATAGRAM_BYTES_MAX: u16 = 65_507;
 
-/// The protocols from which on a reply has details, and the build among them.
+/// The first protocol versions whose replies have details, and a build.
 pub const DETAILS_SINCE: u8 = 27;
 pub const BUILD_SINCE: u8 = 28;
 
@@ -46,17 +46,17 @@ pub fn team_name(team: u8) -> Option<&'static str> {
     ["none", "red", "blue"].get(usize::from(team)).copied()
 }
 
-/// The number behind a name of [`game_type_name`], or behind the number itself.
+/// The number of a game type, from its name or from the number as text.
 pub fn game_type_number(name: &str) -> Option<u8> {
     name.parse().ok().or_else(|| (0..=u8::MAX).find(|game_type| game_type_name(*game_type) == Some(name)))
 }
 
-/// The number behind a name of [`team_name`].
+/// The number of a team.
 pub fn team_number(name: &str) -> Option<u8> {
     (0..=u8::MAX).find(|team| team_name(*team) == Some(name))
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
     /// The datagram ends before the message does.
@@ -64,7 +64,7 @@ pub enum WireError {
         expected: usize,
         got: usize,
     },
-    /// No message is as short as this one says it is.
+    /// The length is less than that of any message.
     WrongLength {
         length: usize,
     },
@@ -75,7 +75,7 @@ pub enum WireError {
     WrongCommand(u8),
     /// The message ends inside its fields.
     FieldsMissing,
-    /// The length of a text has no end.
+    /// The varint of a text's length is too long.
     TextLength,
 }
 
@@ -83,25 +83,24 @@ impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WireError::Truncated { expected, got } => {
-                write!(f, "truncated: {got} bytes arrived of a message of at least {expected}")
+                write!(f, "truncated: {got} bytes of a message of at least {expected}")
             }
             WireError::WrongLength { length } => {
-                write!(f, "wrong length: the message says that it has {length} bytes, and none has under {HEADER_SIZE}")
+                write!(f, "wrong length: {length} bytes, but every message has at least {HEADER_SIZE}")
             }
             WireError::BigEndianLength { length } => {
-                write!(f, "the length {length} is written big endian; it has to be little endian")
+                write!(f, "the length {length} is big endian, but must be little endian")
             }
-            WireError::WrongCommand(command) => write!(f, "command {command} where {COMMAND} is expected"),
+            WireError::WrongCommand(command) => write!(f, "command {command}, expected {COMMAND}"),
             WireError::FieldsMissing => write!(f, "the message ends before its last field"),
-            WireError::TextLength => write!(f, "the length of a text does not end"),
+            WireError::TextLength => write!(f, "the length of a text is too long"),
         }
     }
 }
 
 impl std::error::Error for WireError {}
 
-/// The messages of a datagram, walked by their lengths, as far as the lengths lead: behind one that cannot be right
-/// nothing is found, and what stood before it still counts.
+/// The messages of a datagram, found by their lengths. Stops at an invalid length; the messages before it still count.
 struct Payloads<'a> {
     rest: &'a [u8],
 }
@@ -145,10 +144,10 @@ fn payload(message: &[u8]) -> Result<&[u8], WireError> {
     Ok(fields.rest())
 }
 
-/// What a game server is asked.
+/// The query to a game server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// Comes back unchanged: a number that nobody can guess proves the answer.
+    /// Returned unchanged: an unpredictable number proves the answer.
     pub echo: u32,
 }
 
@@ -159,8 +158,8 @@ impl Query {
     }
 }
 
-/// The queries in a datagram. As in the game itself, a query may have bytes behind it, in its message or after it.
-/// An error gets no answer.
+/// The queries in a datagram. As in the game itself, extra bytes within or after a message are allowed. Errors get no
+/// answer.
 pub fn parse_queries(datagram: &[u8]) -> impl Iterator<Item = Result<Query, WireError>> {
     Payloads { rest: datagram }.map(|payload| {
         let echo = Reader::new(payload?).u32_be().ok_or(WireError::FieldsMissing)?;
@@ -168,7 +167,7 @@ pub fn parse_queries(datagram: &[u8]) -> impl Iterator<Item = Result<Query, Wire
     })
 }
 
-/// What a game server answers. The texts are raw bytes; the game writes ASCII.
+/// A game server's answer. The texts are raw bytes; the game writes ASCII.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
     pub echo: u32,
@@ -184,7 +183,7 @@ pub struct Reply<'a> {
     pub clients_current: u8,
     pub players_current: u8,
     pub protocol: u8,
-    /// From protocol 27 on.
+    /// Since protocol 27.
     pub details: Option<Details<'a>>,
 }
 
@@ -192,15 +191,15 @@ pub struct Reply<'a> {
 pub struct Details<'a> {
     pub score_limit: i16,
     pub time_limit: i16,
-    /// Newcomers have to join the smallest team.
+    /// New players must join the smallest team.
     pub join_smallest: bool,
-    /// As many as [`Reply::clients_current`] says.
+    /// [`Reply::clients_current`] of them.
     pub clients: Vec<Client<'a>>,
-    /// From protocol 28 on.
+    /// Since protocol 28.
     pub build: Option<&'a [u8]>,
 }
 
-/// Someone on the server. Who is still loading has no team, is a spectator and has ping 0.
+/// A player or spectator. A client that is still loading has no team, is a spectator and has ping 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client<'a> {
     pub name: &'a [u8],
@@ -212,20 +211,20 @@ pub struct Client<'a> {
 /// Why a reply cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwritable {
-    /// It has more bytes than a datagram.
+    /// Longer than a datagram can be.
     TooLong { bytes: usize },
-    /// It counts other clients than it names.
+    /// The number of clients differs from the list of clients.
     ClientCount { counted: u8, named: usize },
-    /// It has details or a build where its protocol has none, or no details where it has.
+    /// The protocol version has no details or no build, but they are present; or it has details, but they are missing.
     Protocol(u8),
 }
 
 impl fmt::Display for Unwritable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unwritable::TooLong { bytes } => write!(f, "{bytes} bytes are more than a datagram holds"),
-            Unwritable::ClientCount { counted, named } => write!(f, "{counted} clients counted, {named} named"),
-            Unwritable::Protocol(protocol) => write!(f, "the fields are not those of protocol {protocol}"),
+            Unwritable::TooLong { bytes } => write!(f, "{bytes} bytes do not fit in a datagram"),
+            Unwritable::ClientCount { counted, named } => write!(f, "{counted} clients counted, but {named} listed"),
+            Unwritable::Protocol(protocol) => write!(f, "the fields do not match protocol {protocol}"),
         }
     }
 }
@@ -233,14 +232,14 @@ impl fmt::Display for Unwritable {
 impl std::error::Error for Unwritable {}
 
 impl<'a> Reply<'a> {
-    /// The first reply in a datagram, or what is wrong with its first message.
+    /// The first reply in a datagram, or the error of its first message.
     pub fn parse(datagram: &'a [u8]) -> Result<Reply<'a>, WireError> {
         let mut replies = Payloads { rest: datagram }.map(|payload| Reply::parse_payload(payload?));
         let first = replies.next().unwrap_or(Err(WireError::Truncated { expected: HEADER_SIZE, got: 0 }));
         first.or_else(|error| replies.find_map(Result::ok).ok_or(error))
     }
 
-    /// Bytes behind the last field are left alone: they may be fields of a protocol to come.
+    /// Bytes after the last field are ignored: they may be fields of a later protocol.
     fn parse_payload(payload: &'a [u8]) -> Result<Reply<'a>, WireError> {
         let mut fields = Fields(Reader::new(payload));
         let mut reply = Reply {
@@ -264,7 +263,7 @@ impl<'a> Reply<'a> {
     }
 
     pub fn emit(&self) -> Result<Vec<u8>, Unwritable> {
-        let mut out = vec![0, 0, COMMAND]; // the length is known at the end
+        let mut out = vec![0, 0, COMMAND]; // the length is filled in at the end
         out.extend(self.echo.to_be_bytes());
         push_text(&mut out, self.title);
         out.push(self.locked.into());
@@ -306,7 +305,7 @@ impl<'a> Details<'a> {
                 ping: fields.i16()?,
             });
         }
-        // The game's own launcher takes a reply without its build's text too.
+        // The original launcher also accepts a reply without a build.
         if protocol >= BUILD_SINCE && !fields.0.rest().is_empty() {
             details.build = Some(fields.text()?);
         }
@@ -337,7 +336,7 @@ impl<'a> Details<'a> {
     }
 }
 
-/// A payload's fields: one that is not there is an error.
+/// A reader in which a missing field is an error.
 struct Fields<'a>(Reader<'a>);
 
 impl<'a> Fields<'a> {

@@ -1,4 +1,4 @@
-//! Asking a Hyperbol master for its list: hear the greeting, say its key back, read records until the connection closes.
+//! Fetches a Hyperbol master's list: read the greeting, send its key back, read records until the connection closes.
 
 use super::wire::{self, EVERYTHING, GREETING_SIZE, Greeting, ListRequest};
 use crate::protocols::{Fault, List, ListEntry, StreamFetch, fault};
@@ -12,7 +12,7 @@ impl StreamFetch for ListFetch {
         Ok(Some(ListRequest { key, filter: EVERYTHING }.emit().to_vec()))
     }
 
-    /// The list has no end but the connection's.
+    /// The list has no end mark: it ends when the connection closes.
     fn is_whole(&self, _heard: &[u8]) -> bool {
         false
     }
@@ -39,7 +39,7 @@ mod tests {
     use crate::bytes::hex;
 
     #[test]
-    fn says_the_key_back_and_reads_the_records() {
+    fn sends_the_key_back_and_reads_the_records() {
         let greeting = hex("4842534c02b0ad1b25000000");
         for len in 0..greeting.len() {
             assert_eq!(ListFetch.request(&greeting[..len]), Ok(None));

@@ -1,5 +1,5 @@
-//! Hyperbol: a player's game asks the master for the list over TCP and each listed server about itself over UDP.
-//! The master alone says which servers are official.
+//! Hyperbol: game clients get the list from the master over TCP and query each listed server over UDP. Only the master
+//! decides which servers are official.
 
 pub mod answer;
 pub mod fetch;
@@ -16,7 +16,8 @@ use wire::{Greeting, Info, ListRequest, Query, Record};
 
 pub const NAME: &str = "hyperbol";
 
-/// No document says how the game's servers announced themselves; ours is netPanzer's heartbeat, and its times.
+/// It is not documented how the game's servers announced themselves. Rallypoint accepts netPanzer's heartbeat, with the same
+/// times.
 const ANNOUNCE_EVERY_MS: u64 = 300_000;
 const LIFE_MS: u64 = 720_000;
 
@@ -61,7 +62,7 @@ pub const CARD: Card = Card {
     },
 };
 
-/// An answer as a game server gives it.
+/// A game server's answer, for samples and tests.
 const EXAMPLE: Info<'static> = Info {
     echo: 0x1234_5678,
     name: b"Veks California DM",

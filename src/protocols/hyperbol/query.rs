@@ -1,4 +1,4 @@
-//! Asking a Hyperbol server about itself: 5 bytes for 229, the nonce echoed.
+//! Queries a Hyperbol server: 5 bytes, answered with 229 bytes that echo the nonce.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn facts<'a>(info: &Info<'a>) -> Facts<'a> {
     }
 }
 
-/// The name, or the number where the name is lost.
+/// The name, or the number if it has no known name.
 fn named(number: u32, name: Option<&str>) -> Box<str> {
     name.map_or_else(|| number.to_string().into(), Into::into)
 }

@@ -1,5 +1,5 @@
-//! The master's rules for a Hyperbol connection: a greeting with a random key, the key back with a filter, then all
-//! records end to end. A wrong key gets no list. The client has 5 seconds.
+//! The master's rules for a Hyperbol connection: the master sends a greeting with a random key, the client returns the key
+//! with a filter, the master sends all records and closes. A wrong key gets no list. The client has 5 seconds.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Session for Conversation {
                         self.list(request, view, out);
                         Next::Close
                     }
-                    Err(_) => Next::Read, // it is not whole yet
+                    Err(_) => Next::Read, // not complete yet
                 }
             }
             Event::Ended | Event::Verdict(_) => Next::Close,
@@ -109,7 +109,7 @@ struct Records {
 }
 
 impl Renderer for Records {
-    /// Most recently proven first. What the format cannot say (IPv6) is left out.
+    /// Most recently proven first. IPv6 servers are left out: the format has no room for them.
     fn render(&self, view: &View) -> Vec<u8> {
         let mut servers: Vec<_> =
             view.of_protocol(NAME).filter(|server| self.unofficial_too || server.overrides.flavor != 0).collect();

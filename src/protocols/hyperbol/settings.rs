@@ -47,8 +47,8 @@ const KEYS: &[Key<Settings>] = &[
     },
     Key {
         name: "servers",
-        doc: "Servers that need not announce themselves: asked within seconds, listed while they answer. The flavor makes\n\
-              one official: 0 unofficial, 1 IMF home, 2 Republic home, 3 Syndicate home, 4 Arena, 5 Team Arena,\n\
+        doc: "Servers that need not announce themselves: queried within seconds, listed while they answer. The flavor marks\n\
+              one as official: 0 unofficial, 1 IMF home, 2 Republic home, 3 Syndicate home, 4 Arena, 5 Team Arena,\n\
               6 Bounty Arena, 7 Training Arena.",
         default: "[]",
         example: "[[hyperbol.servers]]\naddress = \"203.0.113.5:20200\"\nflavor = 4",
@@ -60,7 +60,7 @@ const KEYS: &[Key<Settings>] = &[
     },
 ];
 
-/// A server that need not announce itself; only here can it be made official.
+/// A named server. Only named servers can be official.
 fn named_server(table: &Item<'_>) -> Result<NamedServer, Problem> {
     table.only(&["address", "flavor"])?;
     let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20200\""))?;

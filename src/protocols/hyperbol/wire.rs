@@ -1,17 +1,17 @@
-//! Hyperbol's messages, in both directions. Little endian, except addresses, which stand in network order.
+//! Hyperbol's messages, in both directions. Integers are little endian, addresses are in network order.
 //!
 //! With the master, over TCP:
-//! - greeting: `HBSL` key u32, players in all u32
-//! - list request: key u32, filter[4], of which only bit 0x10 of the first byte means anything
-//! - list: records end to end, without a count: address[4], port u32, flavor u8, unused[3]
+//! - greeting: `HBSL`, key u32, total players u32
+//! - list request: key u32, filter[4], of which only bit 0x10 of the first byte has a meaning
+//! - list: consecutive records without a count: address[4], port u32, flavor u8, unused[3]
 //!
 //! With a game server, over UDP:
 //! - query: 2 u8, echo u32
-//! - info, exactly 229 bytes: 27 u8, echo u32, name[32], game type[32], players u8, most players u8, unused[1],
+//! - info, exactly 229 bytes: 27 u8, echo u32, name[32], game type[32], players u8, max players u8, unused[1],
 //!   map[64], host[20], unused[1], host port u32, flags u32, internal address[4], version[16], unused[37],
 //!   players per faction[3], skill u8, unused[3]
 //!
-//! Texts stop at the first NUL. Unused bytes are written as 0 and ignored when read.
+//! Texts end at the first NUL. Unused bytes are written as 0 and ignored when read.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -35,15 +35,15 @@ const GAME_TYPE_SIZE: usize = 32;
 const MAP_SIZE: usize = 64;
 const HOST_SIZE: usize = 20;
 const VERSION_SIZE: usize = 16;
-/// Four u32, a byte and twenty bytes that once meant something.
+/// Obsolete fields: four u32, a byte and twenty bytes.
 const RESERVED_SIZE: usize = 37;
 
-/// In the filter's first byte: unofficial servers too.
+/// In the filter's first byte: include unofficial servers.
 pub const UNOFFICIAL_TOO: u8 = 0x10;
-/// The filter that the protocol's document recommends, so that filters that may come later leave nothing out.
+/// The filter that the protocol's document recommends: it also matches whatever later filter bits may add.
 pub const EVERYTHING: [u8; 4] = [0xff, 0, 0, 0];
 
-/// What the master is the authority on: 0 is an unofficial server, all others are official ones of some kind.
+/// The kind of a server, which only the master decides: 0 is unofficial, all others are official.
 pub fn flavor_name(flavor: u8) -> Option<&'static str> {
     Some(match flavor {
         0 => "unofficial",
@@ -58,7 +58,7 @@ pub fn flavor_name(flavor: u8) -> Option<&'static str> {
     })
 }
 
-/// Whom a server is meant for.
+/// The skill level that a server is meant for.
 pub fn skill_name(skill: u8) -> Option<&'static str> {
     Some(match skill {
         0 => "anyone",
@@ -70,17 +70,17 @@ pub fn skill_name(skill: u8) -> Option<&'static str> {
     })
 }
 
-/// The number behind a skill's name, or behind the number itself where there is no name.
+/// The number of a skill, from its name or from the number as text.
 pub fn skill_number(name: &str) -> Option<u8> {
     name.parse().ok().or_else(|| (0..=u8::MAX).find(|skill| skill_name(*skill) == Some(name)))
 }
 
-/// The faction at a place of [`Info::factions`]. Flavors count them in another order.
+/// The faction at an index of [`Info::factions`]. Flavors have them in another order.
 pub fn faction_name(place: usize) -> Option<&'static str> {
     ["IMF", "Syndicate", "Republic"].get(place).copied()
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
     WrongLength { expected: usize, got: usize },
@@ -91,8 +91,8 @@ pub enum WireError {
 impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WireError::WrongLength { expected, got } => write!(f, "{got} bytes where {expected} are expected"),
-            WireError::WrongMagic => write!(f, "does not begin as a Hyperbol message does"),
+            WireError::WrongLength { expected, got } => write!(f, "{got} bytes, expected {expected}"),
+            WireError::WrongMagic => write!(f, "not a Hyperbol message: wrong first bytes"),
             WireError::PartialRecord { left } => {
                 write!(f, "the list ends inside a record, after {left} of its {RECORD_SIZE} bytes")
             }
@@ -102,8 +102,8 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
-/// Reads what stands behind the magic of a message of exactly `size` bytes. A wrong magic is told before a wrong
-/// length: it says more about what is at the other end.
+/// Reads the fields after the magic of a message of exactly `size` bytes. A wrong magic is reported before a wrong length:
+/// it says more about the peer.
 fn read<'a, T>(
     bytes: &'a [u8],
     magic: &[u8],
@@ -121,7 +121,7 @@ fn read<'a, T>(
     fields(reader).ok_or(wrong_length)
 }
 
-/// An array of the first `SIZE` bytes; what is missing is 0.
+/// An array of the first `SIZE` bytes, padded with 0.
 fn fill<const SIZE: usize>(bytes: impl Iterator<Item = u8>) -> [u8; SIZE] {
     let mut filled = [0; SIZE];
     for (to, from) in filled.iter_mut().zip(bytes) {
@@ -130,10 +130,10 @@ fn fill<const SIZE: usize>(bytes: impl Iterator<Item = u8>) -> [u8; SIZE] {
     filled
 }
 
-/// What a master says first on every connection.
+/// The master's first message on every connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// The client has to say it back before it gets a list.
+    /// The client must send it back to get a list.
     pub key: u32,
     pub players_total: u32,
 }
@@ -150,7 +150,7 @@ impl Greeting {
     }
 }
 
-/// What a client answers to a greeting.
+/// A client's answer to the greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListRequest {
     pub key: u32,
@@ -174,22 +174,22 @@ impl ListRequest {
     }
 }
 
-/// A server in the list. There is none with an address or a port that would break a client.
+/// A server in the list. Its address and port are always valid: bad ones would break a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The address's own, kept because it is known to be IPv4.
+    /// The IP of `address`, known to be IPv4.
     ip: Ipv4Addr,
     address: Address,
     flavor: u8,
 }
 
-/// Why a record names no server. The others in its list are none the worse for it.
+/// Why a record is invalid. The other records of the list are still used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRecord {
     Port(u32),
-    /// Everybody's address, or nobody's.
+    /// Broadcast, multicast or unspecified.
     NotOneHost(Ipv4Addr),
-    /// The list has room for four bytes of address.
+    /// The format has only four bytes for an address.
     NotIpv4,
 }
 
@@ -198,7 +198,7 @@ impl fmt::Display for BadRecord {
         match self {
             BadRecord::Port(port) => write!(f, "{port} is not a port"),
             BadRecord::NotOneHost(ip) => write!(f, "{ip} is not the address of one host"),
-            BadRecord::NotIpv4 => write!(f, "the list has room for IPv4 addresses only"),
+            BadRecord::NotIpv4 => write!(f, "the list can hold only IPv4 addresses"),
         }
     }
 }
@@ -236,7 +236,7 @@ impl Record {
     }
 }
 
-/// Reads a whole list, up to where the master closed the connection.
+/// Reads a whole list, i.e. everything until the master closed the connection.
 pub fn parse_list(bytes: &[u8]) -> Result<impl Iterator<Item = Result<Record, BadRecord>>, WireError> {
     let (records, left) = bytes.as_chunks();
     if !left.is_empty() {
@@ -245,10 +245,10 @@ pub fn parse_list(bytes: &[u8]) -> Result<impl Iterator<Item = Result<Record, Ba
     Ok(records.iter().map(Record::parse))
 }
 
-/// What a game server is asked.
+/// The query to a game server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// Comes back unchanged: a number that nobody can guess proves the answer.
+    /// Returned unchanged: an unpredictable number proves the answer.
     pub echo: u32,
 }
 
@@ -262,7 +262,7 @@ impl Query {
     }
 }
 
-/// What a game server answers. The texts are raw bytes, before any NUL.
+/// A game server's answer. The texts are raw bytes, up to the first NUL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info<'a> {
     pub echo: u32,
@@ -271,12 +271,12 @@ pub struct Info<'a> {
     pub players_current: u8,
     pub players_max: u8,
     pub map: &'a [u8],
-    /// The server's address as it believes it to be, in text.
+    /// The server's own idea of its address, as text.
     pub host: &'a [u8],
     pub host_port: u32,
-    /// Their meaning is lost.
+    /// Their meaning is unknown.
     pub flags: u32,
-    /// Often an address of the server's local network.
+    /// Often an address in the server's local network.
     pub internal_ip: Ipv4Addr,
     pub version: &'a [u8],
     /// Players in each faction, see [`faction_name`].
@@ -316,8 +316,8 @@ impl<'a> Info<'a> {
         })
     }
 
-    /// The whole datagram. A text that is too long is cut, one byte before its field's end: the game is a C program,
-    /// and there a text without its NUL runs on into the next field.
+    /// The whole datagram. A text that is too long is truncated to leave room for a NUL: without it, the game, a C program,
+    /// would read on into the next field.
     pub fn emit(&self) -> [u8; INFO_SIZE] {
         let zeros = std::iter::repeat(0);
         let padded = |text: &'a [u8], size: usize| {

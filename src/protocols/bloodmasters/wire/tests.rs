@@ -1,4 +1,4 @@
-//! Recorded messages in both directions, made-up ones there and back, and everything that is not a message.
+//! Recorded messages in both directions, round trips of generated ones, and invalid messages.
 
 use super::*;
 use crate::bytes::hex;
@@ -45,7 +45,7 @@ fn reply_in_both_directions_for_each_protocol() {
 }
 
 #[test]
-fn what_gets_no_answer() {
+fn invalid_queries_get_no_answer() {
     let whole = hex(QUERY);
     for len in 0..whole.len() {
         assert!(queries(&whole[..len]).iter().all(Result::is_err), "cut at {len}");
@@ -66,14 +66,14 @@ fn what_gets_no_answer() {
         assert_eq!(queries(&hex(bytes)), [Err(error)], "{bytes}");
         assert_eq!(Reply::parse(&hex(bytes)), Err(error), "{bytes}");
     }
-    // A length that is too short cuts the query, and its last byte is no message.
+    // A length that is too short truncates the query, and the byte after it is no message.
     assert!(queries(&hex("06000d11223344")).iter().all(Result::is_err));
     assert_eq!(queries(&[]), []);
     assert_eq!(Reply::parse(&[]), Err(WireError::Truncated { expected: 3, got: 0 }));
 }
 
 #[test]
-fn a_query_is_found_whatever_else_the_datagram_holds() {
+fn a_query_is_found_among_other_messages() {
     let cases = [
         "07000d11223344 ffff",           // bytes after the message
         "09000d11223344 ffff",           // bytes in the message
@@ -87,12 +87,12 @@ fn a_query_is_found_whatever_else_the_datagram_holds() {
         assert_eq!(found, [OURS], "{bytes}");
     }
     assert_eq!(queries(&hex("07000d11223344 07000d55667788")), [Ok(OURS), Ok(Query { echo: 0x5566_7788 })]);
-    // Behind a length that cannot be right, nothing can be found.
+    // Nothing can be found after an invalid length.
     assert_eq!(queries(&hex("000000 07000d11223344")), [Err(WireError::WrongLength { length: 0 })]);
 }
 
 #[test]
-fn a_reply_is_found_whatever_else_the_datagram_holds() {
+fn a_reply_is_found_among_other_messages() {
     let other = hex("04000501");
     for datagram in [[other.clone(), hex(REPLY_28)].concat(), [hex(REPLY_28), other].concat()] {
         assert_eq!(Reply::parse(&datagram), Ok(example(28)));
@@ -106,7 +106,7 @@ fn a_reply_is_found_whatever_else_the_datagram_holds() {
 }
 
 #[test]
-fn a_cut_reply_is_refused_at_every_length() {
+fn a_truncated_reply_is_refused_at_every_length() {
     for recorded in [REPLY_26, REPLY_27, REPLY_28].map(hex) {
         for len in 0..recorded.len() {
             let expected = if len < 2 { HEADER_SIZE } else { recorded.len() };
@@ -130,7 +130,7 @@ fn a_reply_may_end_before_its_build() {
 }
 
 #[test]
-fn texts_of_any_length_that_a_datagram_holds() {
+fn texts_may_have_any_length_that_fits_a_datagram() {
     for (len, start) in [(0, "00"), (127, "7f"), (128, "8001"), (200, "c801"), (16_384, "808001")] {
         let title = vec![b't'; len];
         let long = Reply { title: &title, ..example(26) };
@@ -143,7 +143,7 @@ fn texts_of_any_length_that_a_datagram_holds() {
 }
 
 #[test]
-fn what_cannot_be_written() {
+fn invalid_replies_cannot_be_written() {
     let title = vec![b't'; 65_507];
     let bytes = hex(REPLY_26).len() - 16 + 2 + title.len();
     assert_eq!(Reply { title: &title, ..example(26) }.emit(), Err(Unwritable::TooLong { bytes }));
@@ -169,7 +169,7 @@ fn names_and_errors_for_people() {
     assert_eq!((0..=255).map_while(game_type_name).count(), 5);
     assert_eq!([0, 1, 2, 3].map(team_name), [Some("none"), Some("red"), Some("blue"), None]);
     let error = Reply::parse(&hex("00070d11223344")).unwrap_err();
-    assert_eq!(error.to_string(), "the length 7 is written big endian; it has to be little endian");
+    assert_eq!(error.to_string(), "the length 7 is big endian, but must be little endian");
 }
 
 fn text() -> impl Strategy<Value = Vec<u8>> {

@@ -1,4 +1,4 @@
-//! Recorded messages in both directions, made-up ones there and back, and everything that is not a message.
+//! Recorded messages in both directions, round trips of generated ones, and invalid messages.
 
 use super::*;
 use crate::bytes::hex;
@@ -36,7 +36,7 @@ fn greeting_and_request_in_both_directions() {
 }
 
 #[test]
-fn only_one_bit_of_the_filter_counts() {
+fn only_one_bit_of_the_filter_has_a_meaning() {
     for (filter, unofficial) in [
         (EVERYTHING, true),
         ([0x10, 0, 0, 0], true),
@@ -59,7 +59,7 @@ fn list_in_both_directions() {
 }
 
 #[test]
-fn a_list_cut_inside_a_record_is_refused() {
+fn a_list_truncated_inside_a_record_is_refused() {
     let whole = hex(LIST_HEX);
     for len in 0..whole.len() {
         match len % RECORD_SIZE {
@@ -70,7 +70,7 @@ fn a_list_cut_inside_a_record_is_refused() {
 }
 
 #[test]
-fn records_that_name_no_server_are_flagged_and_the_others_stay() {
+fn invalid_records_are_reported_and_the_others_are_read() {
     let bytes = hex("cb007105 00000000 00 000000
                      cb007105 00000100 00 000000
                      ffffffff 652f0000 00 000000
@@ -102,7 +102,7 @@ fn query_and_info_in_both_directions() {
 }
 
 #[test]
-fn each_field_is_where_the_document_says() {
+fn each_field_is_at_its_documented_offset() {
     let mut bytes = [0; INFO_SIZE];
     bytes[0] = INFO;
     for at in [5, 37, 69, 70, 72, 136, 157, 161, 165, 169, 222, 225] {
@@ -166,11 +166,11 @@ fn errors_say_what_is_wrong() {
     assert_eq!(Greeting::parse(b"HTTP/1.1 400"), Err(WireError::WrongMagic));
     assert_eq!(Query::parse(&hex("0378563412")), Err(WireError::WrongMagic));
     assert_eq!(Info::parse(&hex(QUERY_HEX)), Err(WireError::WrongMagic));
-    assert_eq!(wrong_length(229, 5).to_string(), "5 bytes where 229 are expected");
+    assert_eq!(wrong_length(229, 5).to_string(), "5 bytes, expected 229");
 }
 
 #[test]
-fn names_of_numbers() {
+fn numbers_have_names() {
     let names = |name: fn(u8) -> Option<&'static str>| (0..=255).map_while(name).count();
     assert_eq!((names(flavor_name), names(skill_name)), (8, 5));
     assert_eq!([0, 1, 2, 3].map(faction_name), [Some("IMF"), Some("Syndicate"), Some("Republic"), None]);
