@@ -1,4 +1,4 @@
-# Builds a static binary and runs it without root, on an image with nothing else in it.
+# Builds a static binary and runs it without root in an otherwise empty image.
 #   docker build -t rallypoint .
 #   docker run --network host -v rallypoint:/data rallypoint
 FROM rust:1.95-bookworm AS build
@@ -12,7 +12,7 @@ COPY --from=build /src/target/x86_64-unknown-linux-musl/release/rallypoint /rall
 COPY --from=build --chown=65532:65532 /data /data
 USER 65532:65532
 VOLUME /data
-# Iceball, its clients, netPanzer, Hyperbol, the page.
+# Iceball (UDP, and TCP for clients), netPanzer, Hyperbol, HTTP.
 EXPOSE 27790/udp 27790/tcp 27795/tcp 28900/tcp 20203/tcp 8080/tcp
 ENTRYPOINT ["/rallypoint"]
 CMD ["serve", "--set", "data_dir=/data"]

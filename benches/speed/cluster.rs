@@ -1,21 +1,21 @@
-//! How fast many nodes become one: three NATS servers and three nodes on this machine, which also plays the game servers.
-//! Against the same announcements to a node that is alone.
+//! How fast a cluster replicates: three NATS servers, three nodes and the game servers, all on this machine, compared with
+//! the same announcements to a single node.
 
 use std::time::{Duration, Instant};
 
-use crate::load::{self, Say, Texts};
+use crate::load::{self, Content, Texts};
 use crate::measure::cpu;
 use crate::nats::Nats;
 use crate::support::Server;
 
 const SERVERS: u32 = 50_000;
-/// Nothing takes longer, unless something is broken.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Anything slower means that something is broken.
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 pub fn run() {
     let alone = Server::start(&["iceball.life=1h", "guard.exempt=127.0.0.0/8"]);
     let by_one = announce_to(&alone);
-    println!("{SERVERS} servers announced to a node that is alone: {:.2} s", by_one.as_secs_f64());
+    println!("{SERVERS} servers announced to a single node: {:.2} s", by_one.as_secs_f64());
     drop(alone);
 
     let nats = Nats::start("bench-cluster", 3);
@@ -30,16 +30,16 @@ pub fn run() {
     wait(|| servers(&nodes[1]) == SERVERS);
     let spread = start.elapsed();
     let rate = f64::from(SERVERS) / put.as_secs_f64();
-    println!("announced to one of two: all put after {:.2} s ({rate:.0} a second)", put.as_secs_f64());
+    println!("announced to one of two: all put after {:.2} s ({rate:.0} per second)", put.as_secs_f64());
     println!("  all listed by the other after {:.2} s", spread.as_secs_f64());
-    println!("  whole against alone: {:.1}", spread.as_secs_f64() / by_one.as_secs_f64());
+    println!("  cluster / single node: {:.1}", spread.as_secs_f64() / by_one.as_secs_f64());
     for (who, node) in ["the one that put", "the one that merged"].iter().zip(&nodes) {
         let each = cpu(node.id()).as_micros() as f64 / f64::from(SERVERS);
-        println!("  {who}: {each:.0} us of processor time a server");
+        println!("  {who}: {each:.0} us of processor time per server");
     }
     let ids = nats.servers.iter().flat_map(|server| &server.child).map(std::process::Child::id);
     let each = ids.map(|id| cpu(id).as_micros() as f64 / f64::from(SERVERS)).sum::<f64>();
-    println!("  the three NATS servers together: {each:.0} us a server");
+    println!("  the three NATS servers together: {each:.0} us per server");
 
     let start = Instant::now();
     let late = node();
@@ -49,11 +49,11 @@ pub fn run() {
 
 fn announce_to(node: &Server) -> Duration {
     let start = Instant::now();
-    let say = Say { texts: Texts::Typical, players: 3 };
-    // Again for the few whose datagrams were lost.
+    let content = Content { texts: Texts::Typical, players: 3 };
+    // Repeat for the few whose datagrams were lost.
     while servers(node) < SERVERS {
-        assert!(start.elapsed() < PATIENCE, "not all get listed");
-        load::drive(node.address("iceball.listen"), say, None, load::all(0..SERVERS, 1));
+        assert!(start.elapsed() < TIMEOUT, "not all servers were listed");
+        load::drive(node.address("iceball.listen"), content, None, load::all(0..SERVERS, 1));
         let driven = Instant::now();
         while servers(node) < SERVERS && driven.elapsed() < Duration::from_secs(2) {
             std::thread::sleep(Duration::from_millis(20));
@@ -72,10 +72,10 @@ fn figure(node: &Server, name: &str) -> f64 {
     line.unwrap().parse().unwrap()
 }
 
-fn wait(mut is_so: impl FnMut() -> bool) {
+fn wait(mut is_done: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "this takes too long");
+    while !is_done() {
+        assert!(start.elapsed() < TIMEOUT, "timed out");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,7 +1,7 @@
-//! The yardstick: what this machine needs for the same datagrams, in batches, when nothing is done with them.
+//! The baseline: the cost of receiving and answering the same datagrams, in batches, without processing them.
 //!
-//! A process of its own, on as many sockets and threads as the server has. What looks like an announcement is answered
-//! with as many bytes as the server answers; what looks like a handshake is received and forgotten.
+//! A separate process with as many sockets and threads as the server. It answers an announcement with as many bytes as the
+//! server does, and ignores a handshake.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use rallypoint::net::listen;
 use rallypoint::protocols::REPLY_BYTES_MAX;
 use rallypoint::protocols::iceball::wire;
 
-/// With this argument, this program is the echo.
+/// The argument that makes this program the echo server.
 pub const ARGUMENT: &str = "serve-echo";
 
-/// What the server's answer has more than the announcement.
+/// How much longer the server's answer is than the announcement.
 const PADDING: [u8; wire::ACCEPTED.len() + cookie::OVERHEAD - wire::BODY] = [0; _];
 
-/// Serves until its parent ends it. A line on stdin is answered with the datagrams and the batches seen so far.
+/// Serves until its parent kills it. Answers each line on stdin with the number of datagrams and batches so far.
 pub fn serve() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let sockets = listen::udp("127.0.0.1:0".parse().unwrap(), cores, "echo").unwrap();
@@ -38,7 +38,7 @@ pub fn serve() {
 
 fn echo(mut socket: BatchSocket<REPLY_BYTES_MAX>, seen: &[AtomicU64; 2]) {
     loop {
-        // Being stopped and continued interrupts it.
+        // SIGSTOP and SIGCONT interrupt it.
         let Ok(count) = socket.receive() else { continue };
         seen[0].fetch_add(count as u64, Ordering::Relaxed);
         seen[1].fetch_add(1, Ordering::Relaxed);
@@ -53,7 +53,7 @@ fn echo(mut socket: BatchSocket<REPLY_BYTES_MAX>, seen: &[AtomicU64; 2]) {
     }
 }
 
-/// A running echo, ended when dropped.
+/// A running echo server, killed when dropped.
 pub struct Echo {
     child: Child,
     answers: BufReader<std::process::ChildStdout>,
@@ -74,7 +74,7 @@ impl Echo {
         self.child.id()
     }
 
-    /// Datagrams received with one call, on average since the start.
+    /// Mean number of datagrams per receive call since the start.
     pub fn batch(&mut self) -> f64 {
         self.child.stdin.as_ref().unwrap().write_all(b"\n").unwrap();
         let mut line = String::new();

@@ -1,4 +1,4 @@
-//! /master.json with 100 servers over connections that stay open, against nginx with the same bytes in a file.
+//! /master.json with 100 servers over keep-alive connections, compared with nginx serving the same bytes from a file.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ pub fn run() {
     fill(&server, 0..SERVERS, 1, Texts::Typical);
     let address = server.address("web.listen");
     let list = server.get("/master.json");
-    println!("{SERVERS} servers, {} bytes; {CONNECTIONS} connections that stay open", list.body.len());
+    println!("{SERVERS} servers, {} bytes; {CONNECTIONS} keep-alive connections", list.body.len());
 
     let known = format!("If-None-Match: {}\r\n", list.header("Etag").unwrap());
     let again = support::get(address, "/master.json", &known);
@@ -61,12 +61,12 @@ pub fn run() {
     }
 }
 
-/// Requests answered in a second.
+/// Requests answered per second.
 fn rate(address: SocketAddr, headers: &str, status: u16) -> f64 {
     let request = format!("GET /master.json HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let connection = || scope.spawn(|| ask_until(&stop, support::connect(address), request.as_bytes(), status));
+        let connection = || scope.spawn(|| request_until(&stop, support::connect(address), request.as_bytes(), status));
         let threads: Vec<_> = (0..CONNECTIONS).map(|_| connection()).collect();
         let start = Instant::now();
         std::thread::sleep(ROUND);
@@ -76,8 +76,8 @@ fn rate(address: SocketAddr, headers: &str, status: u16) -> f64 {
     })
 }
 
-/// Asks again and again, each time after the whole answer has come; how often it was answered.
-fn ask_until(stop: &AtomicBool, mut stream: TcpStream, request: &[u8], status: u16) -> u64 {
+/// Sends one request after another, each after the complete answer to the last. Returns the number of answers.
+fn request_until(stop: &AtomicBool, mut stream: TcpStream, request: &[u8], status: u16) -> u64 {
     let _ = stream.set_nodelay(true);
     let expected = format!("HTTP/1.1 {status} ");
     let mut buffer = vec![0; 1 << 20];
@@ -98,18 +98,18 @@ fn ask_until(stop: &AtomicBool, mut stream: TcpStream, request: &[u8], status: u
     answered
 }
 
-/// How long the answer is as a whole, once its head is here.
+/// The size of the complete answer, once its head has arrived.
 fn answer_size(start: &[u8], status: u16) -> Option<usize> {
     let head = start.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     if status == 304 {
-        return Some(head); // whatever length it names is that of the list
+        return Some(head); // it has no body, whatever its Content-Length
     }
     let text = std::str::from_utf8(&start[..head]).unwrap();
     let length = text.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
     Some(head + length.parse::<usize>().unwrap())
 }
 
-/// A running nginx with one file, ended when dropped.
+/// A running nginx with one file, stopped when dropped.
 struct Nginx {
     child: Child,
     address: SocketAddr,
@@ -121,7 +121,7 @@ impl Nginx {
     fn start(file: &[u8]) -> Option<Nginx> {
         let program =
             ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx"].iter().find(|at| Path::new(at).exists())?;
-        // It cannot tell which port the system chose, so one is chosen for it.
+        // nginx cannot report which port the system chose, so choose a free one for it.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let folder = Folder::new("nginx");
         let path = folder.write("master.json", std::str::from_utf8(file).unwrap());
@@ -135,7 +135,7 @@ impl Nginx {
     }
 }
 
-/// As an operator in a hurry would tune it: no log, files kept open, connections for ever.
+/// Tuned for speed: no log, cached file descriptors, unlimited requests per connection.
 fn configuration(at: &str, address: SocketAddr) -> String {
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
     let temporary: String = temporary.iter().map(|name| format!("    {name}_temp_path {at}/{name};\n")).collect();
@@ -149,7 +149,7 @@ fn configuration(at: &str, address: SocketAddr) -> String {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // Asked to end, it ends its workers too; killed, it would leave them behind.
+        // With SIGTERM it also stops its workers; SIGKILL would leave them running.
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
         let _ = self.child.wait();
     }

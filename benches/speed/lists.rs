@@ -1,5 +1,5 @@
-//! The lists that come over a connection of their own, netPanzer's and Hyperbol's, against a bare thread that accepts, reads,
-//! writes the same bytes and closes.
+//! Lists over TCP with one connection each (netPanzer, Hyperbol), compared with a plain thread that accepts, reads, writes the
+//! same bytes and closes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,9 +14,9 @@ const READERS: usize = 2;
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(700);
 
-/// One side's part of a conversation: what it writes at once, what it waits for, what it writes then.
+/// One exchange: the server's greeting, the client's request, the server's list.
 #[derive(Clone)]
-struct Talk {
+struct Exchange {
     name: &'static str,
     greeting: Vec<u8>,
     request: Vec<u8>,
@@ -36,58 +36,61 @@ pub fn run() {
     support::until("all to be listed", || (server.json("/readyz")["servers"] == 2 * SERVERS).then_some(()));
 
     let question = br"\list\gamename\netpanzer\final\".to_vec();
-    // The second `final` makes the master close, and is not in what is compared.
+    // The second `final` makes the master close; it is not part of the comparison.
     let list = support::exchange(server.address("netpanzer.listen"), &[&question, &br"\final\"[..]].concat());
-    compare(server.address("netpanzer.listen"), Talk { name: "netPanzer", greeting: vec![], request: question, list });
+    compare(
+        server.address("netpanzer.listen"),
+        Exchange { name: "netPanzer", greeting: vec![], request: question, list },
+    );
 
     let mut stream = connect(server.address("hyperbol.listen"));
     let mut greeting = vec![0; 12];
     stream.read_exact(&mut greeting).unwrap();
-    // Unofficial servers, too.
+    // Include unofficial servers.
     let request = [&greeting[4..8], &[0x10, 0, 0, 0]].concat();
     stream.write_all(&request).unwrap();
     let mut list = Vec::new();
     stream.read_to_end(&mut list).unwrap();
-    compare(server.address("hyperbol.listen"), Talk { name: "Hyperbol", greeting, request, list });
+    compare(server.address("hyperbol.listen"), Exchange { name: "Hyperbol", greeting, request, list });
 }
 
-fn compare(address: SocketAddr, talk: Talk) {
-    assert!(talk.list.len() > 500, "{} bytes are no list of {SERVERS}", talk.list.len());
+fn compare(address: SocketAddr, exchange: Exchange) {
+    assert!(exchange.list.len() > 500, "{} bytes are too few for {SERVERS} servers", exchange.list.len());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let bare = listener.local_addr().unwrap();
-    let said = talk.clone();
-    // Ends with the benchmark.
+    let replayed = exchange.clone();
+    // Runs until the benchmark ends.
     std::thread::spawn(move || {
         let mut buffer = [0; 1024];
         for mut stream in listener.incoming().flatten() {
-            let _ = stream.write_all(&said.greeting);
+            let _ = stream.write_all(&replayed.greeting);
             let _ = stream.read(&mut buffer);
-            let _ = stream.write_all(&said.list);
+            let _ = stream.write_all(&replayed.list);
         }
     });
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let (by_bare, by_server) = (rate(bare, &talk), rate(address, &talk));
+        let (by_bare, by_server) = (rate(bare, &exchange), rate(address, &exchange));
         ratios.push(by_server / by_bare);
         ours.push(by_server);
         theirs.push(by_bare);
     }
     println!(
-        "{}: {} bytes, a connection each: server {:.0}/s, a bare thread {:.0}/s",
-        talk.name,
-        talk.list.len(),
+        "{}: {} bytes, one connection each: server {:.0}/s, plain thread {:.0}/s",
+        exchange.name,
+        exchange.list.len(),
         median(ours),
         median(theirs)
     );
     let ratio = median(ratios);
-    verdict("  server / bare thread", ratio, ratio >= 0.7, "at least 0.7");
+    verdict("  server / plain thread", ratio, ratio >= 0.7, "at least 0.7");
 }
 
-/// Lists fetched in a second.
-fn rate(address: SocketAddr, talk: &Talk) -> f64 {
+/// Lists fetched per second.
+fn rate(address: SocketAddr, exchange: &Exchange) -> f64 {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..READERS).map(|_| scope.spawn(|| fetch_until(&stop, address, talk))).collect();
+        let threads: Vec<_> = (0..READERS).map(|_| scope.spawn(|| fetch_until(&stop, address, exchange))).collect();
         let start = Instant::now();
         std::thread::sleep(ROUND);
         stop.store(true, Ordering::Relaxed);
@@ -96,25 +99,25 @@ fn rate(address: SocketAddr, talk: &Talk) -> f64 {
     })
 }
 
-fn fetch_until(stop: &AtomicBool, address: SocketAddr, talk: &Talk) -> u64 {
+fn fetch_until(stop: &AtomicBool, address: SocketAddr, exchange: &Exchange) -> u64 {
     let mut fetched = 0;
-    let mut list = vec![0; talk.list.len()];
+    let mut list = vec![0; exchange.list.len()];
     while !stop.load(Ordering::Relaxed) {
-        fetch(connect(address), talk, &mut list);
+        fetch(connect(address), exchange, &mut list);
         fetched += 1;
     }
     fetched
 }
 
-/// Reads the whole list and hangs up, as the games do.
-fn fetch(mut stream: TcpStream, talk: &Talk, list: &mut [u8]) {
-    if talk.greeting.is_empty() {
-        stream.write_all(&talk.request).unwrap();
+/// Reads the whole list and closes, as the games do.
+fn fetch(mut stream: TcpStream, exchange: &Exchange, list: &mut [u8]) {
+    if exchange.greeting.is_empty() {
+        stream.write_all(&exchange.request).unwrap();
     } else {
-        // The key is another one for each connection.
+        // Each connection has another key.
         let mut greeting = [0; 12];
         stream.read_exact(&mut greeting).unwrap();
-        stream.write_all(&[&greeting[4..8], &talk.request[4..]].concat()).unwrap();
+        stream.write_all(&[&greeting[4..8], &exchange.request[4..]].concat()).unwrap();
     }
     stream.read_exact(list).unwrap();
 }

@@ -1,8 +1,8 @@
-//! Many pretend servers at once, Iceball's or, to compare, those of another master. Each has an address of its own in 127.0.0.0/8, but all share a few sockets:
-//! the source address is chosen with every call, so a million of them need no million sockets.
+//! A load generator: many simulated servers of Iceball or, for comparison, of Xash3D. Each has its own address in
+//! 127.0.0.0/8, but all share one socket: every send call chooses its source address.
 //!
-//! A window of announcements is under way, every `MSOK` is answered with its `HSHK`, and what was not answered is sent
-//! again. The window is smaller than what the other side's sockets can hold, so hardly anything is lost.
+//! A window of announcements is in flight, every `MSOK` is answered with its `HSHK`, and unanswered announcements are sent
+//! again. The window is smaller than the receive buffers of the other side, so hardly anything is lost.
 
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -21,97 +21,96 @@ use nix::sys::socket::{
 use nix::unistd::Pid;
 use rallypoint::protocols::iceball::wire::{self, Announcement, Version};
 
-/// Announcements under way.
+/// Announcements in flight.
 const WINDOW: usize = 512;
 const GENTLE_WINDOW: usize = 128;
-/// Datagrams sent or received with one call.
+/// Datagrams per send or receive call.
 const BATCH: usize = 64;
-/// What has not been answered for this long is sent again.
-const PATIENCE: Duration = Duration::from_millis(200);
-/// No drive takes longer, unless something is broken.
-const LIMIT: Duration = Duration::from_secs(180);
-/// The server of the first number; from here to 127.255.255.255 there is room for 16 million addresses.
+/// Announcements that are not answered within this time are sent again.
+const TIMEOUT: Duration = Duration::from_millis(200);
+/// A longer drive means that something is broken.
+const DRIVE_TIMEOUT: Duration = Duration::from_secs(180);
+/// The first server's address; from here to 127.255.255.255 there are 16 million.
 const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 0]);
 const FIRST_PORT: u16 = 20_000;
 
 #[derive(Clone, Copy)]
 pub enum Texts {
     Typical,
-    /// Every field filled to its last byte.
+    /// Every field has its maximum length.
     Longest,
 }
 
-/// One address, and which of its servers announce themselves.
+/// An address, and which of its servers announce themselves.
 #[derive(Clone)]
 pub struct Visit {
     pub ip: u32,
     pub ports: Range<u16>,
 }
 
-/// What the servers say in this drive.
+/// The content of the announcements in this drive.
 #[derive(Clone, Copy)]
-pub struct Say {
+pub struct Content {
     pub texts: Texts,
-    /// One server in ten has this many players, so that a drive with another number brings some news.
+    /// One server in ten has this many players, so that a drive with another number changes some servers.
     pub players: u16,
 }
 
-/// What the servers speak.
+/// The protocol of the simulated servers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     Iceball,
-    /// Xash3D's: a challenge, and the server's data with its answer. Its master knows a server by its source port.
+    /// Xash3D's: a challenge, then the server's data with the answer. Its master identifies a server by its source port.
     Xash,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Driven {
-    /// Announcements that were answered, and the answers handed back.
+    /// Announcements that were answered, with their handshakes.
     pub pairs: u64,
     pub sent_again: u64,
 }
 
-/// Every server once, address after address before the second port of each: servers of one address do not become
-/// neighbours in the other side's memory, as they would not in a real list.
+/// Every server once: the first port of all addresses, then the second, and so on. As in a real list, servers of one address
+/// are then not neighbours in the other side's memory.
 pub fn all(ips: Range<u32>, per_ip: u16) -> impl Iterator<Item = Visit> {
     (0..per_ip).flat_map(move |port| ips.clone().map(move |ip| Visit { ip, ports: port..port + 1 }))
 }
 
-/// All servers of an address together, the addresses in an order that jumps, over and over.
+/// All servers of an address together, the addresses in a scattered order, repeated endlessly.
 pub fn jumping(ips: u32, per_ip: u16) -> impl Iterator<Item = Visit> {
-    // A prime that is no divisor of any number used here, so every address has its turn before the first comes again.
+    // A prime that divides no number used here, so every address is visited before the first is repeated.
     (0u64..).map(move |turn| Visit { ip: (turn * 2_654_435_761 % u64::from(ips)) as u32, ports: 0..per_ip })
 }
 
-/// Lets the servers announce themselves as `visits` says.
+/// Announces the servers of `visits`.
 ///
-/// With `hold`, that process is stopped while datagrams are sent to it and runs while it answers: it always finds full
-/// batches, as a server at its limits does. Otherwise it would depend on the machine's scheduler how many datagrams
-/// are there when it looks, and with few of them the cost of looking hides the cost of all else.
-pub fn drive(master: SocketAddr, say: Say, hold: Option<u32>, visits: impl Iterator<Item = Visit>) -> Driven {
+/// With `hold`, that process is stopped while datagrams are sent and continued while it answers, so that it always finds full
+/// batches, as a server at its limits does. Otherwise the scheduler would decide how many datagrams each receive call finds,
+/// and with few of them the cost of the call hides all other costs.
+pub fn drive(master: SocketAddr, content: Content, hold: Option<u32>, visits: impl Iterator<Item = Visit>) -> Driven {
     let SocketAddr::V4(master) = master else { panic!("{master} is not IPv4") };
     let hold = hold.map(|pid| Pid::from_raw(pid as i32));
-    Driver::new(UdpSocket::bind("0.0.0.0:0").unwrap(), master, say, hold).run(visits)
+    Driver::new(UdpSocket::bind("0.0.0.0:0").unwrap(), master, content, hold).run(visits)
 }
 
-/// The same with few announcements under way, from one socket that stays: a comparison with a master that has one small
-/// receive buffer.
+/// The same with few announcements in flight, from the given socket: for a master with one small receive buffer.
 pub fn drive_gently(
     socket: &UdpSocket,
     dialect: Dialect,
     master: SocketAddr,
-    say: Say,
+    content: Content,
     hold: Option<u32>,
     visits: impl Iterator<Item = Visit>,
 ) -> Driven {
     let SocketAddr::V4(master) = master else { panic!("{master} is not IPv4") };
     let hold = hold.map(|pid| Pid::from_raw(pid as i32));
-    let mut driver = Driver::new(socket.try_clone().unwrap(), master, say, hold);
+    let mut driver = Driver::new(socket.try_clone().unwrap(), master, content, hold);
     (driver.dialect, driver.window) = (dialect, GENTLE_WINDOW);
     driver.run(visits)
 }
 
-/// What an address has not been answered yet.
+/// The outstanding answers of an address.
 struct Waiting {
     ports: Range<u16>,
     answers: usize,
@@ -120,7 +119,7 @@ struct Waiting {
 struct Driver {
     socket: UdpSocket,
     master: SockaddrIn,
-    say: Say,
+    content: Content,
     dialect: Dialect,
     window: usize,
     hold: Option<Pid>,
@@ -128,22 +127,22 @@ struct Driver {
     receive_headers: MultiHeaders<SockaddrIn>,
     buffers: Box<[[u8; 256]; BATCH]>,
     waiting: HashMap<u32, Waiting>,
-    under_way: usize,
-    /// What is to be handed back, and from where.
+    in_flight: usize,
+    /// Handshakes to send, with their source addresses.
     handshakes: Vec<(u32, ArrayVec<u8, 256>)>,
     driven: Driven,
 }
 
 impl Driver {
-    fn new(socket: UdpSocket, master: SocketAddrV4, say: Say, hold: Option<Pid>) -> Driver {
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    fn new(socket: UdpSocket, master: SocketAddrV4, content: Content, hold: Option<Pid>) -> Driver {
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
         setsockopt(&socket, sockopt::Ipv4PacketInfo, &true).unwrap();
         let headers = || MultiHeaders::preallocate(BATCH, Some(nix::cmsg_space!(libc::in_pktinfo)));
         Driver {
             socket,
             master: master.into(),
-            say,
+            content,
             dialect: Dialect::Iceball,
             window: WINDOW,
             hold,
@@ -151,7 +150,7 @@ impl Driver {
             receive_headers: headers(),
             buffers: Box::new([[0; 256]; BATCH]),
             waiting: HashMap::new(),
-            under_way: 0,
+            in_flight: 0,
             handshakes: Vec::new(),
             driven: Driven::default(),
         }
@@ -162,8 +161,8 @@ impl Driver {
         let mut visits = visits.fuse();
         loop {
             self.signal(Signal::SIGSTOP);
-            self.hand_back();
-            while self.under_way < self.window
+            self.return_cookies();
+            while self.in_flight < self.window
                 && let Some(visit) = visits.next()
             {
                 self.announce(&visit);
@@ -172,7 +171,7 @@ impl Driver {
                     self.waiting.entry(visit.ip).or_insert(Waiting { ports: visit.ports.clone(), answers: 0 });
                 waiting.ports = waiting.ports.start.min(visit.ports.start)..waiting.ports.end.max(visit.ports.end);
                 waiting.answers += count;
-                self.under_way += count;
+                self.in_flight += count;
             }
             self.signal(Signal::SIGCONT);
             if self.waiting.is_empty() {
@@ -185,7 +184,7 @@ impl Driver {
             if !came {
                 self.announce_again();
             }
-            assert!(start.elapsed() < LIMIT, "{} answers never came, after {:?}", self.under_way, self.driven);
+            assert!(start.elapsed() < DRIVE_TIMEOUT, "{} answers never came, after {:?}", self.in_flight, self.driven);
         }
     }
 
@@ -200,10 +199,10 @@ impl Driver {
             let slices = [[IoSlice::new(XASH_CHALLENGE)]];
             return send(&self.socket, &mut self.send_headers, self.master, visit.ip, &slices);
         }
-        let mut datagram = announcement(self.say.texts);
+        let mut datagram = announcement(self.content.texts);
         let datagrams: Vec<_> = (visit.ports.clone())
             .map(|port| {
-                let players = if (visit.ip + u32::from(port)).is_multiple_of(10) { self.say.players } else { 3 };
+                let players = if (visit.ip + u32::from(port)).is_multiple_of(10) { self.content.players } else { 3 };
                 datagram[10..12].copy_from_slice(&(FIRST_PORT + port).to_le_bytes());
                 datagram[12..14].copy_from_slice(&players.to_le_bytes());
                 datagram
@@ -224,7 +223,7 @@ impl Driver {
         }
     }
 
-    /// Takes the answers that are there; false if none came in time.
+    /// Receives the available answers; false if none came in time.
     fn collect(&mut self) -> bool {
         let mut slices = self.buffers.each_mut().map(|buffer| [IoSliceMut::new(buffer)]);
         let flags = MsgFlags::MSG_WAITFORONE;
@@ -235,7 +234,7 @@ impl Driver {
             Err(error) => panic!("receiving failed: {error}"),
         };
         let answers: ArrayVec<_, BATCH> =
-            received.map(|message| (asked_by(message.cmsgs().unwrap()), message.bytes)).collect();
+            received.map(|message| (destination_of(message.cmsgs().unwrap()), message.bytes)).collect();
         for ((ip, size), buffer) in answers.iter().zip(self.buffers.iter_mut()) {
             let answer = match self.dialect {
                 Dialect::Iceball => {
@@ -243,13 +242,13 @@ impl Driver {
                     buffer[..4].copy_from_slice(&wire::HANDSHAKE);
                     buffer[..*size].try_into().unwrap()
                 }
-                Dialect::Xash => xash_server(&buffer[..*size], self.say.players),
+                Dialect::Xash => xash_server(&buffer[..*size], self.content.players),
             };
             self.handshakes.push((*ip, answer));
-            // An answer to something that was sent twice may come twice.
+            // An announcement that was sent twice may be answered twice.
             if let Some(waiting) = self.waiting.get_mut(ip) {
                 self.driven.pairs += 1;
-                self.under_way -= 1;
+                self.in_flight -= 1;
                 waiting.answers -= 1;
                 if waiting.answers == 0 {
                     self.waiting.remove(ip);
@@ -259,8 +258,8 @@ impl Driver {
         true
     }
 
-    /// Every cookie goes back from the address that it was sent to.
-    fn hand_back(&mut self) {
+    /// Sends every cookie back from the address that it was sent to.
+    fn return_cookies(&mut self) {
         for same in self.handshakes.chunk_by(|one, next| one.0 == next.0) {
             for some in same.chunks(BATCH) {
                 let slices: Vec<_> = some.iter().map(|(_, handshake)| [IoSlice::new(handshake)]).collect();
@@ -271,10 +270,10 @@ impl Driver {
     }
 }
 
-/// What a Xash3D server asks for first, with a number of its own.
+/// A Xash3D server's request for a challenge, with a number of its own.
 const XASH_CHALLENGE: &[u8] = b"q\xff\x01\x02\x03\x04";
 
-/// What it says of itself, with the number that it was given.
+/// Its announcement, with the challenge that it received.
 fn xash_server(answer: &[u8], players: u16) -> ArrayVec<u8, 256> {
     let number = answer.strip_prefix(b"\xff\xff\xff\xffs\n").and_then(|rest| rest.first_chunk::<4>()).unwrap();
     let text = format!(
@@ -285,8 +284,8 @@ fn xash_server(answer: &[u8], players: u16) -> ArrayVec<u8, 256> {
     text.as_bytes().try_into().unwrap()
 }
 
-/// Which of our addresses a datagram was sent to.
-fn asked_by(mut about: impl Iterator<Item = ControlMessageOwned>) -> u32 {
+/// The number of the simulated server that a datagram was sent to.
+fn destination_of(mut about: impl Iterator<Item = ControlMessageOwned>) -> u32 {
     let ip = about.find_map(|about| match about {
         ControlMessageOwned::Ipv4PacketInfo(info) => Some(u32::from_be(info.ipi_addr.s_addr)),
         _ => None,

@@ -1,7 +1,7 @@
-//! How fast and how small the real program is, always against something that this machine runs in the same minutes:
-//! an absolute number says more about the machine than about the program. docs/benchmarks.md says how to read it.
+//! Speed and memory of the real program, compared with a baseline that runs on the same machine at the same time: absolute
+//! numbers say more about the machine than about the program. docs/benchmarks.md explains the results.
 //!
-//! `cargo bench --bench speed -- [iceball] [xash] [memory] [http] [lists] [probe] [store] [cluster]`; all of them without a name.
+//! `cargo bench --bench speed -- [iceball] [xash] [memory] [http] [lists] [probe] [store] [cluster]`; without names, all.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -16,7 +16,7 @@ mod memory;
 mod probe;
 mod store;
 mod xash;
-// Starting programs and talking to them is what the end-to-end tests do; not all of theirs is needed here.
+// Shared with the end-to-end tests; not everything is needed here.
 #[allow(dead_code)]
 #[path = "../../tests/e2e/machines.rs"]
 mod machines;
@@ -39,14 +39,14 @@ const ALL: &[(&str, fn())] = &[
 ];
 
 fn main() {
-    // Cargo itself adds `--bench`.
+    // Cargo adds `--bench`.
     let names: Vec<_> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     if names == [echo::ARGUMENT] {
         return echo::serve();
     }
     if let Some(unknown) = names.iter().find(|name| !ALL.iter().any(|(known, _)| known == name)) {
         let known: Vec<_> = ALL.iter().map(|(name, _)| *name).collect();
-        eprintln!("there is no `{unknown}`; there are: {}", known.join(", "));
+        eprintln!("unknown benchmark `{unknown}`; there are: {}", known.join(", "));
         std::process::exit(2);
     }
     for (name, run) in ALL {

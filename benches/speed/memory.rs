@@ -1,11 +1,11 @@
-//! Resident memory per listed server, beyond what the program may take for itself.
+//! Resident memory per listed server, beyond a fixed allowance for the program itself.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::iceball::{fill, start};
-use crate::load::{self, Say, Texts};
+use crate::load::{self, Content, Texts};
 use crate::measure::verdict;
 use crate::support::Server;
 
@@ -17,27 +17,27 @@ pub fn run() {
         let server = start();
         println!("{what}; nothing listed: {:.1} MiB", server.memory_kib() as f64 / 1024.0);
         let mut filled = 0;
-        // Each on an address of its own: what is counted per address costs most then.
+        // Each on its own address, which is the worst case for counts per address.
         for count in [100_000, 1_000_000] {
             fill(&server, filled..count, 1, texts);
             filled = count;
             report(&server, count, "listed", 0);
-            let say = Say { texts, players: 7 };
-            load::drive(server.address("iceball.listen"), say, None, load::jumping(count, 1).take(count as usize));
-            report(&server, count, "announced again, one in ten with news", 0);
+            let content = Content { texts, players: 7 };
+            load::drive(server.address("iceball.listen"), content, None, load::jumping(count, 1).take(count as usize));
+            report(&server, count, "announced again, one in ten changed", 0);
             let list = server.get("/master.json").body.len();
             report(&server, count, "after /master.json, without the list itself", list);
-            println!("  /master.json has {:.0} bytes a server", list as f64 / f64::from(count));
+            println!("  /master.json has {:.0} bytes per server", list as f64 / f64::from(count));
         }
-        // Last: the snapshot stays.
+        // Last, because the snapshot stays in memory.
         event_reader(&server, filled);
     }
 }
 
-/// What the first reader of the event stream takes: its snapshot is written as a whole, and kept for those who come next.
+/// Memory for the first reader of the event stream: its snapshot is rendered as a whole and kept for later readers.
 fn event_reader(server: &Server, count: u32) {
     let before = server.memory_kib();
-    std::fs::write(format!("/proc/{}/clear_refs", server.id()), "5").unwrap(); // the peak counts from here
+    std::fs::write(format!("/proc/{}/clear_refs", server.id()), "5").unwrap(); // resets the peak
     let mut stream = TcpStream::connect(server.address("web.listen")).unwrap();
     stream.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: bench\r\n\r\n").unwrap();
     let (mut buffer, mut size, mut tail) = (vec![0; 1 << 20], 0, Vec::new());
@@ -53,16 +53,16 @@ fn event_reader(server: &Server, count: u32) {
     let peak = peak.trim().trim_end_matches(" kB").parse().unwrap();
     let each = |kib: u64| kib.saturating_sub(before) as f64 * 1024.0 / f64::from(count);
     println!(
-        "  a reader of /api/v1/events: {:.0} bytes a server in its snapshot, {:.0} of memory while it is written, {:.0} after",
+        "  a reader of /api/v1/events: {:.0} bytes per server in its snapshot, {:.0} of memory while rendering, {:.0} after",
         size as f64 / f64::from(count),
         each(peak),
         each(server.memory_kib())
     );
 }
 
-/// The list is one for all its readers, and goes with the next change unless somebody asks again: `besides` is its size.
+/// `besides` is the size of the rendered list, which all readers share and which is freed after the next change.
 fn report(server: &Server, count: u32, when: &str, besides: usize) {
-    // What was published meanwhile, and what it replaced, is gone by then.
+    // Wait until replaced views have been freed.
     std::thread::sleep(Duration::from_secs(4));
     let beyond = server.memory_kib().saturating_sub(FREE_KIB) * 1024;
     let each = beyond.saturating_sub(besides as u64) as f64 / f64::from(count);

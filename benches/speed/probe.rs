@@ -1,4 +1,4 @@
-//! What it costs to ask servers again and again: pretend netPanzer games, each asked for its proof and its status.
+//! The cost of querying servers: simulated netPanzer games, each queried for its proof and its status.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use crate::measure::{cpu, verdict};
 use crate::support::Server;
 
-/// Each has a socket of its own, and systems allow a process some 20,000.
+/// Each has its own socket, and systems allow a process about 20,000.
 const SERVERS: u32 = 10_000;
-/// So often that it is as much work as with 100,000 every 30 s.
+/// As many queries as to 100,000 servers every 30 s.
 const EVERY: &str = "probe.every=3s";
 const FOR: Duration = Duration::from_secs(20);
-/// All of them get listed within this time, unless something is broken.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// If listing all of them takes longer, something is broken.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Ended with the benchmark, however that ends.
+/// Killed when the benchmark ends or panics.
 struct Games(Child);
 
 impl Drop for Games {
@@ -33,14 +33,14 @@ pub fn run() {
     let _games = Games(games);
     let began = Instant::now();
     let listed = || server.json("/readyz")["servers"].as_u64().unwrap() as u32;
-    while listed() < SERVERS && began.elapsed() < PATIENCE {
+    while listed() < SERVERS && began.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(listed(), SERVERS, "not all got listed");
+    assert_eq!(listed(), SERVERS, "not all servers were listed");
     let (before, began) = (cpu(server.id()), Instant::now());
     std::thread::sleep(FOR);
     let share = (cpu(server.id()) - before).as_secs_f64() / began.elapsed().as_secs_f64();
-    assert_eq!(listed(), SERVERS, "some were taken for silent");
-    println!("{SERVERS} servers asked every 3 s, as many questions as to 100,000 every 30 s; all stay listed");
+    assert_eq!(listed(), SERVERS, "some servers were removed although they answer");
+    println!("{SERVERS} servers queried every 3 s, as many queries as to 100,000 every 30 s; all stay listed");
     verdict("  share of a core", share, share <= 1.0, "at most 1");
 }

@@ -1,4 +1,4 @@
-//! What survives, and what it costs: a start with a long list in the file, and history.
+//! The cost of persistence: starting with a long list in the file, writing, and history.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use rallypoint::store::history::{Range, Reader, Recorder, Settings};
 use rallypoint::store::sqlite;
 use rusqlite::Connection;
 
-use crate::load::{self, Say, Texts};
+use crate::load::{self, Content, Texts};
 use crate::measure::verdict;
 use crate::support::{Folder, Server, until};
 
@@ -27,25 +27,25 @@ pub fn run() {
     history();
 }
 
-/// What is written while servers announce themselves again and again, without news and with some.
+/// Bytes written while servers announce themselves repeatedly, without and with changes.
 fn writing() {
     let folder = Folder::new("bench-writing");
     let set = format!("data_dir={}", folder.path().display());
-    // A proof is told to others once a quarter of a life: as often as with twelve times as many and the usual life.
+    // A proof is published once per quarter of a life: as often as with twelve times as many servers and the usual life.
     let limits = ["guard.max_servers_per_ip=65535", "guard.exempt=127.0.0.0/8"];
     let server = Server::start(&[&set, "iceball.life=10s", limits[0], limits[1], "history.every=1h"]);
     let master = server.address("iceball.listen");
     println!("{PROVEN} servers, each proven again within 2.5 s:");
-    for (what, players) in [("without news", 3..4), ("one in ten with news", 4..u16::MAX)] {
+    for (what, players) in [("unchanged", 3..4), ("one in ten changed", 4..u16::MAX)] {
         let mut players = players.clone();
-        let mut say = Say { texts: Texts::Typical, players: 3 };
+        let mut content = Content { texts: Texts::Typical, players: 3 };
         let mut round = || {
-            say.players = players.next().unwrap_or(say.players);
-            load::drive(master, say, None, load::all(0..PROVEN, 1));
+            content.players = players.next().unwrap_or(content.players);
+            load::drive(master, content, None, load::all(0..PROVEN, 1));
         };
         round();
         round();
-        // The first news of all are written, and moved from the log into the file.
+        // Wait until the initial list has been written and moved from the log into the file.
         std::thread::sleep(Duration::from_secs(3));
         let (began, written) = (Instant::now(), written(server.id()));
         while began.elapsed() < Duration::from_secs(10) {
@@ -55,15 +55,15 @@ fn writing() {
         }
         let seconds = began.elapsed().as_secs_f64();
         let kib = (self::written(server.id()) - written) as f64 / 1024.0;
-        println!("  {what}: {:.0} KiB written a second", kib / seconds);
+        println!("  {what}: {:.0} KiB written per second", kib / seconds);
     }
 }
 
-/// Bytes that a process has given to the system to write.
+/// Bytes that a process has caused to be written.
 fn written(pid: u32) -> u64 {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
     let bytes = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap().parse().unwrap();
-    assert_ne!(bytes, 0, "the temporary folder is not on a disk: name another with TMPDIR");
+    assert_ne!(bytes, 0, "the temporary folder is not on a disk: set TMPDIR to another one");
     bytes
 }
 
@@ -72,7 +72,7 @@ fn start_with_a_long_list() {
     let set = format!("data_dir={}", folder.path().display());
     drop(Server::start(&[&set]));
     let connection = Connection::open(folder.path().join(sqlite::FILE)).unwrap();
-    // Twenty for each address, proven a moment ago.
+    // Twenty per address, just proven.
     let now = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
     let insert = format!(
         "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {LISTED} - 1)
@@ -82,9 +82,9 @@ fn start_with_a_long_list() {
     );
     connection.execute(&insert, []).unwrap();
     drop(connection);
-    // Once for the stamps that are kept apart from the rows; then killed.
+    // Start once to write the table `lives`; then kill it.
     let first = Server::start(&[&set]);
-    until("its first go", || {
+    until("its first pass", || {
         let stamps = Connection::open(folder.path().join(sqlite::FILE)).ok()?;
         let parts: u32 = stamps.query_row("SELECT count(*) FROM lives", [], |row| row.get(0)).ok()?;
         (parts >= LISTED / 1024).then_some(())
@@ -109,7 +109,7 @@ fn history() {
     let (mut counting, mut thinning, mut longest): (Duration, Duration, Duration) = Default::default();
     let start_ms = 20_000 * DAY_MS;
     for minute in 0..HOURS * 60 {
-        // Half of them are empty; in the others somebody comes or goes every few minutes.
+        // Half of them are empty; in the others a player joins or leaves every few minutes.
         for players in players.iter_mut().skip(usize::from(COUNTED / 2)) {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             *players = match random >> 28 {
@@ -142,9 +142,9 @@ fn history() {
     let share = |time: Duration| 100.0 * time.as_secs_f64() / (HOURS * 3_600) as f64;
     println!("history of {COUNTED} servers, each counted every minute for {HOURS} hours:");
     println!("  counting takes {:.3} % of a core, thinning {:.3} %", share(counting), share(thinning));
-    println!("  nothing holds the file for longer than {:.0} ms", longest.as_secs_f64() * 1e3);
+    println!("  the longest transaction takes {:.0} ms", longest.as_secs_f64() * 1e3);
     let size = std::fs::metadata(&path).unwrap().len();
-    println!("  {:.0} bytes a server in the file", size as f64 / f64::from(COUNTED));
+    println!("  {:.0} bytes per server in the file", size as f64 / f64::from(COUNTED));
     let reader = Reader::new(path);
     let now_ms = start_ms + (HOURS * 60 - 1) * MINUTE_MS;
     let timed = |what: &str, read: &dyn Fn() -> usize| {

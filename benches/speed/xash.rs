@@ -1,5 +1,5 @@
-//! What an announcement costs beside xash3d-master, the fastest master known: challenge and data there, announcement and
-//! handshake here, from the same generator, in turns. Its own words: a server that proved its address is listed.
+//! The cost of an announcement compared with xash3d-master, the fastest master known: challenge and data there, announcement
+//! and handshake here, from the same generator, in turns. Both list only servers that have proven their address.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -7,47 +7,47 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::iceball::start;
-use crate::load::{self, Dialect, Say, Texts};
+use crate::load::{self, Content, Dialect, Texts};
 use crate::measure::{cpu, median, verdict};
 use crate::support::until;
 
 const SERVERS: u32 = 10_000;
 const ROUNDS: u16 = 7;
-/// Times that all servers announce themselves in a round: enough that the clock's 10 ms do not matter.
+/// Announcements per server and round: enough that the clock's resolution of 10 ms does not matter.
 const TIMES: u16 = 5;
-/// `cargo install xash3d-master --root target/xash` puts it there.
+/// Installed by `cargo install xash3d-master --root target/xash`.
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/xash/bin/xash3d-master");
 
 pub fn run() {
     if !Path::new(PROGRAM).exists() {
-        return println!("it is not there: cargo install xash3d-master --root target/xash");
+        return println!("not installed: cargo install xash3d-master --root target/xash");
     }
     let xash = Xash::start();
     let server = start();
     let sockets = [(); 2].map(|()| UdpSocket::bind("0.0.0.0:0").unwrap());
-    let say = |players| Say { texts: Texts::Typical, players };
+    let content = |players| Content { texts: Texts::Typical, players };
     let address = server.address("iceball.listen");
     let visits = || (0..TIMES).flat_map(|_| load::all(0..SERVERS, 1));
-    let ours = |say, held: bool| {
+    let ours = |content, held: bool| {
         cost(server.id(), || match held {
-            true => load::drive(address, say, Some(server.id()), visits()),
-            false => load::drive_gently(&sockets[0], Dialect::Iceball, address, say, None, visits()),
+            true => load::drive(address, content, Some(server.id()), visits()),
+            false => load::drive_gently(&sockets[0], Dialect::Iceball, address, content, None, visits()),
         })
     };
-    let theirs = |say, held: bool| {
+    let theirs = |content, held: bool| {
         let hold = held.then_some(xash.child.id());
-        cost(xash.child.id(), || load::drive_gently(&sockets[1], Dialect::Xash, xash.address, say, hold, visits()))
+        cost(xash.child.id(), || load::drive_gently(&sockets[1], Dialect::Xash, xash.address, content, hold, visits()))
     };
-    // The first time, all are new.
-    ours(say(3), false);
-    theirs(say(3), false);
+    // In the first round, all servers are new.
+    ours(content(3), false);
+    theirs(content(3), false);
     assert_eq!(server.json("/readyz")["servers"], SERVERS);
-    assert!(xash.lists_some(), "it lists nobody");
-    // At its limits, each has as many datagrams waiting as its receive buffer holds; otherwise, a few.
-    for (when, held) in [("at their limits", true), ("a few under way", false)] {
+    assert!(xash.lists_some(), "xash3d-master lists no servers");
+    // At its limits, each has a full receive buffer; otherwise, only a few datagrams are in flight.
+    for (when, held) in [("at their limits", true), ("few in flight", false)] {
         let (mut our_costs, mut their_costs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..ROUNDS {
-            let (by_us, by_them) = (ours(say(10 + round), held), theirs(say(10 + round), held));
+            let (by_us, by_them) = (ours(content(10 + round), held), theirs(content(10 + round), held));
             our_costs.push(by_us);
             their_costs.push(by_them);
             ratios.push(by_us / by_them);
@@ -59,15 +59,15 @@ pub fn run() {
     }
 }
 
-/// Nanoseconds of processor time for one server that announced itself.
+/// Nanoseconds of processor time per announcement.
 fn cost(pid: u32, drive: impl FnOnce() -> load::Driven) -> f64 {
     let before = cpu(pid);
     let driven = drive();
-    std::thread::sleep(Duration::from_millis(300)); // what is under way, and what follows from it
+    std::thread::sleep(Duration::from_millis(300)); // until everything in flight has been processed
     (cpu(pid) - before).as_nanos() as f64 / driven.pairs as f64
 }
 
-/// A running xash3d-master, ended when dropped.
+/// A running xash3d-master, killed when dropped.
 struct Xash {
     child: Child,
     address: SocketAddr,
@@ -75,7 +75,7 @@ struct Xash {
 
 impl Xash {
     fn start() -> Xash {
-        // It cannot tell which port the system chose, so one is chosen for it.
+        // It cannot report which port the system chose, so choose a free one for it.
         let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut command = Command::new(PROGRAM);
         command.args(["-i", "127.0.0.1", "-p", &address.port().to_string(), "-l", "off"]);
@@ -94,7 +94,7 @@ impl Xash {
         Some(buffer[..size].to_vec())
     }
 
-    /// An empty list is eight bytes of head and an address of zeros.
+    /// An empty list is an eight-byte header and an address of zeros.
     fn lists_some(&self) -> bool {
         self.ask(b"1\xff0.0.0.0:0\0\\gamedir\\valve\\nat\\0\\clver\\0.20\0").is_some_and(|answer| answer.len() > 64)
     }

@@ -313,11 +313,7 @@ fn bad_replies_are_told_for_what_they_are_and_the_run_goes_on() {
     let elsewhere = UdpSocket::bind("127.0.0.1:0").unwrap();
     let cases: Vec<(&str, SocketAddr, &str)> = vec![
         ("hyperbol", game(move |q| vec![hyperbol_info(&q[1..])[..228].to_vec()]), "228 bytes, expected 229"),
-        (
-            "hyperbol",
-            game(move |q| vec![[hyperbol_info(&q[1..]), vec![0]].concat()]),
-            "230 bytes, expected 229",
-        ),
+        ("hyperbol", game(move |q| vec![[hyperbol_info(&q[1..]), vec![0]].concat()]), "230 bytes, expected 229"),
         ("hyperbol", game(move |q| vec![hyperbol_info(&flipped(&q[1..]))]), "forged"),
         ("hyperbol", game(|_| vec![b"\xff\xff\xff\xffinfo".to_vec()]), "not a Hyperbol message"),
         ("hyperbol", game(|_| vec![Vec::new()]), "0 bytes"),
