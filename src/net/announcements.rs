@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::again::Again;
 use super::prober::{Prober, Unproven};
+use super::retries::Retries;
 use super::stopped;
 use crate::asker::{Failure, Response};
 use crate::hub::Hub;
@@ -30,12 +30,12 @@ pub struct Announcements {
     pub hub: Arc<Hub>,
     pub ledger: Arc<Ledger>,
     prober: Prober,
-    again: Mutex<Again>,
+    retries: Mutex<Retries>,
 }
 
 impl Announcements {
     pub fn new(hub: Arc<Hub>, prober: Prober, ledger: Arc<Ledger>) -> Announcements {
-        Announcements { hub, ledger, prober, again: Mutex::default() }
+        Announcements { hub, ledger, prober, retries: Mutex::default() }
     }
 
     /// Answers at once for a server that is proven already; otherwise as soon as it has answered its game's query, or
@@ -43,7 +43,7 @@ impl Announcements {
     pub async fn announce(&self, heartbeat: Heartbeat) -> Verdict {
         let address = heartbeat.address;
         self.note(address, What::Heartbeat);
-        self.again().take(address);
+        self.retries().take(address);
         let query = query_of(&heartbeat.game);
         let verdict = match query.filter(|_| heartbeat.verify) {
             _ if query.is_some() && self.renew(&heartbeat) => Verdict::Listed,
@@ -51,7 +51,7 @@ impl Announcements {
             Some(query) => match self.prober.prove(address, query).await {
                 Ok(answer) => self.proven(heartbeat, answer).await,
                 Err(unproven) => Verdict::Refused(match unproven {
-                    Unproven::Asked(Failure::Silent) if self.again().add(self.hub.clock.now().mono_ms, heartbeat) => {
+                    Unproven::Asked(Failure::Silent) if self.retries().add(self.hub.clock.now().mono_ms, heartbeat) => {
                         format!("no answer from {address} over UDP: it is asked again within a minute")
                     }
                     Unproven::Asked(Failure::Silent) => format!("no answer from {address} over UDP"),
@@ -76,7 +76,7 @@ impl Announcements {
                 () = stopped(&mut stop) => return,
                 Some(_) = asking.join_next() => {}
                 _ = tick.tick() => {
-                    for heartbeat in self.again().due(self.hub.clock.now().mono_ms) {
+                    for heartbeat in self.retries().due(self.hub.clock.now().mono_ms) {
                         asking.spawn(self.clone().prove_again(heartbeat));
                     }
                 }
@@ -89,11 +89,11 @@ impl Announcements {
         match self.prober.prove(address, query).await {
             Ok(answer) => {
                 // It may have quit, or announced itself anew, in the meantime.
-                let Some(heartbeat) = self.again().take(address) else { return };
+                let Some(heartbeat) = self.retries().take(address) else { return };
                 self.proven(heartbeat, answer).await;
             }
-            Err(Unproven::Asked(Failure::Bad(_))) => drop(self.again().take(address)),
-            Err(_) => self.again().silent(self.hub.clock.now().mono_ms, address),
+            Err(Unproven::Asked(Failure::Bad(_))) => drop(self.retries().take(address)),
+            Err(_) => self.retries().silent(self.hub.clock.now().mono_ms, address),
         }
     }
 
@@ -107,16 +107,16 @@ impl Announcements {
 
     /// The networks that have only the limit per address.
     pub fn set_exempt(&self, exempt: Networks) {
-        self.again().set_exempt(exempt);
+        self.retries().set_exempt(exempt);
     }
 
-    fn again(&self) -> MutexGuard<'_, Again> {
-        self.again.lock().unwrap_or_else(PoisonError::into_inner)
+    fn retries(&self) -> MutexGuard<'_, Retries> {
+        self.retries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A server says that it is gone.
     pub async fn quit(&self, address: Address, master: bool) {
-        self.again().take(address);
+        self.retries().take(address);
         self.change(address, &Change::Quit { address, master }).await;
         self.note(address, What::Quit);
     }

@@ -1,6 +1,6 @@
-//! The prober's sockets. Some answers carry no nonce, so a forger must not know where to send: questions go out from
-//! several ports at a time, chosen at random by the system, each of them in use for seconds only. Which of them asks whom
-//! is random, too: whoever is asked knows one port, but not which one asks others.
+//! The prober's sockets, called lanes. Some answers carry no nonce, so an attacker must not know which port to send forged
+//! answers to: queries go out from several ports at a time, chosen at random by the system, each used for seconds only. The
+//! port of each query is chosen at random, too: a server that is queried learns one port, but not which port queries others.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,20 +18,20 @@ use super::prober::{destination, socket_with};
 use crate::asker::Lane;
 use crate::model::Address;
 
-/// Sockets to ask from, at one time.
+/// Sockets in use at a time.
 const CURRENT: usize = 8;
-/// How long one is used to ask from: every quarter of a second another port takes the place of the oldest.
+/// How long a socket sends queries: every quarter of a second, a new port replaces the oldest.
 const USED_US: u64 = 2_000_000;
-/// Those in use, and those that only wait for answers. A bound; the times above keep it well below.
+/// Upper bound on open sockets, those in use and those that only wait for answers. Usually far fewer.
 const OPEN_MAX: usize = 64;
-/// What the system may keep for each socket until it is read.
+/// Receive buffer of each socket.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
 pub struct Lanes {
     /// Oldest first.
     open: VecDeque<Open>,
     opened: Lane,
-    /// How long answers are waited for after the last question.
+    /// How long a socket waits for answers after its last query.
     linger_us: u64,
     key: [u8; 16],
     picked: u64,
@@ -40,13 +40,13 @@ pub struct Lanes {
 struct Open {
     lane: Lane,
     socket: UdpSocket,
-    /// Whether IPv4 addresses have to be written as IPv6 for this socket.
+    /// Whether this socket needs IPv4 addresses as IPv4-mapped IPv6.
     mapped: bool,
     used_until_us: u64,
 }
 
 impl Lanes {
-    /// The key is secret. Fails where no socket can be had at all.
+    /// `key` is secret. Fails if not a single socket can be opened.
     pub fn new(key: [u8; 16], now_us: u64, linger_us: u64) -> io::Result<Lanes> {
         let mut lanes = Lanes { open: VecDeque::new(), opened: 0, linger_us, key, picked: 0 };
         lanes.open(now_us + USED_US)?;
@@ -57,18 +57,18 @@ impl Lanes {
         self.linger_us = linger_us;
     }
 
-    /// Closes those whose answers are over; but not the last, which is asked from where the system gives no other.
+    /// Closes sockets that no longer wait for answers; but never the newest, in case the system has no other.
     pub fn close_old(&mut self, now_us: u64) {
         let (linger_us, newest) = (self.linger_us, self.opened);
         self.open.retain(|open| open.lane == newest || now_us < open.used_until_us + linger_us);
     }
 
-    /// Opens as many as are missing. Where the system gives none, the others are used for longer.
+    /// Opens as many sockets as are missing. If the system has none left, the others are used for longer.
     pub fn open_new(&mut self, now_us: u64) {
         let mut current = self.open.iter().filter(|open| now_us < open.used_until_us).count();
         while current < CURRENT && self.open.len() < OPEN_MAX {
             current += 1;
-            // Opened together, they end one after the other all the same.
+            // Staggered, so that sockets opened together do not end together.
             if let Err(error) = self.open(now_us + USED_US * current as u64 / CURRENT as u64) {
                 return debug!(%error, "prober: cannot open another socket");
             }
@@ -82,7 +82,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// One of those in use, at random; or the newest, where none is.
+    /// A random socket of those in use, or the newest if none is in use.
     pub fn pick(&mut self, now_us: u64) -> Option<Lane> {
         self.picked += 1;
         let mut hasher = SipHasher13::new_with_key(&self.key);
@@ -96,14 +96,14 @@ impl Lanes {
     pub fn send(&self, lane: Lane, to: Address, bytes: &[u8]) -> io::Result<usize> {
         let open = self.open.iter().rev().find(|open| open.lane == lane);
         let open = open.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
-        // Not through tokio, which thinks that a new socket cannot be written to yet.
+        // Not through tokio, which assumes that a new socket is not writable yet.
         SockRef::from(&open.socket).send_to(bytes, &destination(to, open.mapped).into())
     }
 
-    /// Waits until something can be read.
+    /// Waits until any socket is readable.
     pub async fn readable(&self) {
         poll_fn(|context| {
-            // Each has to be asked, so that each of them wakes.
+            // Poll every socket, so that each one registers the waker.
             let ready = self.open.iter().filter(|open| open.socket.poll_recv_ready(context).is_ready()).count();
             if ready > 0 { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -114,9 +114,9 @@ impl Lanes {
         self.open.len()
     }
 
-    /// Reads from one of them, by its place.
-    pub fn receive(&self, place: usize, buffer: &mut [u8]) -> io::Result<(Lane, usize, SocketAddr)> {
-        let open = self.open.get(place).ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))?;
+    /// Reads from the socket at an index.
+    pub fn receive(&self, index: usize, buffer: &mut [u8]) -> io::Result<(Lane, usize, SocketAddr)> {
+        let open = self.open.get(index).ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))?;
         open.socket.try_recv_from(buffer).map(|(size, from)| (open.lane, size, from))
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_port_is_used_for_a_short_time_and_closed_when_its_answers_are_over() {
+    async fn every_port_is_used_briefly_and_closed_when_no_more_answers_are_due() {
         let mut lanes = Lanes::new([1; 16], 0, LINGER_US).unwrap();
         let mut asked_from: Vec<(u64, Lane, u16)> = Vec::new();
         for now_us in (0..20_000_000).step_by(50_000) {
@@ -160,18 +160,18 @@ mod tests {
         }
         let ports: HashSet<u16> = asked_from.iter().map(|(_, _, port)| *port).collect();
         assert!(ports.len() > 60, "{} in 20 s", ports.len());
-        // After a long rest, when the system has no descriptors left: the last one is kept until there is another.
+        // After a long pause without new sockets, the last one is kept until there is another.
         lanes.close_old(100_000_000);
         let kept = lanes.pick(100_000_000);
         assert_eq!((lanes.count(), kept), (1, Some(lanes.opened)));
         lanes.open_new(100_000_000);
-        assert!((0..100).all(|_| lanes.pick(100_000_000) != kept), "it is not asked from again");
+        assert!((0..100).all(|_| lanes.pick(100_000_000) != kept), "it is not used again");
         lanes.close_old(100_000_000);
         assert_eq!(lanes.count(), CURRENT, "and closed");
     }
 
     #[tokio::test]
-    async fn the_first_question_from_a_new_port_is_sent() {
+    async fn the_first_query_from_a_new_port_is_sent() {
         let game = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = Address::new([127, 0, 0, 1].into(), game.local_addr().unwrap().port()).unwrap();
         let mut lanes = Lanes::new([1; 16], 0, LINGER_US).unwrap();
@@ -181,13 +181,13 @@ mod tests {
             let (size, from) = game.recv_from(&mut [0; 100]).unwrap();
             assert_eq!((size, from.port()), (8, lanes.port(lane)));
             game.send_to(b"answer", from).unwrap();
-            let heard = loop {
+            let received = loop {
                 lanes.readable().await;
-                if let Some(heard) = (0..lanes.count()).find_map(|place| lanes.receive(place, &mut [0; 100]).ok()) {
-                    break heard;
+                if let Some(received) = (0..lanes.count()).find_map(|index| lanes.receive(index, &mut [0; 100]).ok()) {
+                    break received;
                 }
             };
-            assert_eq!(heard, (lane, 6, destination(to, lanes.open[0].mapped)));
+            assert_eq!(received, (lane, 6, destination(to, lanes.open[0].mapped)));
         }
     }
 
@@ -197,9 +197,9 @@ mod tests {
         lanes.open_new(0);
         let ports: Vec<i32> = lanes.open.iter().map(|open| open.socket.local_addr().unwrap().port().into()).collect();
         let near = ports.windows(2).filter(|pair| (pair[1] - pair[0]).abs() < 100).count();
-        assert!(near < CURRENT / 2, "the system counts its ports: {ports:?}");
+        assert!(near < CURRENT / 2, "the system's ports are sequential: {ports:?}");
         let picked: Vec<Lane> = (0..800).map(|_| lanes.pick(0).unwrap()).collect();
         let steps: HashSet<(Lane, Lane)> = picked.windows(2).map(|pair| (pair[0], pair[1])).collect();
-        assert_eq!(steps.len(), CURRENT * CURRENT, "every one follows every one");
+        assert_eq!(steps.len(), CURRENT * CURRENT, "every lane may follow every lane");
     }
 }

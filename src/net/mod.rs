@@ -1,6 +1,5 @@
 //! Sockets: datagrams in batches, TCP connections, and the guard at the door.
 
-pub mod again;
 pub mod announcements;
 pub mod batch;
 pub mod budget;
@@ -10,6 +9,7 @@ pub mod lanes;
 pub mod listen;
 pub mod network;
 pub mod prober;
+pub mod retries;
 pub mod session;
 pub mod tcp;
 pub mod udp;

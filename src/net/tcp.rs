@@ -1,4 +1,4 @@
-//! Accepting TCP connections. An error here never ends the program: it is told, and the loop goes on.
+//! Accepts TCP connections. An error never ends the loop: it is logged, and accepting goes on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use tracing::{debug, warn};
 use super::guard::{Admission, Guard};
 use super::stopped;
 
-/// Out of descriptors or memory: waiting is all that helps, and the waiting connections do not go away.
+/// Pause after an error. When descriptors or memory run out, only waiting helps; pending connections stay in the backlog.
 const AFTER_ERROR: Duration = Duration::from_millis(20);
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Hands every admitted connection to `serve`, each on a task of its own, until `stop` turns true. A connection that
-/// has to make room for another is dropped where it stands.
+/// Passes every admitted connection to `serve`, each on its own task, until `stop` is set. A connection that is evicted to
+/// make room for another is dropped immediately.
 pub async fn accept<S, F>(listener: TcpListener, guard: Arc<Guard>, mut stop: watch::Receiver<bool>, serve: S)
 where
     S: Fn(TcpStream, SocketAddr, Arc<Admission>) -> F,
@@ -41,17 +41,17 @@ where
                 tokio::spawn(async move {
                     tokio::select! {
                         () = serving => {}
-                        () = admission.evicted() => debug!(%peer, "connection closed: it was idle, and its place was needed"),
+                        () = admission.evicted() => debug!(%peer, "connection closed: evicted while idle"),
                     }
                 });
             }
-            Err(error) if is_the_peers(&error) => debug!(%error, "a connection was gone before it was accepted"),
+            Err(error) if is_peer_error(&error) => debug!(%error, "connection closed before it was accepted"),
             Err(error) => {
-                // Most likely there are no more descriptors: somebody who sits idle has to give one back.
+                // Most likely out of descriptors: evict an idle connection.
                 guard.make_room();
                 if last_warning.is_none_or(|at: Instant| at.elapsed() > WARN_EVERY) {
                     last_warning = Some(Instant::now());
-                    warn!(%error, "accepting failed; going on");
+                    warn!(%error, "accepting a connection failed; retrying");
                 }
                 tokio::time::sleep(AFTER_ERROR).await;
             }
@@ -59,8 +59,8 @@ where
     }
 }
 
-/// Whether an accept failed because of the peer, not because of us.
-fn is_the_peers(error: &io::Error) -> bool {
+/// Whether the peer caused an accept error.
+fn is_peer_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
