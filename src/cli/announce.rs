@@ -7,22 +7,20 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::out::tell;
-use super::{Exit, Failure};
+use super::{Exit, Failure, help};
 use crate::client::Target;
 use crate::client::announce::{self, Ending, Master, Plan, Source, Standing};
 use crate::model::{Facts, GAME_BYTES_MAX};
 use crate::protocols::announce::Offer;
-use crate::protocols::iceball::{self, wire::Version};
 use crate::text;
 
 /// The longest text that makes sense to a master.
 const TEXT_BYTES_MAX: usize = 256;
 
 #[derive(clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = after_help())]
 pub struct Arguments {
-    /// The game: iceball, netpanzer, hyperbol, bloodmasters, or any name that a netpanzer:// master lists
-    #[arg(value_parser = game)]
+    #[arg(value_parser = game, help = game_help())]
     game: String,
     /// The port that the game is played on; with --from-query, that URL's port if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), required_unless_present = "from_query")]
@@ -45,35 +43,46 @@ pub struct Arguments {
     /// How many can play
     #[arg(long, value_name = "N")]
     max_players: Option<u16>,
-    /// The game's version; for Iceball 0.2.1-37 if not given
+    /// The game's version; the current one if not given
     #[arg(long, value_name = "V", value_parser = words)]
     version: Option<String>,
-    /// Read name, map and players from the game itself before each announcement, e.g. netpanzer://127.0.0.1:3030
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help = from_query_help())]
     from_query: Option<Target>,
     /// Announce once to each master, wait for the outcome and end
     #[arg(long)]
     once: bool,
 }
 
-const AFTER_HELP: &str = "\
-Masters:
-  iceball://host[:27790]           Iceball's; name, mode and map are cut to 30, 10, 30 bytes
-  netpanzer://host[:28900]         netPanzer's; they take any game
-  bloodmasters+http://host[/page]  a Bloodmasters list, on /bloodmasterslist.php if not given
-  http://host[:80]                 a Rallypoint's API; for games that it can query
-  https:// and bloodmasters+https:// do the same over TLS
+fn game_help() -> String {
+    format!("The game: {}, or any name that a master takes", help::names("or"))
+}
 
-What is listed is the address that the announcement comes from: run this on the game server's \
-machine. A master that is away or refuses is tried again, and the others are not held up. \
-At the end (Ctrl-C, SIGTERM), netpanzer:// masters are told that the server is gone; not with --once.
+fn from_query_help() -> String {
+    let game = help::example();
+    format!("Read name, map and players from the game itself before each announcement, e.g. {game}://127.0.0.1")
+}
 
-Exit codes: 0 ended by a signal, or, with --once, accepted by every master; 1 with --once, not accepted by \
-every master; otherwise given up by all, or called malformed (BADF, more than once) by one; 2 usage.";
+fn after_help() -> String {
+    format!(
+        "\
+{}
+{}A master lists the address that the announcement comes from: run this on the game server's machine. A master \
+that is away or refuses is tried again, and the others are not held up. At the end (Ctrl-C, SIGTERM), masters are told \
+that the server is gone where their protocol has a message for it; not with --once.
+
+Exit codes: 0 ended by a signal, or, with --once, accepted by every master; 1 with --once, not accepted by every \
+master; otherwise given up by all, or called malformed by one; 2 usage.",
+        help::announce_masters(),
+        help::own_port(),
+    )
+}
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = plan(arguments).map_err(|error| Failure::new(Exit::Usage, error))?;
-    if plan.masters.iter().any(Master::is_iceball) && plan.source.is_none() && plan.offer.facts.name.is_empty() {
+    if plan.masters.iter().any(Master::lists_what_is_announced)
+        && plan.source.is_none()
+        && plan.offer.facts.name.is_empty()
+    {
         tell("no --name: the server will be listed without one");
     }
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, error);
@@ -106,7 +115,7 @@ async fn announce(plan: Plan) -> std::io::Result<Ending> {
 fn judge(ending: Ending, masters: usize, once: bool) -> Result<(), Failure> {
     let failed = |message: String| Err(Failure::new(Exit::Failed, message));
     match ending {
-        Ending { broken: true, .. } => failed("a master calls the announcement malformed: stopped".into()),
+        Ending { malformed: true, .. } => failed("a master calls the announcement malformed: stopped".into()),
         Ending { stopped: true, .. } if !once => Ok(()),
         Ending { accepted, .. } if once && accepted == masters => Ok(()),
         Ending { accepted, .. } if once => failed(format!("accepted by {accepted} of {masters} masters")),
@@ -132,10 +141,6 @@ fn plan(arguments: &Arguments) -> Result<Plan, String> {
     let masters = masters?;
     let source = arguments.from_query.clone().map(Source::of).transpose()?;
     let port = arguments.port.or(source.as_ref().map(Source::port)).ok_or("--port is missing")?;
-    let iceball_version = match &arguments.version {
-        Some(version) if masters.iter().any(Master::is_iceball) => version.parse::<Version>()?,
-        _ => iceball::announce::VERSION,
-    };
     let given = |text: &Option<String>| Cow::Owned(text.clone().unwrap_or_default());
     let facts = Facts {
         name: given(&arguments.name),
@@ -147,10 +152,11 @@ fn plan(arguments: &Arguments) -> Result<Plan, String> {
         ..Facts::default()
     };
     let offer = Offer { game: arguments.game.clone(), port, facts };
-    Ok(Plan { offer, iceball_version, source, masters, from: None, once: arguments.once })
+    masters.iter().try_for_each(|master| master.check(&offer))?;
+    Ok(Plan { offer, source, masters, from: None, once: arguments.once })
 }
 
-/// A gamename as netPanzer's masters take it.
+/// A name of a game, as masters that take any game can list it.
 fn game(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_graphic() && c != '\\';
     match text {

@@ -6,22 +6,17 @@ use serde::Deserialize;
 
 use super::list::exit_of;
 use super::out::{print, tell};
-use super::{Exit, Failure, run_async};
+use super::{Exit, Failure, help, run_async};
 use crate::client::connect::addresses;
 use crate::client::target::Kind;
 use crate::client::{Patience, Target, http};
 use crate::model::Address;
-use crate::protocols::{CARDS, card, netpanzer};
+use crate::protocols::{CARDS, card};
 use crate::text;
 
 #[derive(clap::Args)]
 #[command(override_usage = "rallypoint doctor [OPTIONS] [MASTER] <GAME> <ADDRESS>")]
-#[command(after_help = "\
-Examples:
-  rallypoint doctor iceball 203.0.113.5:20737
-  rallypoint doctor https://master.example netpanzer play.example
-
-Exit codes: 0 the server is listed, 1 it is not, 2 usage, 3 the master cannot be reached.")]
+#[command(after_help = after_help())]
 pub struct Arguments {
     /// The master (http://127.0.0.1:8080 when left out), the game, and the server: its address or name, with its port
     /// unless it is the game's usual one
@@ -30,6 +25,18 @@ pub struct Arguments {
     /// Print the master's answer as JSON
     #[arg(long)]
     json: bool,
+}
+
+fn after_help() -> String {
+    let (game, other) = (help::example(), help::other_example());
+    format!(
+        "\
+Examples:
+  rallypoint doctor {game} 203.0.113.5:3030
+  rallypoint doctor https://master.example {other} play.example
+
+Exit codes: 0 the server is listed, 1 it is not, 2 usage, 3 the master cannot be reached."
+    )
 }
 
 const HERE: &str = "http://127.0.0.1:8080";
@@ -61,7 +68,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         [game, address] => (HERE, game, address),
         [master, game, address] => (master.as_str(), game, address),
-        _ => return Err(usage("name a game and a server: `rallypoint doctor iceball 203.0.113.5:20737`".into())),
+        _ => {
+            let game = help::example();
+            return Err(usage(format!("name a game and a server: `rallypoint doctor {game} 203.0.113.5:3030`")));
+        }
     };
     let target: Target = master.parse().map_err(usage)?;
     if !matches!(target.kind, Kind::Rallypoint) {
@@ -115,7 +125,7 @@ fn as_json(body: &[u8]) -> String {
 fn server(game: &str, text: &str) -> Result<(Target, u16), String> {
     let card = card(&game.to_ascii_lowercase());
     // Only what follows the scheme matters, so any scheme will do.
-    let scheme = card.map_or(netpanzer::NAME, |card| card.name);
+    let scheme = card.map_or(help::example(), |card| card.name);
     let typed = if text.contains("://") { text.to_string() } else { format!("{scheme}://{text}") };
     let target: Target =
         typed.parse().map_err(|why: String| why.replace(&format!("`{typed}`"), &format!("`{text}`")))?;

@@ -12,7 +12,7 @@ use tracing::{error, info};
 use super::list::fetch;
 use super::serve::start_log;
 use super::shown::{Asking, count, none_answered};
-use super::{Exit, Failure, run_async, stop_signal, time};
+use super::{Exit, Failure, help, run_async, stop_signal, time};
 use crate::client::Target;
 use crate::export::file::{self, Destination, Written};
 use crate::export::ftp::{self, Password};
@@ -25,18 +25,7 @@ const EVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("files").args(["xml", "json", "csv"]).required(true).multiple(true)))]
-#[command(after_help = "\
-The files are replaced whole: a reader never sees half of one. They keep their mode and owner, and symbolic links are \
-followed. FIFOs and devices are written into; `-` is stdout. Servers that did not answer are in the files, too: in XML with \
-responding=\"0\" and the reason as fault, in JSON under `failed`, in \
-CSV with the reason in the last column.
-
-Ends with 0 when a server answered, or none can be asked; with 1 when none answered, a file cannot be written, or it was \
-stopped before the end. With --every a failed round is logged, the next one comes, and being stopped is 0.
-
-Examples:
-  rallypoint export hyperbol://master.example --xml servers.xml --every 5m
-  rallypoint export hyperbol://master.example --xml servers.xml --ftp ftp://me@web.example/lists")]
+#[command(after_help = after_help())]
 pub struct Arguments {
     /// The master, as for `rallypoint list`
     url: Target,
@@ -66,6 +55,23 @@ pub struct Arguments {
     once: bool,
     #[command(flatten)]
     asking: Asking,
+}
+
+fn after_help() -> String {
+    let game = help::example();
+    format!(
+        "\
+The files are replaced whole: a reader never sees half of one. They keep their mode and owner, and symbolic links are \
+followed. FIFOs and devices are written into; `-` is stdout. Servers that did not answer are in the files, too: in XML \
+with responding=\"0\" and the reason as fault, in JSON under `failed`, in CSV with the reason in the last column.
+
+Ends with 0 when a server answered, or none can be asked; with 1 when none answered, a file cannot be written, or it was \
+stopped before the end. With --every a failed round is logged, the next one comes, and being stopped is 0.
+
+Examples:
+  rallypoint export {game}://master.example --xml servers.xml --every 5m
+  rallypoint export {game}://master.example --xml servers.xml --ftp ftp://me@web.example/lists"
+    )
 }
 
 fn every(text: &str) -> Result<Duration, String> {

@@ -2,27 +2,14 @@
 
 use super::out::tell;
 use super::shown::{Asking, Shown, none_answered, progress, tell_failures, tell_faults};
-use super::{Exit, Failure, run_async};
+use super::{Exit, Failure, help, run_async};
 use crate::client::list::{ListError, list};
 use crate::client::target::Kind;
 use crate::client::{Found, Target};
 use crate::model::Facts;
 
 #[derive(clap::Args)]
-#[command(after_help = "\
-Masters:
-  iceball://HOST[:27790]    netpanzer://HOST[:28900]    hyperbol://HOST[:20203]
-  bloodmasters+http://HOST[:80]/PATH    http://HOST[:80], another Rallypoint
-  https:// and bloodmasters+https:// do the same over TLS, and trust the certificates that this system trusts
-
-A table on a terminal is as wide as the terminal: long texts are cut, and the least important columns are left out. \
-Columns in which nothing is known are left out everywhere; --columns keeps them. Servers that did not answer are named on \
-stderr with the reason. JSON has them under `failed`; in JSON lines, CSV and XML they are among the others, with the reason \
-as `fault`.
-
-Examples:
-  rallypoint list netpanzer://master.example --query --not-empty --sort ping
-  rallypoint list netpanzer://master.example --columns url --no-header | rallypoint query --from -")]
+#[command(after_help = after_help())]
 pub struct Arguments {
     /// The master, by what it speaks and where it is
     url: Target,
@@ -33,6 +20,22 @@ pub struct Arguments {
     asking: Asking,
     #[command(flatten)]
     shown: Shown,
+}
+
+fn after_help() -> String {
+    let (masters, game) = (help::masters(), help::example());
+    format!(
+        "\
+{masters}
+A table on a terminal is as wide as the terminal: long texts are cut, and the least important columns are left out. \
+Columns in which nothing is known are left out everywhere; --columns keeps them. Servers that did not answer are named on \
+stderr with the reason. JSON has them under `failed`; in JSON lines, CSV and XML they are among the others, with the reason \
+as `fault`.
+
+Examples:
+  rallypoint list {game}://master.example --query --not-empty --sort ping
+  rallypoint list {game}://master.example --columns url --no-header | rallypoint query --from -"
+    )
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {

@@ -7,6 +7,7 @@ mod config;
 mod doctor;
 mod export;
 mod failures;
+mod help;
 mod list;
 mod man;
 mod out;

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::out::tell;
 use super::shown::{Asking, Shown, none_answered, tell_failures};
-use super::{Exit, Failure, run_async};
+use super::{Exit, Failure, help, run_async};
 use crate::client::{Found, Target, addresses};
 use crate::model::Game;
 
@@ -23,17 +23,7 @@ const WRONG_TOLD: usize = 20;
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("servers").args(["url", "from"]).required(true).multiple(true)))]
-#[command(after_help = "\
-Game servers:
-  netpanzer://HOST[:3030]    hyperbol://HOST[:20200]    bloodmasters://HOST[:6969]
-
-A server that stays silent is given up within 5 seconds, unless --timeout and --retries say otherwise. The first \
-that failed are named on stderr with their reasons, the others are counted. Where this machine itself loses \
-answers, it asks again, and more slowly. A line of --from that names no server is reported, and the others are \
-asked. JSON has the failed ones under `failed`; in JSON lines, CSV and XML they are among the others, with the \
-reason as `fault`. Ends with 0 when at least one answered, with 1 when none did.
-
-Example: rallypoint query netpanzer://203.0.113.5 bloodmasters://203.0.113.6:6970 --format json")]
+#[command(after_help = after_help())]
 pub struct Arguments {
     /// The game servers
     url: Vec<Target>,
@@ -44,6 +34,21 @@ pub struct Arguments {
     asking: Asking,
     #[command(flatten)]
     shown: Shown,
+}
+
+fn after_help() -> String {
+    let (servers, game, other) = (help::game_servers(), help::example(), help::other_example());
+    format!(
+        "\
+{servers}
+A server that stays silent is given up within 5 seconds, unless --timeout and --retries say otherwise. The first \
+that failed are named on stderr with their reasons, the others are counted. Where this machine itself loses \
+answers, it asks again, and more slowly. A line of --from that names no server is reported, and the others are \
+asked. JSON has the failed ones under `failed`; in JSON lines, CSV and XML they are among the others, with the \
+reason as `fault`. Ends with 0 when at least one answered, with 1 when none did.
+
+Example: rallypoint query {game}://203.0.113.5 {other}://203.0.113.6:6970 --format json"
+    )
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {

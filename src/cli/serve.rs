@@ -22,7 +22,7 @@ pub struct Arguments {
     /// Configuration file; without one, the defaults hold (`rallypoint config` prints them)
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Override one key, e.g. --set iceball.listen=127.0.0.1:27790; a list is comma-separated, empty is none
+    /// Override one key, e.g. --set web.listen=127.0.0.1:8080; a list is comma-separated, empty is none
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }

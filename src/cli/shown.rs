@@ -164,7 +164,7 @@ impl Shown {
     /// What is wrong with these arguments together.
     pub fn check(&self) -> Result<(), Failure> {
         if self.format == Format::Xml && !self.columns.is_empty() {
-            let why = "--columns: XML has the attributes of Hyperbol's own script; choose table, csv, json or jsonl";
+            let why = "--columns: XML has the same attributes for every server; choose table, csv, json or jsonl";
             return Err(Failure::new(Exit::Usage, why));
         }
         Ok(())

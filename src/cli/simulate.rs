@@ -1,4 +1,4 @@
-//! `rallypoint simulate`: pretend game servers, until Ctrl-C. Their addresses go to stdout, one a line, in the form that
+//! `rallypoint simulate`: pretend game servers, until Ctrl-C. Their addresses go to stdout, one per line, in the form that
 //! `rallypoint query --from` reads.
 
 use std::net::{IpAddr, SocketAddr};
@@ -9,26 +9,21 @@ use tracing::level_filters::LevelFilter;
 
 use super::out::print;
 use super::serve::{raise_descriptor_limit, start_log};
-use super::{Exit, Failure, run_async, stop_signal, time};
+use super::{Exit, Failure, help, run_async, stop_signal, time};
 use crate::client::Target;
 use crate::client::announce::Master;
 use crate::client::simulate::{Network, bind, run as answer_and_announce};
-use crate::protocols::{CARDS, Card, card};
+use crate::protocols::{Card, card};
 
 #[derive(clap::Args)]
-#[command(after_help = "\
-Iceball's servers are not queried: they only announce themselves.
-
-Example: rallypoint simulate netpanzer --count 20 --announce netpanzer://127.0.0.1")]
+#[command(after_help = after_help())]
 pub struct Arguments {
-    /// iceball, netpanzer, hyperbol or bloodmasters
-    #[arg(value_parser = game)]
+    #[arg(value_parser = game, help = help::names("or"))]
     game: Game,
     /// How many servers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     count: u32,
-    /// Announce them to this master: iceball://, bloodmasters+http://, or netpanzer:// and http:// for any game
-    #[arg(long, value_name = "MASTER")]
+    #[arg(long, value_name = "MASTER", help = announce_help())]
     announce: Option<Target>,
     /// Their address; with a port, they take consecutive ones from there on
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1", value_parser = listen)]
@@ -41,14 +36,20 @@ pub struct Arguments {
     delay: Duration,
 }
 
+fn announce_help() -> String {
+    format!("Announce them to this master: {}", help::announce_schemes())
+}
+
+fn after_help() -> String {
+    let (not_asked, game) = (help::not_asked(), help::example());
+    format!("{not_asked}Example: rallypoint simulate {game} --count 20 --announce {game}://127.0.0.1")
+}
+
 #[derive(Clone, Copy)]
 struct Game(&'static Card);
 
 fn game(text: &str) -> Result<Game, String> {
-    card(text).map(Game).ok_or_else(|| {
-        let names: Vec<_> = CARDS.iter().map(|card| card.name).collect();
-        format!("the games are {}", names.join(", "))
-    })
+    card(text).map(Game).ok_or_else(|| format!("the games are {}", help::names("and")))
 }
 
 fn listen(text: &str) -> Result<SocketAddr, String> {

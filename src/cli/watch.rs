@@ -12,7 +12,7 @@ use super::out::{print, tell};
 use super::screen::{Action, KEYS, Screen};
 use super::shown::{Asking, Chosen};
 use super::terminal::{Happening, Terminal, is_drawable};
-use super::{Exit, Failure, run_async, stop_signal, time};
+use super::{Exit, Failure, help, run_async, stop_signal, time};
 use crate::client::list::ListError;
 use crate::client::query::Pace;
 use crate::client::watch::{Changes, Seen, What, fetch};
@@ -43,18 +43,15 @@ pub struct Arguments {
 
 fn after_help() -> String {
     let keys: String = KEYS.iter().map(|(keys, what)| format!("  {keys:<14}{what}\n")).collect();
+    let (masters, game) = (help::masters(), help::example());
     format!(
         "\
-Masters:
-  iceball://HOST[:27790]    netpanzer://HOST[:28900]    hyperbol://HOST[:20203]
-  bloodmasters+http://HOST[:80]/PATH    http://HOST[:80], another Rallypoint
-  https:// and bloodmasters+https:// do the same over TLS, and trust the certificates that this system trusts
-
+{masters}
 On a terminal it draws a screen, with these keys:
 {keys}
 Elsewhere, and where TERM is `dumb`, it writes a line for every server that comes, changes and goes, until it is stopped.
 
-Example: rallypoint watch netpanzer://master.example --every 10s --not-empty"
+Example: rallypoint watch {game}://master.example --every 10s --not-empty"
     )
 }
 
@@ -118,7 +115,7 @@ async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Un
                 }
             }
             Err(error) if is_first => return Err(first_failed(arguments, &error)),
-            // RemoteState once; what was known stays.
+            // Reported once; what was known stays.
             Err(error) if !std::mem::replace(&mut failing, true) => tell(format!("{}: {error}", arguments.url)),
             Err(_) => {}
         }

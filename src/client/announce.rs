@@ -4,7 +4,7 @@
 //! The rules are in the protocols' `announce.rs`; here are the sockets, the clock, and the looking up of names.
 
 mod api;
-mod iceball;
+mod datagrams;
 mod master;
 mod source;
 
@@ -14,34 +14,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-pub use master::Master;
+pub use master::{Master, scheme};
 pub use source::Source;
 
 use super::{connect, http};
-use crate::protocols::announce::{Offer, Pace};
-use crate::protocols::iceball::announce::VERSION;
-use crate::protocols::iceball::wire::Version;
-use crate::protocols::netpanzer::announce as netpanzer;
-use crate::protocols::{Verdict, announce_every_ms, bloodmasters};
-use master::Transport;
+use crate::protocols::announce::{HttpAnnounce, Offer, Pace, StreamAnnounce};
+use crate::protocols::{Verdict, announce_every_ms};
+use master::Form;
 
 /// For one exchange, from the look-up of the name to the last byte of the answer. A Rallypoint asks the game before it
 /// answers, which takes up to 4 s.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For the good-byes: the program wants to end.
+/// For the goodbyes: the program wants to end.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// The most of an answer over TCP that is read.
+const ANSWER_BYTES_MAX: u64 = 4 << 10;
+
+/// What an API of a Rallypoint is for, in the help.
+pub const API_HELP: &str = api::ANNOUNCE.help;
 
 /// What to announce, and where.
 pub struct Plan {
     /// What the owner said; it goes before what the game says.
     pub offer: Offer,
-    /// What is announced to Iceball's masters.
-    pub iceball_version: Version,
     /// The game itself, asked before each announcement.
     pub source: Option<Source>,
     pub masters: Vec<Master>,
@@ -59,11 +58,12 @@ pub enum Standing {
     Away(String),
     /// The game does not answer, so there is nothing true to announce.
     GameAway(String),
-    /// It wanted another version, and gets it.
-    FellBack(Version),
+    /// It wanted another announcement, and gets it.
+    Adapted(String),
     GivenUp(String),
-    Broken,
-    /// It was told that the server is gone.
+    /// It says that the announcement is malformed.
+    Malformed(String),
+    /// It knows that the server is gone.
     Left,
 }
 
@@ -74,16 +74,15 @@ impl fmt::Display for Standing {
             Standing::Refused(reason) => write!(f, "refused: {reason}"),
             Standing::Away(reason) => write!(f, "away: {reason}"),
             Standing::GameAway(reason) => write!(f, "not announced: {reason}"),
-            Standing::FellBack(version) => write!(f, "it expects Iceball {version}; announced as that"),
+            Standing::Adapted(text) | Standing::Malformed(text) => f.write_str(text),
             Standing::GivenUp(reason) => write!(f, "given up: {reason}"),
-            Standing::Broken => write!(f, "it says that the announcement is malformed (BADF)"),
             Standing::Left => write!(f, "told that the server is gone"),
         }
     }
 }
 
-/// RemoteState of every change, and of nothing twice.
-pub type Tell = Arc<dyn Fn(&Master, &Standing) + Send + Sync>;
+/// Called with every change, and with nothing twice.
+pub type Report = Arc<dyn Fn(&Master, &Standing) + Send + Sync>;
 
 /// How all of it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,8 +90,8 @@ pub struct Ending {
     /// Masters that had the server listed when their task ended.
     pub accepted: usize,
     /// A master called our announcement malformed; everything was stopped.
-    pub broken: bool,
-    /// RemoteState to stop.
+    pub malformed: bool,
+    /// Stopped by the caller.
     pub stopped: bool,
 }
 
@@ -102,20 +101,20 @@ enum End {
     Stopped,
     Accepted,
     Failed,
-    Broken,
+    Malformed,
 }
 
-/// Announces until told to stop, or until there is nothing left to do.
-pub async fn run(plan: Plan, tell: Tell, mut stop: watch::Receiver<bool>) -> Ending {
+/// Announces until it is stopped, or until there is nothing left to do.
+pub async fn run(plan: Plan, report: Report, mut stop: watch::Receiver<bool>) -> Ending {
     let plan = Arc::new(plan);
     let stop_all = watch::Sender::new(false);
     let start = Instant::now();
     let mut attending = JoinSet::new();
     for index in 0..plan.masters.len() {
-        let (plan, tell, stop) = (plan.clone(), tell.clone(), stop_all.subscribe());
+        let (plan, report, stop) = (plan.clone(), report.clone(), stop_all.subscribe());
         attending.spawn(async move {
             let Some(master) = plan.masters.get(index) else { return End::Failed };
-            Attendant { plan: &plan, master, tell, last: None, stop, start }.attend().await
+            Attendant { plan: &plan, master, report, last: None, stop, start }.attend().await
         });
     }
     let mut ending = Ending::default();
@@ -128,8 +127,8 @@ pub async fn run(plan: Plan, tell: Tell, mut stop: watch::Receiver<bool>) -> End
             ended = attending.join_next() => match ended {
                 None => return ending,
                 Some(Ok(End::Accepted)) => ending.accepted += 1,
-                Some(Ok(End::Broken)) => {
-                    ending.broken = true;
+                Some(Ok(End::Malformed)) => {
+                    ending.malformed = true;
                     stop_all.send_replace(true);
                 }
                 Some(_) => {}
@@ -140,11 +139,10 @@ pub async fn run(plan: Plan, tell: Tell, mut stop: watch::Receiver<bool>) -> End
 
 /// Announces one server to one master, once; an error is why it is not listed.
 pub async fn once(offer: Offer, from: IpAddr, master: &Master) -> Result<(), Standing> {
-    let plan =
-        Plan { offer, iceball_version: VERSION, source: None, masters: Vec::new(), from: Some(from), once: true };
+    let plan = Plan { offer, source: None, masters: Vec::new(), from: Some(from), once: true };
     let never = watch::Sender::new(false);
-    let (tell, stop) = (Arc::new(|_: &Master, _: &Standing| {}), never.subscribe());
-    let mut attendant = Attendant { plan: &plan, master, tell, last: None, stop, start: Instant::now() };
+    let (report, stop) = (Arc::new(|_: &Master, _: &Standing| {}), never.subscribe());
+    let mut attendant = Attendant { plan: &plan, master, report, last: None, stop, start: Instant::now() };
     match (attendant.attend().await, attendant.last) {
         (End::Accepted, _) | (_, None) => Ok(()),
         (_, Some(standing)) => Err(standing),
@@ -152,14 +150,14 @@ pub async fn once(offer: Offer, from: IpAddr, master: &Master) -> Result<(), Sta
 }
 
 async fn stopped(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await; // an error means that whoever would tell is gone
+    let _ = stop.wait_for(|stop| *stop).await; // an error means that nobody can stop it any more, and nobody waits
 }
 
 /// Attends to one master.
 struct Attendant<'a> {
     plan: &'a Plan,
     master: &'a Master,
-    tell: Tell,
+    report: Report,
     last: Option<Standing>,
     stop: watch::Receiver<bool>,
     start: Instant,
@@ -167,17 +165,20 @@ struct Attendant<'a> {
 
 impl Attendant<'_> {
     async fn attend(&mut self) -> End {
-        if self.master.is_iceball() {
-            return self.attend_iceball().await;
+        match self.master.form {
+            Form::Datagrams(start) => self.announce_by_datagrams(start).await,
+            Form::Http(_) => self.announce_by_requests().await,
+            Form::Stream(rules) => {
+                let end = self.announce_by_requests().await;
+                if end == End::Stopped {
+                    self.say_goodbye(rules).await;
+                }
+                end
+            }
         }
-        let end = self.attend_by_requests().await;
-        if end == End::Stopped && self.master.transport == Transport::NetPanzer {
-            self.say_goodbye().await;
-        }
-        end
     }
 
-    async fn attend_by_requests(&mut self) -> End {
+    async fn announce_by_requests(&mut self) -> End {
         let mut pace = Pace::new(self.now_ms(), announce_every_ms(&self.plan.offer.game));
         loop {
             let began_ms = pace.due_ms().max(self.now_ms());
@@ -187,7 +188,7 @@ impl Attendant<'_> {
                 standing = self.announce_at(began_ms) => standing,
             };
             let accepted = standing == Standing::Listed;
-            self.tell(standing);
+            self.report(standing);
             if self.plan.once {
                 return if accepted { End::Accepted } else { End::Failed };
             }
@@ -210,55 +211,50 @@ impl Attendant<'_> {
     }
 
     async fn request(&self, offer: &Offer) -> Result<Verdict, String> {
-        let target = &self.master.target;
-        let path = &target.path;
-        let http = async |path: &str, json| {
-            let (from, patience, bytes_max) = (self.plan.from, PATIENCE, http::ANSWER_BYTES_MAX);
-            let request = http::Request { url: target.page(path)?, json, from, bytes_max, patience };
-            let (status, body) = request.send().await.map_err(|error| error.to_string())?;
-            Ok::<_, String>((status.as_u16(), body))
-        };
-        match self.master.transport {
-            Transport::Bloodmasters => {
-                let (status, body) = http(&bloodmasters::announce::path(path, offer.port), None).await?;
-                Ok(bloodmasters::announce::verdict(status, &body))
-            }
-            Transport::Api => {
-                let (status, body) = http(&api::path(path), Some(api::body(offer))).await?;
-                Ok(api::verdict(status, &body))
-            }
-            Transport::NetPanzer => self.say(&netpanzer::heartbeat(offer)).await,
-            Transport::Iceball => Err("no request, but a handshake".into()),
+        match &self.master.form {
+            Form::Http(form) => self.request_page(form, offer).await,
+            Form::Stream(rules) => self.exchange(*rules, &rules.message(offer)).await,
+            Form::Datagrams(_) => Err("it takes datagrams only".into()),
         }
     }
 
-    async fn connect(&self) -> Result<TcpStream, String> {
-        connect::connect(&self.master.authority, self.plan.from).await.map_err(|error| error.to_string())
+    async fn request_page(&self, form: &HttpAnnounce, offer: &Offer) -> Result<Verdict, String> {
+        let target = &self.master.target;
+        let request = http::Request {
+            url: target.page(&(form.path)(&target.path, offer))?,
+            json: form.json.map(|json| json(offer)),
+            from: self.plan.from,
+            bytes_max: http::ANSWER_BYTES_MAX,
+            patience: PATIENCE,
+        };
+        let (status, body) = request.send().await.map_err(|error| error.to_string())?;
+        Ok((form.verdict)(status.as_u16(), &body))
     }
 
-    /// One of netPanzer's messages and its answer: to the `final` that ends it, or to the close.
-    async fn say(&self, message: &[u8]) -> Result<Verdict, String> {
-        let mut stream = self.connect().await?;
+    /// A message and its answer, which ends by itself or with the connection.
+    async fn exchange(&self, rules: &dyn StreamAnnounce, message: &[u8]) -> Result<Verdict, String> {
+        let connected = connect::connect(&self.master.authority, self.plan.from).await;
+        let mut stream = connected.map_err(|error| error.to_string())?;
         let lost = |error: std::io::Error| format!("the connection was lost: {error}");
         stream.write_all(message).await.map_err(lost)?;
         let mut answer = Vec::new();
-        let mut limited = stream.take(netpanzer::ANSWER_BYTES_MAX as u64);
+        let mut limited = stream.take(ANSWER_BYTES_MAX);
         while limited.read_buf(&mut answer).await.map_err(lost)? > 0 {
-            if let Some(verdict) = netpanzer::parse_answer(&answer) {
+            if let Some(verdict) = rules.verdict(&answer) {
                 return Ok(verdict);
             }
         }
-        netpanzer::parse_ended_answer(&answer).ok_or_else(|| match answer.is_empty() {
+        rules.final_verdict(&answer).ok_or_else(|| match answer.is_empty() {
             true => "it closed the connection without an answer".into(),
-            false => "its answer is not a netPanzer master's".into(),
+            false => format!("its answer is not a {} master's", self.master.title()),
         })
     }
 
-    /// Also to a master from which nothing good was heard: it may have the server listed all the same.
-    async fn say_goodbye(&mut self) {
-        let message = netpanzer::quit(self.plan.offer.port);
-        if let Ok(Ok(_)) = timeout(GOODBYE, self.say(&message)).await {
-            self.tell(Standing::Left);
+    /// Also to a master that has not accepted anything: it may have the server listed all the same.
+    async fn say_goodbye(&mut self, rules: &dyn StreamAnnounce) {
+        let Some(message) = rules.goodbye(&self.plan.offer) else { return };
+        if let Ok(Ok(_)) = timeout(GOODBYE, self.exchange(rules, &message)).await {
+            self.report(Standing::Left);
         }
     }
 
@@ -273,9 +269,9 @@ impl Attendant<'_> {
         }
     }
 
-    fn tell(&mut self, standing: Standing) {
+    fn report(&mut self, standing: Standing) {
         if self.last.as_ref() != Some(&standing) {
-            (self.tell)(self.master, &standing);
+            (self.report)(self.master, &standing);
             self.last = Some(standing);
         }
     }

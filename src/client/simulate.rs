@@ -21,9 +21,6 @@ use crate::protocols::announce::Offer;
 
 /// The longest question that is looked at.
 const QUESTION_BYTES_MAX: usize = 512;
-/// Announcements under way at one time: a burst takes some seconds; of connections a master allows one address only so many.
-const BURSTS_MAX: usize = 1000;
-const CONNECTIONS_MAX: usize = 8;
 /// Refusals that are told one by one.
 const TOLD_MAX: usize = 5;
 
@@ -117,8 +114,7 @@ async fn announce(servers: Vec<Arc<Pretend>>, master: Arc<Master>) {
     loop {
         let began = Instant::now();
         let mut refused = Vec::new();
-        let at_once = if master.is_iceball() { BURSTS_MAX } else { CONNECTIONS_MAX };
-        let permits = Arc::new(Semaphore::new(at_once));
+        let permits = Arc::new(Semaphore::new(master.at_once()));
         let mut round = JoinSet::new();
         for server in &servers {
             let (server, master, permits) = (server.clone(), master.clone(), permits.clone());

@@ -48,6 +48,8 @@ pub struct Card {
     pub proof: Proof,
     /// How its servers announce themselves: the end of "Iceball servers announce themselves …".
     pub announced: &'static str,
+    /// How a program beside a server announces it to a master.
+    pub announce: announce::Announce,
     /// How often its servers announce themselves.
     pub announce_every_ms: u64,
     /// How long a server stays listed without another announcement.

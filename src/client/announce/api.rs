@@ -3,21 +3,28 @@
 use serde_json::{Value, json};
 
 use crate::protocols::Verdict;
-use crate::protocols::announce::{Offer, reason};
+use crate::protocols::announce::{HttpAnnounce, Offer, reason};
 
 const PATH: &str = "/api/v1/servers";
 
+pub const ANNOUNCE: HttpAnnounce = HttpAnnounce {
+    path: |given, _| path(given),
+    json: Some(body),
+    verdict,
+    help: "a Rallypoint's API; for games that it can query",
+};
+
 /// The API's path behind a URL that names a Rallypoint, or the API itself.
-pub fn path(given: &str) -> String {
+fn path(given: &str) -> String {
     let given = given.split('?').next().unwrap_or_default().trim_end_matches('/');
     if given.ends_with(PATH) { given.to_string() } else { format!("{given}{PATH}") }
 }
 
-pub fn body(offer: &Offer) -> Vec<u8> {
+fn body(offer: &Offer) -> Vec<u8> {
     json!({ "game": offer.game, "port": offer.port }).to_string().into_bytes()
 }
 
-pub fn verdict(status: u16, body: &[u8]) -> Verdict {
+fn verdict(status: u16, body: &[u8]) -> Verdict {
     if (200..300).contains(&status) {
         return Verdict::Listed;
     }

@@ -2,54 +2,114 @@
 
 use std::fmt;
 
+use super::api;
 use crate::client::target::{Kind, Target};
-use crate::protocols::{bloodmasters, iceball, netpanzer};
+use crate::protocols::announce::{Announce, HttpAnnounce, Offer, StartAnnouncer, StreamAnnounce};
+use crate::protocols::{CARDS, Card, card};
 
-#[derive(Clone, Debug)]
+/// Announcements at one time: datagrams cost a master nothing while they wait; of connections it allows one address only
+/// so many.
+const DATAGRAMS_AT_ONCE: usize = 1000;
+const CONNECTIONS_AT_ONCE: usize = 8;
+
+#[derive(Clone)]
 pub struct Master {
     pub(super) target: Target,
-    pub(super) transport: Transport,
+    pub(super) form: Form,
     /// Its host and port.
     pub(super) authority: String,
 }
 
-/// What it listens to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transport {
-    /// Datagrams, with a handshake.
-    Iceball,
-    /// A message over TCP, for any game.
-    NetPanzer,
-    /// A GET.
-    Bloodmasters,
-    /// A POST, for any game that a Rallypoint can query.
-    Api,
+/// In which form it takes announcements.
+#[derive(Clone, Copy)]
+pub(super) enum Form {
+    Http(HttpAnnounce),
+    Stream(&'static dyn StreamAnnounce),
+    Datagrams(StartAnnouncer),
 }
 
 impl Master {
     /// A master to which this game can be announced.
     pub fn of(target: Target, game: &str) -> Result<Master, String> {
-        let transport = match target.kind {
-            Kind::Rallypoint => Some(Transport::Api),
-            Kind::Game(card) if card.name == netpanzer::NAME => Some(Transport::NetPanzer),
-            Kind::Game(card) if card.name == iceball::NAME => Some(Transport::Iceball).filter(|_| game == card.name),
-            Kind::Page(card) if card.name == bloodmasters::NAME => {
-                Some(Transport::Bloodmasters).filter(|_| game == card.name)
-            }
-            Kind::Game(_) | Kind::Page(_) => None,
-        };
-        let transport = transport.ok_or_else(|| {
-            format!(
-                "{game} servers cannot be announced to `{target}`; netpanzer:// and http:// (a Rallypoint) take any game, \
-                 iceball:// and bloodmasters+http:// their own"
-            )
-        })?;
+        let cannot = |why| format!("{game} servers cannot be announced to `{target}`; {why}");
+        let form = form(target.kind, game).map_err(cannot)?;
         let authority = target.authority(target.master_port()?);
-        Ok(Master { target, transport, authority })
+        Ok(Master { target, form, authority })
     }
 
-    pub fn is_iceball(&self) -> bool {
-        self.transport == Transport::Iceball
+    /// Whether this can be announced there; an error says why not.
+    pub fn check(&self, offer: &Offer) -> Result<(), String> {
+        match self.form {
+            Form::Datagrams(start) => start(0, offer).map(drop),
+            Form::Http(_) | Form::Stream(_) => Ok(()),
+        }
+    }
+
+    /// Whether its list shows what is announced, and not what the game itself answers.
+    pub fn lists_what_is_announced(&self) -> bool {
+        matches!(self.target.kind, Kind::Game(Card { query: None, .. }))
+    }
+
+    /// How many servers can be announced to it at one time.
+    pub fn at_once(&self) -> usize {
+        match self.form {
+            Form::Datagrams(_) => DATAGRAMS_AT_ONCE,
+            Form::Http(_) | Form::Stream(_) => CONNECTIONS_AT_ONCE,
+        }
+    }
+
+    /// What its protocol is called.
+    pub(super) fn title(&self) -> &'static str {
+        match self.target.kind {
+            Kind::Game(card) | Kind::Page(card) => card.title,
+            Kind::Rallypoint => "Rallypoint",
+        }
+    }
+}
+
+fn form(kind: Kind, game: &str) -> Result<Form, String> {
+    let form = match kind {
+        Kind::Rallypoint => Some((Form::Http(api::ANNOUNCE), true)),
+        Kind::Game(card) => match card.announce {
+            Announce::Stream { rules, any_game, .. } => Some((Form::Stream(rules), any_game || game == card.name)),
+            Announce::Datagrams { start, .. } => Some((Form::Datagrams(start), game == card.name)),
+            Announce::OwnPort { advice } => return Err(format!("only the game itself can do that: {advice}")),
+            Announce::Http(_) | Announce::None => None,
+        },
+        Kind::Page(card) => match card.announce {
+            Announce::Http(http) => Some((Form::Http(http), game == card.name)),
+            _ => None,
+        },
+    };
+    match form {
+        Some((form, true)) => Ok(form),
+        _ => Err(alternatives(game)),
+    }
+}
+
+/// Where this game can be announced instead.
+fn alternatives(game: &str) -> String {
+    let mut any: Vec<_> = CARDS.iter().filter(|card| takes_any(card)).filter_map(scheme).collect();
+    any.push("http://".into());
+    let any = format!("{} (a Rallypoint) take any game", any.join(" and "));
+    let own: Vec<_> = CARDS.iter().filter(|card| !takes_any(card)).filter_map(scheme).collect();
+    let own = format!("{any}, {} their own", own.join(" and "));
+    match card(game).map(|card| &card.announce) {
+        Some(Announce::OwnPort { advice }) => format!("{own}; its own masters hear only the game itself: {advice}"),
+        _ => own,
+    }
+}
+
+fn takes_any(card: &Card) -> bool {
+    matches!(card.announce, Announce::Stream { any_game: true, .. })
+}
+
+/// How the protocol's masters are written, where they take announcements from a program beside the game.
+pub fn scheme(card: &Card) -> Option<String> {
+    match card.announce {
+        Announce::Http(_) => Some(format!("{}+http://", card.name)),
+        Announce::Stream { .. } | Announce::Datagrams { .. } => Some(format!("{}://", card.name)),
+        Announce::OwnPort { .. } | Announce::None => None,
     }
 }
 
@@ -67,16 +127,22 @@ mod tests {
     fn who_takes_what() {
         let of = |text: &str, game: &str| {
             let master = Master::of(text.parse().unwrap(), game)?;
-            Ok::<_, String>((master.transport, master.authority))
+            let form = match master.form {
+                Form::Http(HttpAnnounce { json: None, .. }) => "GET",
+                Form::Http(_) => "POST",
+                Form::Stream(_) => "stream",
+                Form::Datagrams(_) => "datagrams",
+            };
+            Ok::<_, String>((form, master.authority))
         };
-        for (text, game, transport, authority) in [
-            ("iceball://play.example", "iceball", Transport::Iceball, "play.example:27790"),
-            ("iceball://[::1]:1", "iceball", Transport::Iceball, "[::1]:1"),
-            ("netpanzer://127.0.0.1", "hyperbol", Transport::NetPanzer, "127.0.0.1:28900"),
-            ("bloodmasters+http://h/list.php", "bloodmasters", Transport::Bloodmasters, "h:80"),
-            ("http://h:8080", "anything", Transport::Api, "h:8080"),
+        for (text, game, form, authority) in [
+            ("iceball://play.example", "iceball", "datagrams", "play.example:27790"),
+            ("iceball://[::1]:1", "iceball", "datagrams", "[::1]:1"),
+            ("netpanzer://127.0.0.1", "hyperbol", "stream", "127.0.0.1:28900"),
+            ("bloodmasters+http://h/list.php", "bloodmasters", "GET", "h:80"),
+            ("http://h:8080", "anything", "POST", "h:8080"),
         ] {
-            assert_eq!(of(text, game), Ok((transport, authority.to_string())));
+            assert_eq!(of(text, game), Ok((form, authority.to_string())));
         }
         for (text, game) in [
             ("iceball://h", "netpanzer"),
@@ -85,7 +151,13 @@ mod tests {
             ("hyperbol://h", "hyperbol"),
         ] {
             let error = of(text, game).unwrap_err();
-            assert!(error.contains(&format!("{game} servers cannot be announced to `{text}`")), "{error}");
+            assert_eq!(
+                error,
+                format!(
+                    "{game} servers cannot be announced to `{text}`; netpanzer:// and http:// (a Rallypoint) take any \
+                     game, iceball:// and bloodmasters+http:// their own"
+                )
+            );
         }
     }
 }

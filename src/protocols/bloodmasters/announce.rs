@@ -1,23 +1,29 @@
 //! The game server's side: a GET every minute, answered with the ban list.
 
+use super::LIST_PATH;
 use super::list::parse_bans;
 use crate::protocols::Verdict;
-use crate::protocols::announce::reason;
+use crate::protocols::announce::{HttpAnnounce, reason};
 
 /// The original game's interval.
 pub const EVERY_MS: u64 = 60_000;
-/// The list's path on the original master.
-pub const PAGE: &str = "/bloodmasterslist.php";
+
+pub const ANNOUNCE: HttpAnnounce = HttpAnnounce {
+    path: |given, offer| path(given, offer.port),
+    json: None,
+    verdict,
+    help: "a Bloodmasters list, on /bloodmasterslist.php if not given",
+};
 
 /// What to GET. `page` is the path of the list, with or without a query.
-pub fn path(page: &str, port: u16) -> String {
-    let page = if page.is_empty() || page == "/" { PAGE } else { page };
+fn path(page: &str, port: u16) -> String {
+    let page = if page.is_empty() || page == "/" { LIST_PATH } else { page };
     let and = if page.contains('?') { '&' } else { '?' };
     format!("{page}{and}action=update&port={port}")
 }
 
 /// Interprets the answer. A page that is not a ban list does not come from a master, even with status 200.
-pub fn verdict(status: u16, body: &[u8]) -> Verdict {
+fn verdict(status: u16, body: &[u8]) -> Verdict {
     if status != 200 {
         let text = reason(body.split(|&byte| byte == b'\n').next().unwrap_or_default());
         let text = if text.is_empty() { String::new() } else { format!(": {text}") };

@@ -10,6 +10,7 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
+use super::announce::Announce;
 use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 use wire::{Client, Details, Query, Reply};
@@ -29,6 +30,7 @@ pub const CARD: Card = Card {
     qstat_type: None,
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
+    announce: Announce::Http(announce::ANNOUNCE),
     announce_every_ms: announce::EVERY_MS,
     life_ms: serve::LIFE_MS,
     players_most: u8::MAX as u16,

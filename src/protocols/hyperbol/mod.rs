@@ -10,6 +10,7 @@ pub mod wire;
 
 use std::net::Ipv4Addr;
 
+use super::announce::Announce;
 use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 use wire::{Greeting, Info, ListRequest, Query, Record};
@@ -31,6 +32,7 @@ pub const CARD: Card = Card {
     qstat_type: None,
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
+    announce: Announce::None,
     announce_every_ms: ANNOUNCE_EVERY_MS,
     life_ms: LIFE_MS,
     players_most: u8::MAX as u16,

@@ -15,11 +15,9 @@
 //! single `BADF` ends nothing, because it would end the announcing to all other masters, too, and a master that means it
 //! says it to every announcement.
 
-use super::wire::{
-    ANNOUNCEMENT_SIZE, Announcement, FromMaster, HANDSHAKE, HEARTBEAT_VERSION, MAP_SIZE, MODE_SIZE, NAME_SIZE, Version,
-};
+use super::wire::{Announcement, FromMaster, HANDSHAKE, HEARTBEAT_VERSION, MAP_SIZE, MODE_SIZE, NAME_SIZE, Version};
 use crate::model::{Facts, VersionText};
-use crate::protocols::announce::Offer;
+use crate::protocols::announce::{self, Complaint, Heard, Offer, Round, Step};
 use crate::protocols::pick;
 
 pub const BURST: u8 = 5;
@@ -34,7 +32,25 @@ const DOUBTED_BURSTS: u8 = 3;
 /// What the current game sends: 0.2.1-37.
 pub const VERSION: Version = Version(0x0080_8025);
 
+/// After a complaint that contradicts an earlier `MSOK`.
+const DOUBTED: &str =
+    "it no longer accepts the announcement (BADV or BADF); that may be forged, and is believed when it lasts";
+
+const MALFORMED: &str = "it says that the announcement is malformed (BADF)";
+
+/// Begins to announce. The version is the owner's, or the current game's.
+pub fn start(now_ms: u64, offer: &Offer) -> Result<Box<dyn announce::Announcer>, String> {
+    let version = match offer.facts.version.as_str() {
+        "" => VERSION,
+        version => version.parse()?,
+    };
+    Ok(Box::new(Announcer::new(now_ms, version)))
+}
+
 pub struct Announcer {
+    /// What the game itself is.
+    own_version: Version,
+    /// What it is announced as.
     version: Version,
     fell_back: bool,
     /// When this burst began, or is to begin.
@@ -51,7 +67,7 @@ pub struct Announcer {
     /// This master has accepted an announcement: complaints are doubted.
     accepted: bool,
     /// The last complaint of this burst that was doubted.
-    doubted: Option<Complaint>,
+    doubted: Option<Refusal>,
     /// Bursts with a doubted complaint and without a cookie, since the last cookie.
     doubted_bursts: u8,
     /// How many announcements of this burst were out when the first was called malformed.
@@ -59,43 +75,16 @@ pub struct Announcer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Complaint {
+enum Refusal {
     Version { heartbeat_version: u16, version: Version },
     Format,
-}
-
-/// What is to be done now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A burst is due: look at the game and find the master, then call [`Announcer::ready`] or [`Announcer::put_off`].
-    Prepare,
-    /// Send an announcement.
-    Announce,
-    /// The burst is over. Without a cookie for any of it the master is away, or what it says is `doubted`.
-    Judge { answered: bool, doubted: bool },
-    /// The burst is over, and the doubts are: the master has said this for several bursts.
-    Believe(Heard<'static>),
-}
-
-/// What a datagram from the master means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard<'a> {
-    /// Send this cookie back.
-    Accepted { cookie: &'a [u8] },
-    /// The master wants another version; it is announced from now on.
-    FallsBack { version: Version },
-    /// The master wants versions that cannot be given.
-    GivesUp { heartbeat_version: u16, version: Version },
-    /// The master calls the announcement malformed.
-    Broken,
-    /// Nothing that a master says, nothing new, or nothing to be believed yet.
-    Nothing,
 }
 
 impl Announcer {
     /// The first burst begins at once.
     pub fn new(now_ms: u64, version: Version) -> Announcer {
         Announcer {
+            own_version: version,
             version,
             fell_back: false,
             burst_ms: now_ms,
@@ -112,8 +101,70 @@ impl Announcer {
         }
     }
 
-    /// When [`Announcer::step`] has something to do next.
-    pub fn due_ms(&self) -> u64 {
+    fn judge(&mut self, now_ms: u64) -> Step {
+        let (answered, doubted) = (self.answered, self.doubted.filter(|_| !self.answered));
+        self.begin(self.burst_ms + BURST_EVERY_MS);
+        self.ready = false;
+        self.late_refusals = 0;
+        self.doubted_bursts = self.doubted_bursts.saturating_add(u8::from(doubted.is_some()));
+        match doubted {
+            Some(refusal) if self.doubted_bursts >= DOUBTED_BURSTS => {
+                self.doubted_bursts = 0;
+                Step::Believe(self.believe(now_ms, refusal))
+            }
+            Some(_) => Step::Finish(Round::Doubted(DOUBTED)),
+            None if answered => Step::Finish(Round::Accepted),
+            None => Step::Finish(Round::Unanswered),
+        }
+    }
+
+    fn begin(&mut self, at_ms: u64) {
+        (self.burst_ms, self.sent, self.answered) = (at_ms, 0, false);
+        (self.doubted, self.malformed_at) = (None, None);
+    }
+
+    fn complaint(&mut self, now_ms: u64, refusal: Refusal) -> Heard {
+        if self.accepted {
+            self.doubted = Some(refusal);
+            return Heard::Nothing;
+        }
+        match refusal {
+            Refusal::Version { .. } if self.late_refusals > 0 => {
+                self.late_refusals -= 1;
+                Heard::Nothing
+            }
+            // Once more, to an announcement that was not out yet when it came first.
+            Refusal::Format if *self.malformed_at.get_or_insert(self.sent) == self.sent => Heard::Nothing,
+            refusal => Heard::Complaint(self.believe(now_ms, refusal)),
+        }
+    }
+
+    fn believe(&mut self, now_ms: u64, refusal: Refusal) -> Complaint {
+        match refusal {
+            Refusal::Version { heartbeat_version, version } => self.refused(now_ms, heartbeat_version, version),
+            Refusal::Format => Complaint::Malformed(MALFORMED.into()),
+        }
+    }
+
+    fn refused(&mut self, now_ms: u64, heartbeat_version: u16, version: Version) -> Complaint {
+        let is_new = !self.fell_back && version != self.version;
+        if heartbeat_version != HEARTBEAT_VERSION || !is_new {
+            return Complaint::GivenUp(format!(
+                "it takes only Iceball {version} with heartbeat version {heartbeat_version}; \
+                 this is Iceball {} with heartbeat version {HEARTBEAT_VERSION}",
+                self.own_version
+            ));
+        }
+        self.fell_back = true;
+        self.version = version;
+        self.late_refusals = self.sent.saturating_sub(1);
+        self.begin(now_ms);
+        Complaint::Adapted(format!("it expects Iceball {version}; announced as that"))
+    }
+}
+
+impl announce::Announcer for Announcer {
+    fn due_ms(&self) -> u64 {
         match self.sent {
             0 => self.burst_ms,
             BURST.. if self.answered_last => self.last_ms,
@@ -122,7 +173,7 @@ impl Announcer {
         }
     }
 
-    pub fn step(&mut self, now_ms: u64) -> Option<Step> {
+    fn step(&mut self, now_ms: u64) -> Option<Step> {
         if now_ms < self.due_ms() {
             return None;
         }
@@ -138,39 +189,17 @@ impl Announcer {
         Some(Step::Announce)
     }
 
-    fn judge(&mut self, now_ms: u64) -> Step {
-        let (answered, doubted) = (self.answered, self.doubted.filter(|_| !self.answered));
-        self.begin(self.burst_ms + BURST_EVERY_MS);
-        self.ready = false;
-        self.late_refusals = 0;
-        self.doubted_bursts = self.doubted_bursts.saturating_add(u8::from(doubted.is_some()));
-        match doubted {
-            Some(complaint) if self.doubted_bursts >= DOUBTED_BURSTS => {
-                self.doubted_bursts = 0;
-                Step::Believe(self.believe(now_ms, complaint))
-            }
-            _ => Step::Judge { answered, doubted: doubted.is_some() },
-        }
-    }
-
-    /// The burst that is due can begin.
-    pub fn ready(&mut self, now_ms: u64) {
+    fn ready(&mut self, now_ms: u64) {
         self.begin(now_ms);
         self.ready = true;
     }
 
-    /// It cannot: the next try is at this time.
-    pub fn put_off(&mut self, until_ms: u64) {
+    fn put_off(&mut self, until_ms: u64) {
         self.begin(until_ms);
     }
 
-    fn begin(&mut self, at_ms: u64) {
-        (self.burst_ms, self.sent, self.answered) = (at_ms, 0, false);
-        (self.doubted, self.malformed_at) = (None, None);
-    }
-
     /// The announcement, as this master wants it. Texts that are too long are cut between characters.
-    pub fn announcement(&self, offer: &Offer) -> [u8; ANNOUNCEMENT_SIZE] {
+    fn announcement(&self, offer: &Offer) -> Vec<u8> {
         let facts = &offer.facts;
         let announcement = Announcement {
             version: self.version,
@@ -181,65 +210,25 @@ impl Announcer {
             mode: cut(&facts.mode, MODE_SIZE),
             map: cut(&facts.map, MAP_SIZE),
         };
-        announcement.emit(HEARTBEAT_VERSION)
+        announcement.emit(HEARTBEAT_VERSION).to_vec()
     }
 
-    pub fn hear<'a>(&mut self, now_ms: u64, bytes: &'a [u8]) -> Heard<'a> {
+    fn hear(&mut self, now_ms: u64, bytes: &[u8], reply: &mut Vec<u8>) -> Heard {
         match FromMaster::parse(bytes) {
             Ok(FromMaster::Accepted { cookie }) => {
                 (self.answered, self.answered_last, self.accepted) = (true, true, true);
                 self.doubted_bursts = 0;
-                Heard::Accepted { cookie }
+                reply.extend(HANDSHAKE);
+                reply.extend(cookie);
+                Heard::Accepted
             }
             Ok(FromMaster::BadVersion { heartbeat_version, version }) => {
-                self.complaint(now_ms, Complaint::Version { heartbeat_version, version })
+                self.complaint(now_ms, Refusal::Version { heartbeat_version, version })
             }
-            Ok(FromMaster::BadFormat) => self.complaint(now_ms, Complaint::Format),
+            Ok(FromMaster::BadFormat) => self.complaint(now_ms, Refusal::Format),
             Err(_) => Heard::Nothing,
         }
     }
-
-    fn complaint(&mut self, now_ms: u64, complaint: Complaint) -> Heard<'static> {
-        if self.accepted {
-            self.doubted = Some(complaint);
-            return Heard::Nothing;
-        }
-        match complaint {
-            Complaint::Version { .. } if self.late_refusals > 0 => {
-                self.late_refusals -= 1;
-                Heard::Nothing
-            }
-            // Once more, to an announcement that was not out yet when it came first.
-            Complaint::Format if *self.malformed_at.get_or_insert(self.sent) == self.sent => Heard::Nothing,
-            complaint => self.believe(now_ms, complaint),
-        }
-    }
-
-    fn believe(&mut self, now_ms: u64, complaint: Complaint) -> Heard<'static> {
-        match complaint {
-            Complaint::Version { heartbeat_version, version } => self.refused(now_ms, heartbeat_version, version),
-            Complaint::Format => Heard::Broken,
-        }
-    }
-
-    fn refused(&mut self, now_ms: u64, heartbeat_version: u16, version: Version) -> Heard<'static> {
-        let is_new = !self.fell_back && version != self.version;
-        if heartbeat_version != HEARTBEAT_VERSION || !is_new {
-            return Heard::GivesUp { heartbeat_version, version };
-        }
-        self.fell_back = true;
-        self.version = version;
-        self.late_refusals = self.sent.saturating_sub(1);
-        self.begin(now_ms);
-        Heard::FallsBack { version }
-    }
-}
-
-/// The answer to a cookie, written over `out`.
-pub fn handshake(cookie: &[u8], out: &mut Vec<u8>) {
-    out.clear();
-    out.extend(HANDSHAKE);
-    out.extend(cookie);
 }
 
 /// As much of a text as a field takes, without half a character at its end.
@@ -265,6 +254,7 @@ pub fn pretend(number: usize) -> Facts<'static> {
 mod tests {
     use super::*;
     use crate::model::Facts;
+    use crate::protocols::announce::Announcer as _;
     use crate::protocols::iceball::wire::{BODY, ToMaster};
 
     const OTHER: Version = Version(0x0080_8023);
@@ -278,6 +268,18 @@ mod tests {
         let mut bytes = Vec::new();
         FromMaster::BadVersion { heartbeat_version, version }.emit(&mut bytes);
         bytes
+    }
+
+    fn falls_back() -> Complaint {
+        Complaint::Adapted(format!("it expects Iceball {OTHER}; announced as that"))
+    }
+
+    fn is_given_up(heard: &Heard) -> bool {
+        matches!(heard, Heard::Complaint(Complaint::GivenUp(_)))
+    }
+
+    fn hear(announcer: &mut Announcer, now_ms: u64, bytes: &[u8]) -> Heard {
+        announcer.hear(now_ms, bytes, &mut Vec::new())
     }
 
     /// One that is ready for its first burst.
@@ -295,10 +297,10 @@ mod tests {
             let now_ms = announcer.due_ms();
             assert!(now_ms == 0 || announcer.step(now_ms - 1).is_none(), "too early");
             let step = announcer.step(now_ms).unwrap();
-            found.push((now_ms, step));
             if step == Step::Prepare {
                 announcer.ready(now_ms);
             }
+            found.push((now_ms, step));
         }
         found
     }
@@ -314,7 +316,7 @@ mod tests {
         let seconds: Vec<u64> = sent_at(&steps).into_iter().map(|ms| (ms - 500) / 1_000).collect();
         assert_eq!(seconds, [0, 1, 2, 3, 4, 40, 41, 42, 43, 44, 80, 81, 82, 83, 84]);
         assert_eq!(steps[0], (500, Step::Prepare));
-        assert_eq!(steps[6], (6_500, Step::Judge { answered: false, doubted: false }));
+        assert_eq!(steps[6], (6_500, Step::Finish(Round::Unanswered)));
         assert_eq!(steps[7], (40_500, Step::Prepare));
     }
 
@@ -332,28 +334,23 @@ mod tests {
     #[test]
     fn every_cookie_is_echoed_whatever_is_in_it() {
         let mut announcer = announcer(0);
-        let mut out = vec![9; 3];
         for cookie in [&b""[..], b"\0\xff\0", &[7; 4_000]] {
             announcer.step(announcer.due_ms());
             let bytes = [b"MSOK", cookie].concat();
-            assert_eq!(announcer.hear(10, &bytes), Heard::Accepted { cookie });
-            handshake(cookie, &mut out);
-            assert_eq!(out, [b"HSHK", cookie].concat());
+            let mut reply = Vec::new();
+            assert_eq!(announcer.hear(10, &bytes, &mut reply), Heard::Accepted);
+            assert_eq!(reply, [b"HSHK", cookie].concat());
         }
-        assert_eq!(steps(&mut announcer, 10_000).last().unwrap().1, Step::Judge { answered: true, doubted: false });
-        assert_eq!(
-            steps(&mut announcer, 50_000).last().unwrap().1,
-            Step::Judge { answered: false, doubted: false },
-            "in this burst"
-        );
+        assert_eq!(steps(&mut announcer, 10_000).last().unwrap().1, Step::Finish(Round::Accepted));
+        assert_eq!(steps(&mut announcer, 50_000).last().unwrap().1, Step::Finish(Round::Unanswered), "in this burst");
     }
 
     #[test]
     fn a_burst_is_over_when_its_last_announcement_is_answered() {
         let mut announcer = announcer(0);
         assert_eq!(sent_at(&steps(&mut announcer, 4_000)).len(), 5);
-        announcer.hear(4_050, b"MSOKcookie");
-        assert_eq!(announcer.step(4_050), Some(Step::Judge { answered: true, doubted: false }));
+        hear(&mut announcer, 4_050, b"MSOKcookie");
+        assert_eq!(announcer.step(4_050), Some(Step::Finish(Round::Accepted)));
         assert_eq!(announcer.due_ms(), 40_000);
     }
 
@@ -361,13 +358,15 @@ mod tests {
     fn it_falls_back_once_and_announces_what_was_asked_for() {
         let mut announcer = announcer(0);
         announcer.step(0);
-        assert_eq!(announcer.hear(20, &refusal(2, OTHER)), Heard::FallsBack { version: OTHER });
+        assert_eq!(hear(&mut announcer, 20, &refusal(2, OTHER)), Heard::Complaint(falls_back()));
         assert_eq!(sent_at(&steps(&mut announcer, 10_000)), [20, 1_020, 2_020, 3_020, 4_020]);
         let whole = announcer.announcement(&offer("A"));
         let parsed = ToMaster::parse(&whole).unwrap();
         assert_eq!(parsed, ToMaster::Announce { heartbeat_version: 2, version: OTHER, whole: &whole });
-        let gives_up = Heard::GivesUp { heartbeat_version: 2, version: VERSION };
-        assert_eq!(announcer.hear(50_000, &refusal(2, VERSION)), gives_up);
+        let given_up = "it takes only Iceball 0.2.1-37 with heartbeat version 2; \
+                        this is Iceball 0.2.1-37 with heartbeat version 2";
+        let heard = hear(&mut announcer, 50_000, &refusal(2, VERSION));
+        assert_eq!(heard, Heard::Complaint(Complaint::GivenUp(given_up.into())));
     }
 
     #[test]
@@ -376,12 +375,12 @@ mod tests {
         for now_ms in [0, 1_000, 2_000] {
             announcer.step(now_ms);
         }
-        assert_eq!(announcer.hear(2_500, &refusal(2, OTHER)), Heard::FallsBack { version: OTHER });
+        assert_eq!(hear(&mut announcer, 2_500, &refusal(2, OTHER)), Heard::Complaint(falls_back()));
         announcer.step(2_500);
         for now_ms in [2_600, 3_400] {
-            assert_eq!(announcer.hear(now_ms, &refusal(2, OTHER)), Heard::Nothing);
+            assert_eq!(hear(&mut announcer, now_ms, &refusal(2, OTHER)), Heard::Nothing);
         }
-        assert!(matches!(announcer.hear(4_000, &refusal(2, OTHER)), Heard::GivesUp { .. }));
+        assert!(is_given_up(&hear(&mut announcer, 4_000, &refusal(2, OTHER))));
     }
 
     #[test]
@@ -389,7 +388,7 @@ mod tests {
         let refused = |heartbeat_version, version| {
             let mut announcer = announcer(0);
             announcer.step(0);
-            matches!(announcer.hear(1, &refusal(heartbeat_version, version)), Heard::GivesUp { .. })
+            is_given_up(&hear(&mut announcer, 1, &refusal(heartbeat_version, version)))
         };
         assert!(refused(3, OTHER) && refused(1, VERSION));
         assert!(refused(2, VERSION), "the version it wants is the version it got");
@@ -400,25 +399,25 @@ mod tests {
         let mut announcer = announcer(0);
         announcer.step(0);
         for now_ms in [1, 2, 3] {
-            assert_eq!(announcer.hear(now_ms, b"BADF"), Heard::Nothing, "however often it is said to one");
+            assert_eq!(hear(&mut announcer, now_ms, b"BADF"), Heard::Nothing, "however often it is said to one");
         }
         announcer.step(1_000);
-        assert_eq!(announcer.hear(1_001, b"BADF"), Heard::Broken);
+        assert_eq!(hear(&mut announcer, 1_001, b"BADF"), Heard::Complaint(Complaint::Malformed(MALFORMED.into())));
         // In another burst it counts anew.
         let mut announcer = self::announcer(0);
         assert_eq!(sent_at(&steps(&mut announcer, 4_000)).len(), 5);
-        announcer.hear(4_001, b"BADF");
+        hear(&mut announcer, 4_001, b"BADF");
         assert_eq!(sent_at(&steps(&mut announcer, 40_000)).len(), 1);
-        assert_eq!(announcer.hear(40_001, b"BADF"), Heard::Nothing);
+        assert_eq!(hear(&mut announcer, 40_001, b"BADF"), Heard::Nothing);
     }
 
     /// One that a master has accepted, at the beginning of its next burst.
     fn accepted() -> Announcer {
         let mut announcer = announcer(0);
         announcer.step(0);
-        announcer.hear(10, b"MSOKcookie");
+        hear(&mut announcer, 10, b"MSOKcookie");
         let first = steps(&mut announcer, 39_999);
-        assert_eq!(first.last().unwrap().1, Step::Judge { answered: true, doubted: false });
+        assert_eq!(first.last().unwrap().1, Step::Finish(Round::Accepted));
         announcer
     }
 
@@ -429,8 +428,8 @@ mod tests {
             match announcer.step(now_ms).unwrap() {
                 Step::Prepare => announcer.ready(now_ms),
                 Step::Announce => answers.iter().for_each(|answer| {
-                    let heard = announcer.hear(now_ms + 1, answer);
-                    assert!(matches!(heard, Heard::Nothing | Heard::Accepted { .. }), "{heard:?}");
+                    let heard = hear(announcer, now_ms + 1, answer);
+                    assert!(matches!(heard, Heard::Nothing | Heard::Accepted), "{heard:?}");
                 }),
                 judged => return judged,
             }
@@ -446,15 +445,15 @@ mod tests {
         for answers in [[&forged[..], &[b"MSOKc"]].concat(), [&[&b"MSOKc"[..]], &forged[..]].concat()] {
             for _ in 0..20 {
                 let judged = burst(&mut announcer, &answers);
-                assert_eq!(judged, Step::Judge { answered: true, doubted: false });
+                assert_eq!(judged, Step::Finish(Round::Accepted));
             }
         }
         // And for two bursts while it is not, again and again.
         for _ in 0..20 {
             for _ in 0..2 {
-                assert_eq!(burst(&mut announcer, &forged), Step::Judge { answered: false, doubted: true });
+                assert_eq!(burst(&mut announcer, &forged), Step::Finish(Round::Doubted(DOUBTED)));
             }
-            assert_eq!(burst(&mut announcer, &[b"MSOKc"]), Step::Judge { answered: true, doubted: false });
+            assert_eq!(burst(&mut announcer, &[b"MSOKc"]), Step::Finish(Round::Accepted));
         }
         assert_eq!(announcer.version, VERSION);
     }
@@ -463,25 +462,24 @@ mod tests {
     fn complaints_that_last_are_believed() {
         let lasts = |answer: &[u8]| {
             let mut announcer = accepted();
-            assert_eq!(burst(&mut announcer, &[answer]), Step::Judge { answered: false, doubted: true });
+            assert_eq!(burst(&mut announcer, &[answer]), Step::Finish(Round::Doubted(DOUBTED)));
             // Silence neither counts nor clears.
-            assert_eq!(burst(&mut announcer, &[]), Step::Judge { answered: false, doubted: false });
-            assert_eq!(burst(&mut announcer, &[answer]), Step::Judge { answered: false, doubted: true });
-            let Step::Believe(heard) = burst(&mut announcer, &[answer]) else { panic!("not believed") };
-            (announcer, heard)
+            assert_eq!(burst(&mut announcer, &[]), Step::Finish(Round::Unanswered));
+            assert_eq!(burst(&mut announcer, &[answer]), Step::Finish(Round::Doubted(DOUBTED)));
+            let Step::Believe(complaint) = burst(&mut announcer, &[answer]) else { panic!("not believed") };
+            (announcer, complaint)
         };
-        assert_eq!(lasts(b"BADF").1, Heard::Broken);
-        let gives_up = Heard::GivesUp { heartbeat_version: 3, version: OTHER };
-        assert_eq!(lasts(&refusal(3, OTHER)).1, gives_up);
-        let (mut announcer, heard) = lasts(&refusal(2, OTHER));
-        assert_eq!(heard, Heard::FallsBack { version: OTHER });
+        assert_eq!(lasts(b"BADF").1, Complaint::Malformed(MALFORMED.into()));
+        assert!(matches!(lasts(&refusal(3, OTHER)).1, Complaint::GivenUp(_)));
+        let (mut announcer, complaint) = lasts(&refusal(2, OTHER));
+        assert_eq!(complaint, falls_back());
         let now_ms = announcer.due_ms();
         assert_eq!(announcer.step(now_ms), Some(Step::Prepare), "at once");
         let whole = announcer.announcement(&offer("A"));
         assert!(matches!(ToMaster::parse(&whole), Ok(ToMaster::Announce { version: OTHER, .. })));
         // And is accepted, or doubted again.
-        assert_eq!(burst(&mut announcer, &[&refusal(2, OTHER)]), Step::Judge { answered: false, doubted: true });
-        assert_eq!(burst(&mut announcer, &[b"MSOKc"]), Step::Judge { answered: true, doubted: false });
+        assert_eq!(burst(&mut announcer, &[&refusal(2, OTHER)]), Step::Finish(Round::Doubted(DOUBTED)));
+        assert_eq!(burst(&mut announcer, &[b"MSOKc"]), Step::Finish(Round::Accepted));
     }
 
     #[test]
@@ -489,7 +487,7 @@ mod tests {
         let mut announcer = announcer(0);
         announcer.step(0);
         for bytes in [&b""[..], b"MSO", b"BADV\x02\0", b"HSHKcookie", b"1CEB", &[0; 300]] {
-            assert_eq!(announcer.hear(1, bytes), Heard::Nothing, "{bytes:?}");
+            assert_eq!(hear(&mut announcer, 1, bytes), Heard::Nothing, "{bytes:?}");
         }
         assert_eq!(announcer.due_ms(), 1_000);
     }

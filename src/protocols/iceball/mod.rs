@@ -9,6 +9,7 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
+use super::announce::Announce;
 use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 use wire::{Announcement, FromMaster, ToMaster, Version};
@@ -28,6 +29,10 @@ pub const CARD: Card = Card {
     qstat_type: None,
     proof: Proof::Cookie,
     announced: "over UDP port 27790",
+    announce: Announce::Datagrams {
+        start: announce::start,
+        help: "Iceball's; name, mode and map are cut to 30, 10, 30 bytes",
+    },
     announce_every_ms: announce::BURST_EVERY_MS,
     life_ms: LIFE_MS,
     // CLIENT_MAX of the game's own server.

@@ -7,14 +7,32 @@
 use super::NAME;
 use super::wire::{FINAL, Request, SEPARATOR, TOKEN_BYTES_MAX, check_value};
 use crate::protocols::Verdict;
-use crate::protocols::announce::{Offer, reason};
+use crate::protocols::announce::{Offer, StreamAnnounce, reason};
 
 /// The game's own pace.
 pub const EVERY_MS: u64 = 300_000;
-/// The most of an answer that is read.
-pub const ANSWER_BYTES_MAX: usize = 4 << 10;
 /// What the game of today calls its network protocol.
 const PROTOCOL: &str = "1122";
+
+pub struct Heartbeats;
+
+impl StreamAnnounce for Heartbeats {
+    fn message(&self, offer: &Offer) -> Vec<u8> {
+        heartbeat(offer)
+    }
+
+    fn verdict(&self, answer: &[u8]) -> Option<Verdict> {
+        parse_answer(answer)
+    }
+
+    fn final_verdict(&self, answer: &[u8]) -> Option<Verdict> {
+        parse_ended_answer(answer)
+    }
+
+    fn goodbye(&self, offer: &Offer) -> Option<Vec<u8>> {
+        Some(quit(offer.port))
+    }
+}
 
 /// Keys beyond the documented ones are kept as sent and can be asked for in lists; these have the names of the game's
 /// own status.

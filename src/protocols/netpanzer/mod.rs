@@ -11,6 +11,7 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
+use super::announce::Announce;
 use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 
@@ -29,6 +30,11 @@ pub const CARD: Card = Card {
     qstat_type: Some("NETP"),
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
+    announce: Announce::Stream {
+        rules: &announce::Heartbeats,
+        any_game: true,
+        help: "netPanzer's; they take any game, and are told when the server is gone",
+    },
     announce_every_ms: announce::EVERY_MS,
     life_ms: LIFE_MS,
     // A player's number in the game is one byte, of which 255 is nobody.

@@ -1,4 +1,4 @@
-//! Iceball's announcer on a socket.
+//! A protocol's announcer on a UDP socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,19 +9,15 @@ use tokio::time::{sleep, sleep_until};
 
 use super::{Attendant, End, Standing, stopped};
 use crate::client::connect::{addresses, any_port};
-use crate::protocols::announce::{Offer, Pace};
-use crate::protocols::iceball::announce::{Announcer, BURST_EVERY_MS, Heard, Step, handshake};
-use crate::protocols::iceball::wire::HEARTBEAT_VERSION;
+use crate::protocols::announce::{Announcer, Complaint, Heard, Offer, Pace, Round, StartAnnouncer, Step};
+use crate::protocols::announce_every_ms;
 
-/// A cookie may be as long as a datagram.
+/// A master's answer may be as long as a datagram can be.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
-/// It had accepted before.
-const DOUBTED: &str =
-    "it no longer accepts the announcement (BADV or BADF); that may be forged, and is believed when it lasts";
 /// After an error of the socket, so that a lasting one does not keep a core busy.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
-/// The way to the master for one burst, or for as long as the master answers.
+/// The socket for one round, or for as long as the master answers.
 struct Line {
     socket: UdpSocket,
     master: SocketAddr,
@@ -29,24 +25,26 @@ struct Line {
     error: Option<io::Error>,
 }
 
-/// How far it is with the master.
 struct Talk {
-    announcer: Announcer,
-    /// For bursts that cannot even begin.
+    announcer: Box<dyn Announcer>,
+    /// For rounds that cannot even begin.
     pace: Pace,
     line: Option<Line>,
-    /// Bursts without an answer.
+    /// Rounds without an answer.
     tries: usize,
 }
 
 impl Attendant<'_> {
-    pub(super) async fn attend_iceball(&mut self) -> End {
-        let mut talk = Talk {
-            announcer: Announcer::new(self.now_ms(), self.plan.iceball_version),
-            pace: Pace::new(self.now_ms(), BURST_EVERY_MS),
-            line: None,
-            tries: 0,
+    pub(super) async fn announce_by_datagrams(&mut self, start: StartAnnouncer) -> End {
+        let announcer = match start(self.now_ms(), &self.plan.offer) {
+            Ok(announcer) => announcer,
+            Err(why) => {
+                self.report(Standing::GivenUp(why));
+                return End::Failed;
+            }
         };
+        let every_ms = announce_every_ms(&self.plan.offer.game);
+        let mut talk = Talk { announcer, pace: Pace::new(self.now_ms(), every_ms), line: None, tries: 0 };
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         let mut stop = self.stop.clone();
         loop {
@@ -55,7 +53,7 @@ impl Attendant<'_> {
                 tokio::select! {
                     () = sleep_until(due) => self.step(&mut talk).await,
                     (line, bytes) = receive(&mut talk.line, &mut buffer) => {
-                        self.heard(&mut talk.announcer, line, bytes).await
+                        self.heard(talk.announcer.as_mut(), line, bytes).await
                     }
                 }
             };
@@ -91,19 +89,19 @@ impl Attendant<'_> {
                 }
                 None
             }
-            Step::Judge { answered: true, .. } => {
+            Step::Finish(Round::Accepted) => {
                 talk.pace.accepted(self.now_ms());
                 talk.tries = 0;
                 self.plan.once.then_some(End::Accepted)
             }
-            // The next burst comes from another port, which a forger would have to find again.
-            Step::Judge { answered: false, doubted } => {
+            // The next round comes from another port, which a forger would have to find again.
+            Step::Finish(round) => {
                 talk.tries += 1;
                 let error = talk.line.take().and_then(|line| line.error);
-                self.failed(match (doubted, error) {
-                    (true, _) => Standing::Refused(DOUBTED.into()),
-                    (false, Some(error)) => Standing::Away(error.to_string()),
-                    (false, None) => Standing::Away("no answer".into()),
+                self.failed(match (round, error) {
+                    (Round::Doubted(why), _) => Standing::Refused(why.into()),
+                    (_, Some(error)) => Standing::Away(error.to_string()),
+                    (_, None) => Standing::Away("no answer".into()),
                 })
             }
             Step::Believe(complaint) => self.complained(complaint),
@@ -111,7 +109,7 @@ impl Attendant<'_> {
     }
 
     fn failed(&mut self, standing: Standing) -> Option<End> {
-        self.tell(standing);
+        self.report(standing);
         self.plan.once.then_some(End::Failed)
     }
 
@@ -139,41 +137,30 @@ impl Attendant<'_> {
         }
     }
 
-    async fn heard(&mut self, announcer: &mut Announcer, line: &Line, bytes: &[u8]) -> Option<End> {
-        match announcer.hear(self.now_ms(), bytes) {
-            Heard::Nothing => {}
-            Heard::Accepted { cookie } => {
-                let mut answer = Vec::with_capacity(bytes.len());
-                handshake(cookie, &mut answer);
-                // One that is lost is made up for by the next announcement.
-                if line.socket.send(&answer).await.is_ok() {
-                    self.tell(Standing::Listed);
+    async fn heard(&mut self, announcer: &mut dyn Announcer, line: &Line, bytes: &[u8]) -> Option<End> {
+        let mut reply = Vec::new();
+        match announcer.hear(self.now_ms(), bytes, &mut reply) {
+            Heard::Nothing => None,
+            Heard::Accepted => {
+                // The next announcement makes up for a lost reply.
+                if reply.is_empty() || line.socket.send(&reply).await.is_ok() {
+                    self.report(Standing::Listed);
                 }
+                None
             }
-            complaint => return self.complained(complaint),
+            Heard::Complaint(complaint) => self.complained(complaint),
         }
-        None
     }
 
     /// A complaint that is believed.
-    fn complained(&mut self, complaint: Heard<'_>) -> Option<End> {
-        match complaint {
-            Heard::Nothing | Heard::Accepted { .. } => {}
-            Heard::FallsBack { version } => self.tell(Standing::FellBack(version)),
-            Heard::GivesUp { heartbeat_version, version } => {
-                let ours = self.plan.iceball_version;
-                self.tell(Standing::GivenUp(format!(
-                    "it takes only Iceball {version} with heartbeat version {heartbeat_version}; \
-                     this is Iceball {ours} with heartbeat version {HEARTBEAT_VERSION}"
-                )));
-                return Some(End::Failed);
-            }
-            Heard::Broken => {
-                self.tell(Standing::Broken);
-                return Some(End::Broken);
-            }
-        }
-        None
+    fn complained(&mut self, complaint: Complaint) -> Option<End> {
+        let (standing, end) = match complaint {
+            Complaint::Adapted(how) => (Standing::Adapted(how), None),
+            Complaint::GivenUp(why) => (Standing::GivenUp(why), Some(End::Failed)),
+            Complaint::Malformed(why) => (Standing::Malformed(why), Some(End::Malformed)),
+        };
+        self.report(standing);
+        end
     }
 }
 

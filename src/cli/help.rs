@@ -1,0 +1,131 @@
+//! The parts of help texts that come from the protocols' cards.
+
+use crate::client::announce::{API_HELP, scheme};
+use crate::protocols::announce::Announce;
+use crate::protocols::{CARDS, Card, Fetch};
+
+/// Names of games, as in a sentence: `a, b or c`.
+pub fn names(last: &str) -> String {
+    let names: Vec<_> = CARDS.iter().map(|card| card.name).collect();
+    in_sentence(&names, last)
+}
+
+fn in_sentence(words: &[&str], last: &str) -> String {
+    match words.split_last() {
+        Some((end, [])) => (*end).into(),
+        Some((end, start)) => format!("{} {last} {end}", start.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// A game for examples: its masters have lists, and its servers answer queries.
+pub fn example() -> &'static str {
+    let fits = |card: &&Card| card.query.is_some() && card.master_port.is_some();
+    CARDS.iter().find(fits).map_or("GAME", |card| card.name)
+}
+
+/// Another one, where one is not enough.
+pub fn other_example() -> &'static str {
+    let fits = |card: &&Card| card.query.is_some() && card.name != example();
+    CARDS.iter().rfind(fits).map_or("GAME", |card| card.name)
+}
+
+/// The masters whose lists can be fetched.
+pub fn masters() -> String {
+    let games = CARDS.iter().map(|card| (master(card), String::new()));
+    let own = [("http://HOST[:80]".into(), "another Rallypoint".into())];
+    format!("Masters:\n{}{}", rows(games.chain(own)), over_tls(", and trust the certificates that this system trusts"))
+}
+
+/// How a game's master is written.
+fn master(card: &Card) -> String {
+    let port = card.master_port.map(|port| format!("[:{port}]")).unwrap_or_default();
+    match &card.fetch {
+        Fetch::Http { path, .. } if card.master_port.is_none() => format!("{}+http://HOST[:80][{path}]", card.name),
+        Fetch::Http { .. } | Fetch::Stream(_) => format!("{}://HOST{port}", card.name),
+    }
+}
+
+/// The masters that take announcements from a program beside the game.
+pub fn announce_masters() -> String {
+    let form = |card: &Card| {
+        let port = card.master_port.map(|port| format!("[:{port}]")).unwrap_or_default();
+        let help = match &card.announce {
+            Announce::Http(http) => http.help,
+            Announce::Stream { help, .. } | Announce::Datagrams { help, .. } => help,
+            Announce::OwnPort { .. } | Announce::None => return None,
+        };
+        let path = if matches!(card.announce, Announce::Http(_)) { "[/PATH]" } else { "" };
+        Some((format!("{}HOST{port}{path}", scheme(card)?), help.to_string()))
+    };
+    let api = [("http://HOST[:80]".into(), API_HELP.into())];
+    format!("Masters:\n{}{}", rows(CARDS.iter().filter_map(form).chain(api)), over_tls(""))
+}
+
+/// The games whose masters hear only the game itself, and what their owners can do.
+pub fn own_port() -> String {
+    let advice = |card: &Card| match card.announce {
+        Announce::OwnPort { advice } => Some(format!("{} servers announce themselves: {advice}\n", card.title)),
+        _ => None,
+    };
+    CARDS.iter().filter_map(advice).collect()
+}
+
+/// The schemes of those masters: `a://, b+http:// and http://`.
+pub fn announce_schemes() -> String {
+    let schemes: Vec<_> = CARDS.iter().filter_map(scheme).collect();
+    let schemes: Vec<_> = schemes.iter().map(String::as_str).chain(["http://"]).collect();
+    in_sentence(&schemes, "or")
+}
+
+/// The game servers that can be asked.
+pub fn game_servers() -> String {
+    let asked = CARDS.iter().filter(|card| card.query.is_some());
+    let servers = asked.map(|card| (format!("{}://HOST[:{}]", card.name, card.game_port), String::new()));
+    format!("Game servers:\n{}", rows(servers))
+}
+
+/// The games whose servers cannot be asked.
+pub fn not_asked() -> String {
+    let titles: Vec<_> = CARDS.iter().filter(|card| card.query.is_none()).map(|card| card.title).collect();
+    match titles.as_slice() {
+        [] => String::new(),
+        titles => {
+            format!("{} servers cannot be queried: they only announce themselves.\n\n", in_sentence(titles, "and"))
+        }
+    }
+}
+
+fn over_tls(more: &str) -> String {
+    let pages = CARDS.iter().filter(|card| matches!(card.fetch, Fetch::Http { .. }) && card.master_port.is_none());
+    let pages = pages.map(|card| format!("{}+https://", card.name));
+    let schemes: Vec<_> = std::iter::once("https://".to_string()).chain(pages).collect();
+    let schemes: Vec<_> = schemes.iter().map(String::as_str).collect();
+    format!("  {} do the same over TLS{more}\n", in_sentence(&schemes, "and"))
+}
+
+/// Two columns.
+fn rows(rows: impl Iterator<Item = (String, String)>) -> String {
+    let rows: Vec<_> = rows.collect();
+    let width = rows.iter().map(|(left, _)| left.len()).max().unwrap_or(0);
+    rows.iter().map(|(left, right)| format!("  {}\n", format!("{left:width$}  {right}").trim_end())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_game_is_in_the_help() {
+        for card in CARDS {
+            assert!(masters().contains(&format!("  {}", card.name)), "{}", masters());
+            assert_eq!(game_servers().contains(&format!("{}://", card.name)), card.query.is_some());
+            let own_port = matches!(card.announce, Announce::OwnPort { .. });
+            assert_eq!(own_port, super::own_port().contains(card.title), "{}", card.name);
+            assert_eq!(scheme(card).is_some(), announce_masters().contains(&format!("  {}", card.name)));
+        }
+        assert_eq!(in_sentence(&["a", "b", "c"], "or"), "a, b or c");
+        assert_eq!(in_sentence(&["a"], "or"), "a");
+        assert_ne!(example(), other_example());
+    }
+}
