@@ -11,9 +11,8 @@ use tracing::{error, info};
 
 use super::list::fetch;
 use super::serve::start_log;
-use super::shown::{Asking, count, none_answered};
+use super::shown::{Asking, Master, count, none_answered};
 use super::{Exit, Failure, help, run_async, stop_signal, time};
-use crate::client::Target;
 use crate::export::file::{self, Destination, Written};
 use crate::export::ftp::{self, Password};
 use crate::export::{Format, Look, write};
@@ -27,8 +26,8 @@ const EVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 #[command(group(clap::ArgGroup::new("files").args(["xml", "json", "csv"]).required(true).multiple(true)))]
 #[command(after_help = after_help())]
 pub struct Arguments {
-    /// The master, as for `rallypoint list`
-    url: Target,
+    #[command(flatten)]
+    master: Master,
     /// Write XML to this file; `-` is stdout
     #[arg(long, value_name = "FILE")]
     xml: Option<PathBuf>,
@@ -157,7 +156,7 @@ async fn rounds(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<()
 }
 
 async fn round(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Written, Failure> {
-    let mut servers = fetch(&arguments.url, &arguments.asking).await?;
+    let mut servers = fetch(&arguments.master, &arguments.asking).await?;
     arguments.asking.ask(&mut servers).await?;
     let files: Vec<_> = arguments.files().collect();
     let mut stdout = Written::Whole;

@@ -10,6 +10,11 @@ pub fn names(last: &str) -> String {
     in_sentence(&names, last)
 }
 
+/// Names of games, as in a list.
+pub fn list_of_names() -> String {
+    CARDS.iter().map(|card| card.name).collect::<Vec<_>>().join(", ")
+}
+
 fn in_sentence(words: &[&str], last: &str) -> String {
     match words.split_last() {
         Some((end, [])) => (*end).into(),
@@ -43,6 +48,7 @@ fn master(card: &Card) -> String {
     match &card.fetch {
         Fetch::Http { path, .. } if card.master_port.is_none() => format!("{}+http://HOST[:80][{path}]", card.name),
         Fetch::Http { .. } | Fetch::Stream(_) => format!("{}://HOST{port}", card.name),
+        Fetch::Datagrams(fetch) => format!("{}://HOST{port}{}", card.name, fetch.path_help()),
     }
 }
 
@@ -65,15 +71,16 @@ pub fn announce_masters() -> String {
 /// The games whose masters hear only the game itself, and what their owners can do.
 pub fn own_port() -> String {
     let advice = |card: &Card| match card.announce {
-        Announce::OwnPort { advice } => Some(format!("{} servers announce themselves: {advice}\n", card.title)),
+        Announce::OwnPort { advice, .. } => Some(format!("{} servers announce themselves: {advice}\n", card.title)),
         _ => None,
     };
     CARDS.iter().filter_map(advice).collect()
 }
 
-/// The schemes of those masters: `a://, b+http:// and http://`.
+/// The schemes of all masters that a game or a program can announce to: `a://, b+http:// or http://`.
 pub fn announce_schemes() -> String {
-    let schemes: Vec<_> = CARDS.iter().filter_map(scheme).collect();
+    let own = |card: &Card| matches!(card.announce, Announce::OwnPort { .. }).then(|| format!("{}://", card.name));
+    let schemes: Vec<_> = CARDS.iter().filter_map(|card| scheme(card).or_else(|| own(card))).collect();
     let schemes: Vec<_> = schemes.iter().map(String::as_str).chain(["http://"]).collect();
     in_sentence(&schemes, "or")
 }

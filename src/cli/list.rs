@@ -1,7 +1,7 @@
 //! `rallypoint list`: the servers that a master knows; with `--query` also what each of them says.
 
 use super::out::tell;
-use super::shown::{Asking, Shown, none_answered, progress, tell_failures, tell_faults};
+use super::shown::{Asking, Master, Shown, none_answered, progress, tell_failures, tell_faults};
 use super::{Exit, Failure, help, run_async};
 use crate::client::list::{ListError, list};
 use crate::client::target::Kind;
@@ -11,8 +11,8 @@ use crate::model::Facts;
 #[derive(clap::Args)]
 #[command(after_help = after_help())]
 pub struct Arguments {
-    /// The master, by what it speaks and where it is
-    url: Target,
+    #[command(flatten)]
+    master: Master,
     /// Ask every server that is found
     #[arg(long, short)]
     query: bool,
@@ -41,14 +41,14 @@ Examples:
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.shown.check()?;
     run_async(async {
-        let mut servers = fetch(&arguments.url, &arguments.asking).await?;
+        let mut servers = fetch(&arguments.master, &arguments.asking).await?;
         if servers.is_empty() {
-            tell(format!("{} lists no servers", arguments.url));
+            tell(format!("{} lists no servers", arguments.master.url));
         }
         if arguments.query {
             arguments.asking.ask(&mut servers).await?;
         } else if arguments.shown.needs_facts() && servers.iter().any(|server| server.facts == Facts::default()) {
-            tell(format!("{} tells addresses only; --query asks the servers themselves", arguments.url));
+            tell(format!("{} tells addresses only; --query asks the servers themselves", arguments.master.url));
         }
         let (answered, asked) = tell_failures(&servers);
         arguments.shown.print(servers)?;
@@ -59,14 +59,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// The list of a master; what is wrong with single entries is told.
-pub async fn fetch(master: &Target, asking: &Asking) -> Result<Vec<Found>, Failure> {
-    let failed = |error| Failure::new(exit_of(&error), format!("{master}: {error}{}", hint(master)));
+/// The list of a master; what is wrong with single entries is reported.
+pub async fn fetch(master: &Master, asking: &Asking) -> Result<Vec<Found>, Failure> {
+    let Master { url, games } = master;
+    let failed = |error| Failure::new(exit_of(&error), format!("{url}: {error}{}", hint(url)));
     let progress = progress(None, "{spinner} fetching the list {elapsed}");
-    let listing = list(master, asking.pace().patience).await;
+    let listing = list(url, games, asking.pace().patience).await;
     progress.finish_and_clear();
     let listing = listing.map_err(failed)?;
-    tell_faults(master, &listing);
+    tell_faults(url, &listing);
     Ok(listing.servers)
 }
 

@@ -23,6 +23,15 @@ const FAULTS_TOLD: usize = 5;
 const WIDTH: usize = 80;
 
 #[derive(clap::Args)]
+pub struct Master {
+    /// The master, by what it speaks and where it is
+    pub url: Target,
+    /// A game to list, where the master asks for one; give it again for each further one
+    #[arg(long = "game", value_name = "NAME[:PROTOCOL]")]
+    pub games: Vec<String>,
+}
+
+#[derive(clap::Args)]
 pub struct Asking {
     /// Questions a second at the most
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -164,7 +173,7 @@ impl Shown {
     /// What is wrong with these arguments together.
     pub fn check(&self) -> Result<(), Failure> {
         if self.format == Format::Xml && !self.columns.is_empty() {
-            let why = "--columns: XML has the same attributes for every server; choose table, csv, json or jsonl";
+            let why = "--columns: XML has the attributes of a fixed format; choose table, csv, json or jsonl";
             return Err(Failure::new(Exit::Usage, why));
         }
         Ok(())
@@ -244,8 +253,9 @@ pub fn none_answered(asked: usize) -> String {
     if asked == 1 { "it did not answer".into() } else { format!("none of {asked} servers answered") }
 }
 
-/// Tells what is wrong with a list's single entries.
+/// Tells what is wrong with a list and with its single entries.
 pub fn tell_faults(of: &Target, listing: &Listing) {
+    listing.notes.iter().for_each(|note| tell(format!("{of}: {note}")));
     let told = listing.faults.iter().take(FAULTS_TOLD);
     told.clone().for_each(|fault| tell(format!("{of}: left out: {fault}")));
     let rest = listing.left_out - told.len();

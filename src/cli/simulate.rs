@@ -11,8 +11,7 @@ use super::out::print;
 use super::serve::{raise_descriptor_limit, start_log};
 use super::{Exit, Failure, help, run_async, stop_signal, time};
 use crate::client::Target;
-use crate::client::announce::Master;
-use crate::client::simulate::{Network, bind, run as answer_and_announce};
+use crate::client::simulate::{Announcing, Network, bind, run as answer_and_announce};
 use crate::protocols::{Card, card};
 
 #[derive(clap::Args)]
@@ -49,7 +48,7 @@ fn after_help() -> String {
 struct Game(&'static Card);
 
 fn game(text: &str) -> Result<Game, String> {
-    card(text).map(Game).ok_or_else(|| format!("the games are {}", help::names("and")))
+    card(text).map(Game).ok_or_else(|| format!("the games are {}", help::list_of_names()))
 }
 
 fn listen(text: &str) -> Result<SocketAddr, String> {
@@ -63,8 +62,8 @@ fn delay(text: &str) -> Result<Duration, String> {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Game(card) = arguments.game;
-    let master = arguments.announce.clone().map(|target| Master::of(target, card.name));
-    let master = master.transpose().map_err(|why| Failure::new(Exit::Usage, why))?;
+    let announcing = arguments.announce.clone().map(|target| Announcing::to(target, card));
+    let announcing = announcing.transpose().map_err(|why| Failure::new(Exit::Usage, why))?;
     start_log(LevelFilter::INFO);
     raise_descriptor_limit();
     run_async(async {
@@ -77,7 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         info!("{} {} servers are up", servers.len(), card.title);
         let network = Network { loss_percent: arguments.loss, delay: arguments.delay };
         tokio::select! {
-            () = answer_and_announce(servers, network, master) => {}
+            () = answer_and_announce(servers, network, announcing) => {}
             () = stop => {}
         }
         Ok(())

@@ -10,13 +10,13 @@ use tokio::time::sleep_until;
 use super::list::exit_of;
 use super::out::{print, tell};
 use super::screen::{Action, KEYS, Screen};
-use super::shown::{Asking, Chosen};
+use super::shown::{Asking, Chosen, Master};
 use super::terminal::{Happening, Terminal, is_drawable};
 use super::{Exit, Failure, help, run_async, stop_signal, time};
+use crate::client::Found;
 use crate::client::list::ListError;
 use crate::client::query::Pace;
 use crate::client::watch::{Changes, Seen, What, fetch};
-use crate::client::{Found, Target};
 use crate::export::file::Written;
 use crate::export::{json, table};
 use crate::times::rfc3339;
@@ -24,8 +24,8 @@ use crate::times::rfc3339;
 #[derive(clap::Args)]
 #[command(after_help = after_help())]
 pub struct Arguments {
-    /// The master, by what it speaks and where it is
-    url: Target,
+    #[command(flatten)]
+    master: Master,
     /// How often to look
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = every)]
     every: Duration,
@@ -87,11 +87,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 async fn look(arguments: &Arguments, see: impl FnMut(Seen<'_>)) -> Result<Vec<Found>, ListError> {
     let pace: Pace = arguments.asking.pace();
-    fetch(&arguments.url, pace.patience, (!arguments.no_query).then_some(pace), see).await
+    let Master { url, games } = &arguments.master;
+    fetch(url, games, pace.patience, (!arguments.no_query).then_some(pace), see).await
 }
 
 fn first_failed(arguments: &Arguments, error: &ListError) -> Failure {
-    Failure::new(exit_of(error), format!("{}: {error}", arguments.url))
+    Failure::new(exit_of(error), format!("{}: {error}", arguments.master.url))
 }
 
 /// A line for every change, to stdout. The first look has to succeed.
@@ -107,7 +108,7 @@ async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Un
         match found {
             Ok(mut servers) => {
                 if std::mem::take(&mut failing) {
-                    tell(format!("{}: is there again", arguments.url));
+                    tell(format!("{}: is there again", arguments.master.url));
                 }
                 arguments.chosen.choose(&mut servers);
                 if write_lines(arguments.format, &changes.since_last(servers))? == Written::NobodyReads {
@@ -116,7 +117,7 @@ async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Un
             }
             Err(error) if is_first => return Err(first_failed(arguments, &error)),
             // Reported once; what was known stays.
-            Err(error) if !std::mem::replace(&mut failing, true) => tell(format!("{}: {error}", arguments.url)),
+            Err(error) if !std::mem::replace(&mut failing, true) => tell(format!("{}: {error}", arguments.master.url)),
             Err(_) => {}
         }
         is_first = false;
@@ -141,7 +142,7 @@ async fn on_screen(arguments: &Arguments, mut stop: impl Future<Output = ()> + U
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, format!("the terminal: {error}"));
     let mut terminal = Terminal::open().map_err(cannot)?;
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
-    let mut screen = Screen::new(arguments.url.to_string(), &arguments.chosen, !arguments.no_query);
+    let mut screen = Screen::new(arguments.master.url.to_string(), &arguments.chosen, !arguments.no_query);
     // Bounded by the list that is being asked: a look that is not over is not followed by another.
     let (sender, mut arrivals) = mpsc::unbounded_channel();
     let mut answers = Answers::default();

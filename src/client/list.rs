@@ -1,5 +1,7 @@
 //! Fetching a master's list, whatever it speaks: bounded in time and size, and no server in it twice.
 
+mod datagrams;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
@@ -26,6 +28,8 @@ pub struct Listing {
     /// What was wrong with single entries, as far as it was kept, and how many were.
     pub faults: Vec<Fault>,
     pub left_out: usize,
+    /// Why the list may be incomplete.
+    pub notes: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -59,19 +63,22 @@ impl From<io::Error> for ListError {
     }
 }
 
-/// Fetches the list of the master at this place.
-pub async fn list(target: &Target, patience: Patience) -> Result<Listing, ListError> {
+/// Fetches the list of a master. `games` are those asked for besides the address, where the protocol has several.
+pub async fn list(target: &Target, games: &[String], patience: Patience) -> Result<Listing, ListError> {
+    if !games.is_empty() && target.datagram_fetch().is_none() {
+        return Err(ListError::Usage("this master has one list for all games; --game cannot choose".into()));
+    }
     for number in 1..patience.list_tries() {
-        match fetch(target, patience.list_try()).await {
-            // Trying does not mend what was typed.
+        match fetch(target, games, patience.list_try()).await {
+            // Trying again does not correct what was typed.
             Err(error) if !matches!(error, ListError::Usage(_)) => sleep(PAUSE * number.into()).await,
             done => return done,
         }
     }
-    fetch(target, patience.list_try()).await
+    fetch(target, games, patience.list_try()).await
 }
 
-async fn fetch(target: &Target, patience: Duration) -> Result<Listing, ListError> {
+async fn fetch(target: &Target, games: &[String], patience: Duration) -> Result<Listing, ListError> {
     let authority = target.authority(target.master_port().map_err(ListError::Usage)?);
     match target.kind {
         Kind::Rallypoint => rallypoint::list(target, patience).await,
@@ -87,6 +94,7 @@ async fn fetch(target: &Target, patience: Duration) -> Result<Listing, ListError
                     let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
                     timeout(patience, talk).await.unwrap_or_else(late)?
                 }
+                Fetch::Datagrams(rules) => return datagrams::fetch(card, *rules, target, games, patience).await,
             };
             Ok(found(card, list))
         }
@@ -97,7 +105,7 @@ fn found(card: &'static Card, list: List) -> Listing {
     let mut seen = HashSet::new();
     let once = list.servers.into_iter().filter(|listed| seen.insert(listed.address));
     let servers = once.map(|listed| Found::listed(Game::Own(card.name), listed)).collect();
-    Listing { servers, faults: list.faults, left_out: list.left_out }
+    Listing { servers, faults: list.faults, left_out: list.left_out, notes: Vec::new() }
 }
 
 fn bad(fault: Fault) -> ListError {

@@ -6,10 +6,12 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::{connect, hint};
 use crate::model::Address;
+use crate::protocols::fetch::DatagramFetch;
 use crate::protocols::{CARDS, Card, Fetch, Query, card};
 
 #[derive(Clone)]
@@ -54,7 +56,7 @@ impl FromStr for Target {
         }
         let known = kind(&scheme.to_ascii_lowercase());
         let (kind, secure) = known.ok_or_else(|| format!("`{text}`: {}", hint::unknown_scheme(scheme, rest)))?;
-        if matches!(kind, Kind::Game(_)) && path.len() > 1 {
+        if matches!(kind, Kind::Game(card) if !takes_path(card)) && path.len() > 1 {
             return Err(format!("`{text}`: a {scheme} address has no path"));
         }
         if path.contains(|c: char| c.is_control() || c == ' ' || !c.is_ascii()) {
@@ -63,6 +65,11 @@ impl FromStr for Target {
         let (host, port) = split_authority(authority).map_err(|why| format!("`{text}`: {why}"))?;
         Ok(Target { kind, secure, host, port, path: path.to_string() })
     }
+}
+
+/// Whether the path of a master's address says which list is meant.
+fn takes_path(card: &Card) -> bool {
+    matches!(card.fetch, Fetch::Datagrams(_))
 }
 
 /// Who is there, and whether over TLS.
@@ -116,9 +123,28 @@ impl Target {
                 games.join(" or ")
             ));
         };
+        if !self.path.is_empty() {
+            return Err(format!("`{self}`: a game server's address has no path"));
+        }
         let query =
             card.query.ok_or_else(|| format!("`{self}`: {} servers cannot be asked over the network", card.title))?;
         Ok((card, query))
+    }
+
+    /// How its list is fetched by datagrams, where it is.
+    pub fn datagram_fetch(&self) -> Option<&'static dyn DatagramFetch> {
+        match self.kind {
+            Kind::Game(Card { fetch: Fetch::Datagrams(fetch), .. }) => Some(*fetch),
+            _ => None,
+        }
+    }
+
+    /// The path without its slash, decoded, and the query without its question mark.
+    pub fn path_and_query(&self) -> Result<(String, &str), String> {
+        let (path, query) = self.path.split_once('?').unwrap_or((&self.path, ""));
+        let path = percent_decode_str(path.trim_start_matches('/')).decode_utf8();
+        let path = path.map_err(|_| format!("`{self}`: the path is not UTF-8"))?;
+        Ok((path.into_owned(), query))
     }
 
     /// The port of the master that is meant, or of the page that the list is on.

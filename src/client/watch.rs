@@ -37,11 +37,12 @@ pub enum Seen<'a> {
 /// The list as it is now; with `pace`, every server that can be asked is asked. `see` is shown everything as it arrives.
 pub async fn fetch(
     master: &Target,
+    games: &[String],
     patience: Patience,
     pace: Option<Pace>,
     mut see: impl FnMut(Seen<'_>),
 ) -> Result<Vec<Found>, ListError> {
-    let mut servers = list(master, patience).await?.servers;
+    let mut servers = list(master, games, patience).await?.servers;
     see(Seen::List(&servers));
     if let Some(pace) = pace {
         ask_all(&mut servers, pace, |server| see(Seen::Answer(server))).await?;

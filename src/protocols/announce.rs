@@ -17,6 +17,8 @@ pub enum Announce {
     OwnPort {
         /// What the owner can do instead.
         advice: &'static str,
+        /// What the game sends; its master answers with questions.
+        heartbeat: fn(&Facts<'_>) -> Vec<u8>,
     },
     /// There are no masters of its own that take announcements.
     None,

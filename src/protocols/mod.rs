@@ -6,6 +6,7 @@
 pub mod announce;
 pub mod bloodmasters;
 pub mod event;
+pub mod fetch;
 mod games;
 pub mod hyperbol;
 pub mod iceball;
@@ -27,6 +28,8 @@ use crate::model::{Address, Change, Facts, Game, HeartbeatKeys, Now, Proof};
 use crate::registry::view::{Renderer, View};
 use event::{EventKind, Proven};
 pub use games::{Games, allow_players, announce_every_ms, card_of, game, game_named, own_card, query_of};
+
+pub use fetch::{FAULTS_MAX, Fetch, List, ListEntry, StreamFetch};
 
 /// What the rest of the house has to know of a protocol.
 pub struct Card {
@@ -198,77 +201,6 @@ pub fn fault(error: impl fmt::Display) -> Fault {
 /// The datagrams that a game server answers a question with, in order; none is silence. From what it is, where it is, and
 /// the bytes it was asked.
 pub type Answerer = fn(of: &Facts<'_>, at: Address, question: &[u8]) -> Vec<Vec<u8>>;
-
-/// How a player's program fetches a master's list.
-pub enum Fetch {
-    /// A page of a web server, usually under this path.
-    Http { path: &'static str, read: fn(&[u8]) -> Result<List, Fault> },
-    /// A conversation over TCP.
-    Stream(&'static dyn StreamFetch),
-}
-
-/// A conversation with a master: one request, one list. Everything heard so far comes in each time.
-pub trait StreamFetch: Sync {
-    /// The request, once enough was heard to make it.
-    fn request(&self, heard: &[u8]) -> Result<Option<Vec<u8>>, Fault>;
-
-    /// Whether the list is whole although the master leaves the connection open.
-    fn is_whole(&self, heard: &[u8]) -> bool;
-
-    /// Reads the list: all that was heard until it was whole or the connection closed.
-    fn read(&self, heard: &[u8]) -> Result<List, Fault>;
-}
-
-/// What a master listed.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct List {
-    pub servers: Vec<ListEntry>,
-    /// What is wrong with single entries, for the first [`FAULTS_MAX`]; the others are none the worse for it.
-    pub faults: Vec<Fault>,
-    /// How many entries are wrong.
-    pub left_out: usize,
-}
-
-/// A list may be nothing but nonsense, and long.
-pub const FAULTS_MAX: usize = 100;
-
-impl List {
-    /// A list of entries, each of which may be wrong by itself.
-    pub fn of<E: fmt::Display>(entries: impl Iterator<Item = Result<ListEntry, E>>) -> List {
-        let mut list = List::default();
-        entries.for_each(|entry| list.add(entry));
-        list
-    }
-
-    /// One more entry.
-    pub fn add(&mut self, entry: Result<ListEntry, impl fmt::Display>) {
-        match entry {
-            Ok(listed) => self.servers.push(listed),
-            Err(error) => {
-                self.left_out += 1;
-                if self.faults.len() < FAULTS_MAX {
-                    self.faults.push(fault(error));
-                }
-            }
-        }
-    }
-}
-
-/// A server in a master's list, with what the master says of it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ListEntry {
-    pub address: Address,
-    pub official: Option<bool>,
-    pub flavor: Option<u8>,
-    pub facts: Facts<'static>,
-}
-
-impl ListEntry {
-    /// A server of which the master says only where it is.
-    pub fn at(address: Address) -> ListEntry {
-        ListEntry { address, official: None, flavor: None, facts: Facts::default() }
-    }
-}
 
 /// One of several, by number.
 fn pick(choices: &[&'static str], number: usize) -> &'static str {

@@ -73,7 +73,7 @@ fn form(kind: Kind, game: &str) -> Result<Form, String> {
         Kind::Game(card) => match card.announce {
             Announce::Stream { rules, any_game, .. } => Some((Form::Stream(rules), any_game || game == card.name)),
             Announce::Datagrams { start, .. } => Some((Form::Datagrams(start), game == card.name)),
-            Announce::OwnPort { advice } => return Err(format!("only the game itself can do that: {advice}")),
+            Announce::OwnPort { advice, .. } => return Err(format!("only the game itself can do that: {advice}")),
             Announce::Http(_) | Announce::None => None,
         },
         Kind::Page(card) => match card.announce {
@@ -95,7 +95,7 @@ fn alternatives(game: &str) -> String {
     let own: Vec<_> = CARDS.iter().filter(|card| !takes_any(card)).filter_map(scheme).collect();
     let own = format!("{any}, {} their own", own.join(" and "));
     match card(game).map(|card| &card.announce) {
-        Some(Announce::OwnPort { advice }) => format!("{own}; its own masters hear only the game itself: {advice}"),
+        Some(Announce::OwnPort { advice, .. }) => format!("{own}; its own masters hear only the game itself: {advice}"),
         _ => own,
     }
 }
