@@ -7,8 +7,9 @@ use std::sync::LazyLock;
 use rallypoint::config::Config;
 use rallypoint::cookie::Keys;
 use rallypoint::model::{Now, SharedTime};
+use rallypoint::protocols::announce::{Announce, Offer};
 use rallypoint::protocols::section::{Cookies, Here};
-use rallypoint::protocols::{CARDS, Context, DatagramRules, Event, Fetch, Next, Reply, StreamRules};
+use rallypoint::protocols::{CARDS, Card, Context, DatagramRules, Event, Fetch, Next, Reply, StreamRules};
 use rallypoint::registry::view::View;
 
 static CONFIG: LazyLock<Config> = LazyLock::new(|| {
@@ -35,7 +36,9 @@ pub fn feed(bytes: &[u8]) {
             Fetch::Stream(fetch) => {
                 let _ = (fetch.request(bytes), fetch.is_whole(bytes), fetch.read(bytes));
             }
+            Fetch::Datagrams(fetch) => _ = fetch.read(bytes),
         }
+        announce(card, bytes);
     }
     for (_, section) in CONFIG.sections() {
         if let Some(rules) = section.datagrams(cookies) {
@@ -47,6 +50,23 @@ pub fn feed(bytes: &[u8]) {
         for route in section.routes(&[]) {
             route.rule.get(peer.ip(), &String::from_utf8_lossy(bytes));
         }
+    }
+}
+
+/// What a master answers to an announcement.
+fn announce(card: &Card, bytes: &[u8]) {
+    match &card.announce {
+        Announce::Http(http) => _ = (http.verdict)(200, bytes),
+        Announce::Stream { rules, .. } => _ = (rules.verdict(bytes), rules.final_verdict(bytes)),
+        Announce::Datagrams { start, .. } => {
+            let offer = Offer { game: card.name.into(), port: card.game_port, facts: (card.pretend)(0) };
+            if let Ok(mut announcer) = start(0, &offer) {
+                announcer.ready(0);
+                announcer.step(0);
+                announcer.hear(1, bytes, &mut Vec::new());
+            }
+        }
+        Announce::OwnPort { .. } | Announce::None => {}
     }
 }
 
