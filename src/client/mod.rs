@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::asker::TRIES_MAX;
 use crate::model::{Address, Facts, Game};
-use crate::protocols::{ListEntry, hyperbol};
+use crate::protocols::{ListEntry, hyperbol, own_card};
 
 pub use target::Target;
 
@@ -108,7 +108,8 @@ impl Found {
 
     /// As people write it: `netpanzer://203.0.113.5:3030`.
     pub fn url(&self) -> String {
-        format!("{}://{}", self.game.name(), self.address)
+        let scheme = own_card(&self.game).map_or(self.game.name(), |card| card.name);
+        format!("{scheme}://{}", self.address)
     }
 
     /// Whom the server is meant for, as a number; only Hyperbol knows this.

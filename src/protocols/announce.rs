@@ -10,7 +10,7 @@ pub enum Announce {
     /// A request to a page of a web server.
     Http(HttpAnnounce),
     /// A message over TCP, with a connection for each.
-    Stream { rules: &'static dyn StreamAnnounce, any_game: bool, help: &'static str },
+    Stream { rules: &'static dyn StreamAnnounce, help: &'static str },
     /// Datagrams, with answers that decide what is sent next.
     Datagrams { start: StartAnnouncer, help: &'static str },
     /// Masters list the port that an announcement comes from, so that only the game itself can send it.

@@ -5,7 +5,7 @@ use std::fmt;
 use super::api;
 use crate::client::target::{Kind, Target};
 use crate::protocols::announce::{Announce, HttpAnnounce, Offer, StartAnnouncer, StreamAnnounce};
-use crate::protocols::{CARDS, Card, card};
+use crate::protocols::{CARDS, Card, Games, card};
 
 /// Announcements at one time: datagrams cost a master nothing while they wait; of connections it allows one address only
 /// so many.
@@ -71,13 +71,13 @@ fn form(kind: Kind, game: &str) -> Result<Form, String> {
     let form = match kind {
         Kind::Rallypoint => Some((Form::Http(api::ANNOUNCE), true)),
         Kind::Game(card) => match card.announce {
-            Announce::Stream { rules, any_game, .. } => Some((Form::Stream(rules), any_game || game == card.name)),
-            Announce::Datagrams { start, .. } => Some((Form::Datagrams(start), game == card.name)),
+            Announce::Stream { rules, .. } => Some((Form::Stream(rules), takes(card, game))),
+            Announce::Datagrams { start, .. } => Some((Form::Datagrams(start), takes(card, game))),
             Announce::OwnPort { advice, .. } => return Err(format!("only the game itself can do that: {advice}")),
             Announce::Http(_) | Announce::None => None,
         },
         Kind::Page(card) => match card.announce {
-            Announce::Http(http) => Some((Form::Http(http), game == card.name)),
+            Announce::Http(http) => Some((Form::Http(http), takes(card, game))),
             _ => None,
         },
     };
@@ -101,7 +101,11 @@ fn alternatives(game: &str) -> String {
 }
 
 fn takes_any(card: &Card) -> bool {
-    matches!(card.announce, Announce::Stream { any_game: true, .. })
+    card.games == Games::Any
+}
+
+fn takes(card: &Card, game: &str) -> bool {
+    takes_any(card) || game == card.name
 }
 
 /// How the protocol's masters are written, where they take announcements from a program beside the game.

@@ -14,7 +14,7 @@ use crate::client::connect::{addresses, any_port};
 use crate::client::{Found, Target};
 use crate::model::{Address, Game};
 use crate::protocols::fetch::{DatagramFetch, FAULTS_MAX, List, ListEntry, Request};
-use crate::protocols::{Card, is_one_host};
+use crate::protocols::{Card, game, is_one_host};
 
 /// How often a request is sent while nothing comes back.
 const TRIES: u32 = 3;
@@ -63,20 +63,20 @@ impl Fetching<'_> {
         let mut listing = Listing::default();
         let mut seen = HashSet::new();
         for (number, request) in requests.iter().enumerate() {
-            let game = request.game.as_deref().unwrap_or(self.card.title);
+            let title = request.game.as_deref().unwrap_or(self.card.title);
             match self.answer(&request.bytes).await {
                 Ok(Some(answer)) => {
                     if let Err(why) = answer.end {
-                        listing.notes.push(format!("the list of {game} may be incomplete: {why}"));
+                        listing.notes.push(format!("the list of {title} may be incomplete: {why}"));
                     }
                     let new = answer.servers.into_iter().filter(|address| seen.insert((&request.game, *address)));
                     add(&mut listing, self.game(request), new);
                 }
                 // Nobody is there; further requests would find that out one by one.
                 Ok(None) if number == 0 => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-                Ok(None) => listing.notes.push(format!("no answer to the request for {game}")),
+                Ok(None) => listing.notes.push(format!("no answer to the request for {title}")),
                 Err(error) if number == 0 => return Err(error.into()),
-                Err(error) => listing.notes.push(format!("the list of {game}: {error}")),
+                Err(error) => listing.notes.push(format!("the list of {title}: {error}")),
             }
             if Instant::now() >= self.until && number + 1 < requests.len() {
                 listing.notes.push(format!("out of time after {} of {} requests", number + 1, requests.len()));
@@ -87,7 +87,8 @@ impl Fetching<'_> {
     }
 
     fn game(&self, request: &Request) -> Game {
-        request.game.as_deref().map_or(Game::Known(self.card.name), |name| Game::Other(name.into()))
+        let named = request.game.as_deref().and_then(|name| game(self.card.name, name));
+        named.unwrap_or(Game::Own(self.card.name))
     }
 
     /// Sends a request until something comes back; None when nothing does.

@@ -32,7 +32,6 @@ pub const CARD: Card = Card {
     announced: "by a heartbeat or through the API",
     announce: Announce::Stream {
         rules: &announce::Heartbeats,
-        any_game: true,
         help: "netPanzer's; they take any game, and are told when the server is gone",
     },
     announce_every_ms: announce::EVERY_MS,
