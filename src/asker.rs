@@ -1,11 +1,12 @@
 //! Asking many game servers at once: what is in flight, how often and how fast to ask, which answer counts. No socket and
-//! no clock: datagrams and times come in, datagrams and results come out. The master's prober and the query command
-//! both drive this.
+//! no clock: datagrams and times come in, datagrams and results come out. The loop around it, which the
+//! master's prober and the query command share, is in `drive.rs`.
 //!
 //! An answer counts when it comes from the address that was asked, to the lane from which it was asked, and brings back
 //! the nonce of one of the tries. What that means for answers in several datagrams is in `asking.rs`.
 
 mod asking;
+pub mod drive;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -66,6 +67,16 @@ pub enum Failure {
     Silent,
     /// Answers, but none that counts; this was wrong with the last one.
     Bad(Fault),
+}
+
+impl Failure {
+    /// The failure in words; `of` says whose answer, like " from 192.0.2.1:1", or is empty.
+    pub fn words(&self, of: &str) -> String {
+        match self {
+            Failure::Silent => format!("no answer{of}"),
+            Failure::Bad(fault) => format!("bad answer{of}: {fault}"),
+        }
+    }
 }
 
 pub struct Asker<T> {

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tokio::time::{timeout, timeout_at};
@@ -10,6 +11,7 @@ use tokio::time::{timeout, timeout_at};
 use super::socket::{Socket, Undelivered};
 use super::throttle::Throttle;
 use super::{Found, Patience, State};
+use crate::asker::drive::{self, Driver};
 use crate::asker::{Asker, Failure, Finished, Lane, Response, Settings};
 use crate::model::Address;
 use crate::protocols::{Ask, Question, query_of};
@@ -38,8 +40,6 @@ impl Default for Pace {
 const PER_IP_PER_SECOND: u32 = 2_000;
 /// One socket, on a port of this run's own.
 const LANE: Lane = 0;
-/// The socket is emptied between so many questions: the answers to a whole burst may not fit into its buffer.
-const BURST: usize = 16;
 /// The longest answer that UDP can carry.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 /// How long to wait when questions wait for their pace.
@@ -82,7 +82,8 @@ pub async fn ask_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Foun
     let socket = Socket::open(pace.receive_buffer)?;
     let asker = Asker::new(settings(pace, all_here), seed);
     let started = Instant::now();
-    let mut run = Run { found, queue, socket, asker, throttle, pace, all_here, started, is_quiet: true, finished };
+    let mut run =
+        Run { found, queue, socket, asker, throttle, pace, all_here, started, lost: 0, is_quiet: true, finished };
     run.run().await;
     Ok(())
 }
@@ -110,6 +111,8 @@ struct Run<'a, F> {
     pace: Pace,
     all_here: bool,
     started: Instant,
+    /// Answers that the socket had no room for, as far as is known.
+    lost: u32,
     /// Nothing was received since the socket was last asked for what it lost.
     is_quiet: bool,
     finished: F,
@@ -119,19 +122,12 @@ impl<F: FnMut(&Found)> Run<'_, F> {
     async fn run(&mut self) {
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         loop {
-            self.take_more();
-            self.send(&mut buffer).await;
-            self.receive(&mut buffer);
-            self.time_out(&mut buffer).await;
+            drive::pass(self, &mut buffer).await;
             if self.asker.in_flight() == 0 && self.queue.is_empty() {
                 return;
             }
             let _ = timeout(self.wait(), self.socket.ready()).await; // either is a reason to look again
         }
-    }
-
-    fn now_us(&self) -> u64 {
-        self.started.elapsed().as_micros() as u64
     }
 
     fn wait(&self) -> Duration {
@@ -166,39 +162,6 @@ impl<F: FnMut(&Found)> Run<'_, F> {
         }
     }
 
-    async fn send(&mut self, buffer: &mut [u8]) {
-        let mut sent = 0;
-        while let Some((address, question)) = self.asker.next_question(self.now_us(), LANE) {
-            let result = self.socket.send(&question, address).await;
-            if let Some(tag) = self.asker.tag_mut(address) {
-                tag.undelivered = result.err();
-                tag.question = question;
-            }
-            sent += 1;
-            if sent % BURST == 0 {
-                self.receive(buffer);
-            }
-        }
-    }
-
-    fn receive(&mut self, buffer: &mut [u8]) {
-        let lost = self.socket.lost();
-        while let Some((size, from)) = self.socket.receive(buffer) {
-            self.is_quiet = false;
-            let bytes = buffer.get(..size).unwrap_or_default();
-            if let Some(over) = self.asker.heard(self.now_us(), LANE, from, bytes) {
-                self.finish(over);
-            }
-        }
-        if self.socket.lost() != lost {
-            self.throttle.lost(self.now_us(), self.asker.in_flight());
-        }
-        while let Some(report) = self.socket.undelivered(buffer) {
-            let quoted = buffer.get(..report.quoted).unwrap_or_default();
-            self.take_report(&report, quoted);
-        }
-    }
-
     /// A closed port ends it at once, when the report is no forgery. Any other report only says why, should the server
     /// stay silent.
     fn take_report(&mut self, report: &Undelivered, quoted: &[u8]) {
@@ -211,53 +174,15 @@ impl<F: FnMut(&Found)> Run<'_, F> {
         }
     }
 
-    async fn time_out(&mut self, buffer: &mut [u8]) {
-        while let Some(over) = self.asker.timed_out(self.now_us()) {
-            if is_silence(&over.result) && !self.is_quiet {
-                self.look_for_losses(buffer).await;
-            }
-            self.finish(over);
-        }
-    }
-
-    /// Before anybody is called silent: was it this machine that did not listen?
+    /// Finds out whether answers were lost on this machine, before a server is called silent.
     async fn look_for_losses(&mut self, buffer: &mut [u8]) {
         self.socket.look_for_losses();
         let end = tokio::time::Instant::now() + LOOK_TIME;
-        self.receive(buffer);
+        drive::hear(self, buffer);
         while self.socket.is_looking() && timeout_at(end, self.socket.ready()).await.is_ok() {
-            self.receive(buffer);
+            drive::hear(self, buffer);
         }
         self.is_quiet = true;
-    }
-
-    fn finish(&mut self, over: Finished<Tag>) {
-        let Finished { tag, result, .. } = over;
-        let is_lost = self.throttle.may_have_lost(tag.asked_us);
-        if let Ok(Response { rtt_us, facts: Some(_), .. }) = &result {
-            self.throttle.answered(self.now_us(), *rtt_us, self.asker.in_flight());
-        } else if let Some(turn) = self.another_turn(tag.turn, is_lost) {
-            self.queue.push_back(turn);
-            return;
-        }
-        let state = match result {
-            Ok(Response { rtt_us, facts: Some(facts), .. }) => {
-                if let Some(server) = self.found.get_mut(tag.turn.number) {
-                    server.facts = facts;
-                    server.rtt_us = Some(rtt_us);
-                }
-                State::Answered
-            }
-            Ok(Response { fault: Some(fault), .. }) => State::Failed(format!("bad answer: {fault}")),
-            Ok(_) => State::Failed("it is alive, but says nothing of itself".into()),
-            Err(Failure::Bad(fault)) => State::Failed(format!("bad answer: {fault}")),
-            Err(Failure::Silent) => State::Failed(match tag.undelivered {
-                Some(error) => format!("no answer: {error}"),
-                None if is_lost => "no answer, or one that this machine had no room for: ask more slowly".into(),
-                None => "no answer".into(),
-            }),
-        };
-        self.end(tag.turn.number, state);
     }
 
     /// For one that has not answered, or only what was asked before. As long as nothing is lost, the asker makes all tries
@@ -278,6 +203,87 @@ impl<F: FnMut(&Found)> Run<'_, F> {
             server.state = state;
             (self.finished)(server);
         }
+    }
+}
+
+impl<F: FnMut(&Found)> Driver for Run<'_, F> {
+    type Tag = Tag;
+
+    fn asker(&mut self) -> &mut Asker<Tag> {
+        &mut self.asker
+    }
+
+    fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)> {
+        let (size, from) = self.socket.receive(buffer)?;
+        self.is_quiet = false;
+        Some((LANE, size, from))
+    }
+
+    fn all_heard(&mut self, buffer: &mut [u8]) {
+        if self.lost != self.socket.lost() {
+            self.lost = self.socket.lost();
+            self.throttle.lost(self.now_us(), self.asker.in_flight());
+        }
+        while let Some(report) = self.socket.undelivered(buffer) {
+            let quoted = buffer.get(..report.quoted).unwrap_or_default();
+            self.take_report(&report, quoted);
+        }
+    }
+
+    async fn overdue(&mut self, over: &Finished<Tag>, buffer: &mut [u8]) {
+        if is_silence(&over.result) && !self.is_quiet {
+            self.look_for_losses(buffer).await;
+        }
+    }
+
+    fn prepare(&mut self) {
+        self.take_more();
+    }
+
+    fn lane(&mut self) -> Option<Lane> {
+        Some(LANE)
+    }
+
+    async fn send(&mut self, _lane: Lane, address: Address, question: Question) {
+        let result = self.socket.send(&question, address).await;
+        if let Some(tag) = self.asker.tag_mut(address) {
+            tag.undelivered = result.err();
+            tag.question = question;
+        }
+    }
+
+    fn finish(&mut self, over: Finished<Tag>) {
+        let Finished { tag, result, .. } = over;
+        let is_lost = self.throttle.may_have_lost(tag.asked_us);
+        if let Ok(Response { rtt_us, facts: Some(_), .. }) = &result {
+            self.throttle.answered(self.now_us(), *rtt_us, self.asker.in_flight());
+        } else if let Some(turn) = self.another_turn(tag.turn, is_lost) {
+            self.queue.push_back(turn);
+            return;
+        }
+        let state = match result {
+            Ok(Response { rtt_us, facts: Some(facts), .. }) => {
+                if let Some(server) = self.found.get_mut(tag.turn.number) {
+                    server.facts = facts;
+                    server.rtt_us = Some(rtt_us);
+                }
+                State::Answered
+            }
+            Ok(Response { fault: Some(fault), .. }) => State::Failed(Failure::Bad(fault).words("")),
+            Ok(_) => State::Failed("it is alive, but says nothing of itself".into()),
+            Err(failure) => State::Failed(match (&failure, tag.undelivered) {
+                (Failure::Silent, Some(error)) => format!("{}: {error}", failure.words("")),
+                (Failure::Silent, None) if is_lost => {
+                    format!("{}, or one that this machine had no room for: ask more slowly", failure.words(""))
+                }
+                _ => failure.words(""),
+            }),
+        };
+        self.end(tag.turn.number, state);
     }
 }
 

@@ -45,6 +45,7 @@ impl Announcements {
         self.note(address, What::Heartbeat);
         self.retries().take(address);
         let query = query_of(&heartbeat.game);
+        let of = || format!(" from {address} over UDP");
         let verdict = match query.filter(|_| heartbeat.verify) {
             _ if query.is_some() && self.renew(&heartbeat) => Verdict::Listed,
             None => self.apply(heartbeat, Proof::Connection, None, Facts::default()).await,
@@ -52,10 +53,9 @@ impl Announcements {
                 Ok(answer) => self.proven(heartbeat, answer).await,
                 Err(unproven) => Verdict::Refused(match unproven {
                     Unproven::Asked(Failure::Silent) if self.retries().add(self.hub.clock.now().mono_ms, heartbeat) => {
-                        format!("no answer from {address} over UDP: it is asked again within a minute")
+                        format!("{}: it is asked again within a minute", Failure::Silent.words(&of()))
                     }
-                    Unproven::Asked(Failure::Silent) => format!("no answer from {address} over UDP"),
-                    Unproven::Asked(Failure::Bad(fault)) => format!("bad answer from {address} over UDP: {fault}"),
+                    Unproven::Asked(failure) => failure.words(&of()),
                     Unproven::Busy => "this master is busy: try again".into(),
                     Unproven::TooMany => "too many servers at your address at once: try again".into(),
                 }),

@@ -24,6 +24,8 @@ const CURRENT: usize = 8;
 const USED_US: u64 = 2_000_000;
 /// Upper bound on open sockets, those in use and those that only wait for answers. Usually far fewer.
 const OPEN_MAX: usize = 64;
+/// Datagrams taken from one socket before the others get their turn.
+const DATAGRAMS_MAX: usize = 64;
 /// Receive buffer of each socket.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -35,6 +37,14 @@ pub struct Lanes {
     linger_us: u64,
     key: [u8; 16],
     picked: u64,
+    reading: Reading,
+}
+
+/// Which socket is being read, and how many datagrams it has given.
+#[derive(Default)]
+struct Reading {
+    place: usize,
+    datagrams: usize,
 }
 
 struct Open {
@@ -48,7 +58,8 @@ struct Open {
 impl Lanes {
     /// `key` is secret. Fails if not a single socket can be opened.
     pub fn new(key: [u8; 16], now_us: u64, linger_us: u64) -> io::Result<Lanes> {
-        let mut lanes = Lanes { open: VecDeque::new(), opened: 0, linger_us, key, picked: 0 };
+        let mut lanes =
+            Lanes { open: VecDeque::new(), opened: 0, linger_us, key, picked: 0, reading: Reading::default() };
         lanes.open(now_us + USED_US)?;
         Ok(lanes)
     }
@@ -114,10 +125,23 @@ impl Lanes {
         self.open.len()
     }
 
-    /// Reads from the socket at an index.
-    pub fn receive(&self, index: usize, buffer: &mut [u8]) -> io::Result<(Lane, usize, SocketAddr)> {
-        let open = self.open.get(index).ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))?;
-        open.socket.try_recv_from(buffer).map(|(size, from)| (open.lane, size, from))
+    /// Reads a datagram from any of them. None when all are empty, or when each has had its turn.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)> {
+        while let Some(open) = self.open.get(self.reading.place) {
+            if self.reading.datagrams >= DATAGRAMS_MAX {
+                self.reading = Reading { place: self.reading.place + 1, datagrams: 0 };
+                continue;
+            }
+            self.reading.datagrams += 1;
+            match open.socket.try_recv_from(buffer) {
+                Ok((size, from)) => return Some((open.lane, size, from)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.reading.datagrams = DATAGRAMS_MAX,
+                // An ICMP error of an earlier question, which times out.
+                Err(error) => debug!(%error, "prober: receiving failed"),
+            }
+        }
+        self.reading = Reading::default();
+        None
     }
 }
 
@@ -183,7 +207,7 @@ mod tests {
             game.send_to(b"answer", from).unwrap();
             let received = loop {
                 lanes.readable().await;
-                if let Some(received) = (0..lanes.count()).find_map(|index| lanes.receive(index, &mut [0; 100]).ok()) {
+                if let Some(received) = lanes.receive(&mut [0; 100]) {
                     break received;
                 }
             };

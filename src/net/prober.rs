@@ -15,13 +15,14 @@ use tracing::debug;
 
 use super::lanes::Lanes;
 use super::stopped;
-use crate::asker::{Asker, Failure, Finished, Response, Settings};
+use crate::asker::drive::{self, Driver};
+use crate::asker::{Asker, Failure, Finished, Lane, Response, Settings};
 use crate::hub::Hub;
 use crate::ledger::{Channel, Ledger, Note, What};
 use crate::metrics::Metrics;
 use crate::model::{Address, Change, Game};
 use crate::prefix::Networks;
-use crate::protocols::{Ask, Query, query_of};
+use crate::protocols::{Ask, Query, Question, query_of};
 use crate::registry::Due;
 
 /// How often the prober looks at what is due.
@@ -33,8 +34,6 @@ const IN_FLIGHT_MAX: usize = 100_000;
 const DUE_MAX: usize = 4096;
 /// Those who announce themselves and wait to be asked.
 const PROOFS_MAX: usize = 4096;
-/// Datagrams taken from one socket before others get their turn.
-const DATAGRAMS_MAX: usize = 64;
 /// Any datagram: a full server has a long list of players.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 const RECEIVE_BUFFER: usize = 8 << 20;
@@ -78,7 +77,7 @@ pub enum Unproven {
 }
 
 /// Why a server is asked: its turn has come, somebody waits for its proof, or both.
-struct Purpose {
+pub struct Purpose {
     /// It is asked because somebody waits, and not because it was its turn.
     is_proof: bool,
     round: Option<Game>,
@@ -135,7 +134,7 @@ impl Worker {
         Worker { is_mine, ..self }
     }
 
-    /// Asks until told to stop; new settings take effect as they come.
+    /// Asks until the program stops; new settings take effect as they come.
     pub async fn run(mut self, mut asking: watch::Receiver<Asking>, mut stop: watch::Receiver<bool>) {
         self.set(&asking.borrow_and_update());
         let mut tick = tokio::time::interval(TICK);
@@ -144,12 +143,13 @@ impl Worker {
         loop {
             tokio::select! {
                 () = stopped(&mut stop) => return,
-                () = self.lanes.readable() => self.receive(&mut buffer),
+                () = self.lanes.readable() => {}
                 Some(proof) = self.proofs.recv() => self.prove(proof),
                 _ = tick.tick() => self.take_due(),
                 Ok(()) = asking.changed() => self.set(&asking.borrow_and_update()),
             }
-            self.send_and_apply();
+            drive::pass(&mut self, &mut buffer).await;
+            self.apply();
         }
     }
 
@@ -157,25 +157,6 @@ impl Worker {
         self.asker.set_settings(asking.settings);
         self.asker.set_exempt(asking.exempt.clone());
         self.lanes.set_linger_us(linger_us(asking.settings));
-    }
-
-    fn receive(&mut self, buffer: &mut [u8]) {
-        for place in 0..self.lanes.count() {
-            for _ in 0..DATAGRAMS_MAX {
-                match self.lanes.receive(place, buffer) {
-                    Ok((lane, size, from)) => {
-                        let now_us = self.hub.clock.mono_us();
-                        let bytes = buffer.get(..size).unwrap_or_default();
-                        if let Some(finished) = self.asker.heard(now_us, lane, from, bytes) {
-                            self.finish(finished);
-                        }
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // An earlier question's bad luck (an ICMP error); it times out by itself.
-                    Err(error) => debug!(%error, "prober: receiving failed"),
-                }
-            }
-        }
     }
 
     fn prove(&mut self, ProofRequest { address, query, answer }: ProofRequest) {
@@ -215,6 +196,46 @@ impl Worker {
         self.lanes.close_old(self.hub.clock.mono_us());
     }
 
+    fn apply(&mut self) {
+        if !self.changes.is_empty() {
+            self.hub.apply(&self.changes, self.hub.clock.now(), |_, _| {});
+            self.changes.clear();
+        }
+    }
+}
+
+impl Driver for Worker {
+    type Tag = Purpose;
+
+    fn asker(&mut self) -> &mut Asker<Purpose> {
+        &mut self.asker
+    }
+
+    fn now_us(&self) -> u64 {
+        self.hub.clock.mono_us()
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)> {
+        self.lanes.receive(buffer)
+    }
+
+    fn prepare(&mut self) {
+        if self.asker.has_questions() {
+            self.lanes.open_new(self.hub.clock.mono_us());
+        }
+    }
+
+    fn lane(&mut self) -> Option<Lane> {
+        self.lanes.pick(self.hub.clock.mono_us())
+    }
+
+    async fn send(&mut self, lane: Lane, address: Address, question: Question) {
+        self.metrics.questions.inc();
+        if let Err(error) = self.lanes.send(lane, address, &question) {
+            debug!(%address, %error, "prober: sending failed");
+        }
+    }
+
     fn finish(&mut self, finished: Finished<Purpose>) {
         let Finished { address, tag: Purpose { is_proof, round, proofs }, result } = finished;
         self.proving -= usize::from(is_proof);
@@ -243,29 +264,6 @@ impl Worker {
                 Change::Miss { address, game }
             }
         });
-    }
-
-    fn send_and_apply(&mut self) {
-        let now_us = self.hub.clock.mono_us();
-        while let Some(finished) = self.asker.timed_out(now_us) {
-            self.finish(finished);
-        }
-        if self.asker.has_questions() {
-            self.lanes.open_new(now_us);
-        }
-        while let Some(lane) = self.lanes.pick(now_us)
-            && let Some((address, question)) = self.asker.next_question(now_us, lane)
-        {
-            self.metrics.questions.inc();
-            if let Err(error) = self.lanes.send(lane, address, &question) {
-                // Lost like any datagram may be; the next try comes.
-                debug!(%address, %error, "prober: sending failed");
-            }
-        }
-        if !self.changes.is_empty() {
-            self.hub.apply(&self.changes, self.hub.clock.now(), |_, _| {});
-            self.changes.clear();
-        }
     }
 }
 

@@ -1,0 +1,191 @@
+//! The loop around an [`Asker`]: hears what has arrived, ends what is overdue, and sends what the pace allows. The master's
+//! prober and the query command bring their sockets and clocks as a [`Driver`]; the order of the steps is here alone.
+
+use std::net::SocketAddr;
+
+use super::{Asker, Finished, Lane};
+use crate::model::Address;
+use crate::protocols::Question;
+
+/// What has arrived is heard after this many questions: the answers to a long burst may not fit into a socket's buffer.
+const BURST: usize = 16;
+
+/// What an asker is connected to.
+pub trait Driver {
+    type Tag;
+
+    fn asker(&mut self) -> &mut Asker<Self::Tag>;
+
+    fn now_us(&self) -> u64;
+
+    /// Reads a datagram into the buffer: the lane it came to, its size and its sender. None when there is none, or when
+    /// other work should have its turn.
+    fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)>;
+
+    /// Called when everything that had arrived has been heard.
+    fn all_heard(&mut self, _buffer: &mut [u8]) {}
+
+    /// Called before a server that is overdue is finished.
+    fn overdue(&mut self, _finished: &Finished<Self::Tag>, _buffer: &mut [u8]) -> impl Future<Output = ()> {
+        async {}
+    }
+
+    /// Called before questions are sent: the place to add servers.
+    fn prepare(&mut self);
+
+    /// The lane that the next question goes out from.
+    fn lane(&mut self) -> Option<Lane>;
+
+    /// Sends a question. One that cannot be sent is lost like any datagram; the next try follows.
+    fn send(&mut self, lane: Lane, address: Address, question: Question) -> impl Future<Output = ()>;
+
+    /// Takes a result.
+    fn finish(&mut self, finished: Finished<Self::Tag>);
+}
+
+/// One pass of the loop.
+pub async fn pass<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
+    hear(driver, buffer);
+    let now_us = driver.now_us();
+    while let Some(finished) = driver.asker().timed_out(now_us) {
+        driver.overdue(&finished, buffer).await;
+        driver.finish(finished);
+    }
+    driver.prepare();
+    send(driver, buffer).await;
+}
+
+/// Hears what has arrived.
+pub fn hear<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
+    while let Some((lane, size, from)) = driver.receive(buffer) {
+        let now_us = driver.now_us();
+        let bytes = buffer.get(..size).unwrap_or_default();
+        if let Some(finished) = driver.asker().heard(now_us, lane, from, bytes) {
+            driver.finish(finished);
+        }
+    }
+    driver.all_heard(buffer);
+}
+
+async fn send<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
+    let mut sent = 0usize;
+    while let Some(lane) = driver.lane() {
+        let now_us = driver.now_us();
+        let Some((address, question)) = driver.asker().next_question(now_us, lane) else { return };
+        driver.send(lane, address, question).await;
+        sent += 1;
+        if sent.is_multiple_of(BURST) {
+            hear(driver, buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::asker::Settings;
+    use crate::model::Facts;
+    use crate::protocols::{Ask, Fault, Heard, Query, fault};
+
+    /// A game that answers with the question itself.
+    struct Echo;
+
+    impl Query for Echo {
+        fn ask(&self, _ask: Ask, nonce: u32, question: &mut Question) {
+            question.extend(nonce.to_be_bytes());
+        }
+
+        fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+            let nonce = u32::from_be_bytes(bytes.try_into().map_err(|_| fault("no nonce"))?);
+            Ok(Heard::Whole { nonce, facts: Facts::default() })
+        }
+    }
+
+    /// Servers in memory: those with an even port answer at once.
+    struct Memory {
+        asker: Asker<u16>,
+        now_us: u64,
+        to_add: Vec<u16>,
+        waiting: Vec<(Address, Question)>,
+        waiting_most: usize,
+        steps: Vec<String>,
+    }
+
+    impl Driver for Memory {
+        type Tag = u16;
+
+        fn asker(&mut self) -> &mut Asker<u16> {
+            &mut self.asker
+        }
+
+        fn now_us(&self) -> u64 {
+            self.now_us
+        }
+
+        fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)> {
+            let (from, bytes) = self.waiting.pop()?;
+            buffer[..bytes.len()].copy_from_slice(&bytes);
+            Some((1, bytes.len(), from.socket()))
+        }
+
+        async fn overdue(&mut self, finished: &Finished<u16>, _buffer: &mut [u8]) {
+            self.steps.push(format!("overdue {}", finished.tag));
+        }
+
+        fn prepare(&mut self) {
+            for port in self.to_add.drain(..) {
+                self.asker.ask(server(port), &Echo, Ask::Proof, port).unwrap();
+            }
+        }
+
+        fn lane(&mut self) -> Option<Lane> {
+            Some(1)
+        }
+
+        async fn send(&mut self, _lane: Lane, address: Address, question: Question) {
+            if address.port().is_multiple_of(2) {
+                self.waiting.push((address, question));
+                self.waiting_most = self.waiting_most.max(self.waiting.len());
+            }
+        }
+
+        fn finish(&mut self, finished: Finished<u16>) {
+            self.steps.push(format!(
+                "{} {}",
+                if finished.result.is_ok() { "answered" } else { "silent" },
+                finished.tag
+            ));
+        }
+    }
+
+    fn server(port: u16) -> Address {
+        Address::new([192, 0, 2, 1].into(), port).unwrap()
+    }
+
+    fn memory(to_add: Vec<u16>) -> Memory {
+        let settings =
+            Settings { tries: 1, try_us: 1_000, all_us: 1_000, per_second: 1_000_000, per_ip_per_second: 1_000_000 };
+        let asker = Asker::new(settings, [1; 16]);
+        Memory { asker, now_us: 1_000_000, to_add, waiting: Vec::new(), waiting_most: 0, steps: Vec::new() }
+    }
+
+    #[tokio::test]
+    async fn a_pass_hears_before_it_calls_anybody_silent_and_sends_last() {
+        let mut memory = memory(vec![1, 2]);
+        pass(&mut memory, &mut [0; 100]).await;
+        assert!(memory.steps.is_empty() && memory.waiting.len() == 1, "asked, and one answer is on its way");
+        memory.now_us += 5_000;
+        memory.to_add.push(4);
+        pass(&mut memory, &mut [0; 100]).await;
+        assert_eq!(memory.steps, ["answered 2", "overdue 1", "silent 1"]);
+        assert_eq!(memory.waiting.len(), 1, "the new one was asked in the same pass");
+        assert_eq!(memory.asker.in_flight(), 1);
+    }
+
+    #[tokio::test]
+    async fn answers_are_heard_between_bursts_of_questions() {
+        let mut memory = memory((1..=500).map(|number| 2 * number).collect());
+        pass(&mut memory, &mut [0; 100]).await;
+        assert_eq!((memory.waiting_most, memory.steps.len() + memory.waiting.len()), (BURST, 500));
+    }
+}
