@@ -1,5 +1,5 @@
-//! Keys and values of the configuration. Whoever has settings brings a table of [`Key`]s; reading a value fails with an
-//! error that a person can act on.
+//! Keys and values of the configuration. Every part of the program that has settings provides a table of [`Key`]s. Errors
+//! tell the operator what to change.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -10,10 +10,10 @@ use toml::de::DeValue;
 
 use crate::times::{format_duration, parse_duration};
 
-/// What is wrong with a value, and where, if that is more precise than the whole value.
+/// What is wrong with a value, and the location of the error if it is more precise than the whole value.
 pub type Problem = (Option<Range<usize>>, String);
 
-/// One key of the configuration: what it is called, means, defaults to, and how it is set in the settings `S`.
+/// One key of the configuration: its name, documentation and default, and how it is stored in the settings `S`.
 pub struct Key<S> {
     /// Within its section.
     pub name: &'static str,
@@ -25,7 +25,7 @@ pub struct Key<S> {
     pub set: fn(&mut S, &Item<'_>) -> Result<(), Problem>,
 }
 
-/// What the default file and `--set` need to know of a key.
+/// The texts of a key, for the default file and `--set`.
 #[derive(Clone, Copy)]
 pub struct KeyText {
     pub name: &'static str,
@@ -39,7 +39,7 @@ impl<S> Key<S> {
         KeyText { name: self.name, doc: self.doc, default: self.default, example: self.example }
     }
 
-    /// Sets the default. A test reads every default of every table, so none of them can fail.
+    /// Sets the default. Cannot fail: a test reads every default of every table.
     pub fn set_default(&self, settings: &mut S) {
         if let Ok(value) = DeValue::parse(self.default) {
             let _ = (self.set)(settings, &Item::new(value.get_ref()));
@@ -48,7 +48,7 @@ impl<S> Key<S> {
 }
 
 impl KeyText {
-    /// What was typed behind `--set KEY=`, as TOML. Texts need no quotes, and a list is comma-separated.
+    /// The value of `--set KEY=VALUE` as TOML. Texts need no quotes, and lists are comma-separated.
     pub fn toml_for(&self, typed: &str) -> String {
         let quoted = |text: &str| toml::Value::String(text.trim().to_string()).to_string();
         let is_toml = typed.starts_with(['"', '\'', '[']) && DeValue::parse(typed).is_ok();
@@ -59,7 +59,7 @@ impl KeyText {
                 format!("[{}]", members.join(", "))
             }
             Some('"') => quoted(typed),
-            // true, false, a number; anything else becomes a text, which the key then refuses by name.
+            // true, false or a number; anything else becomes a text, which the key then refuses with a clear error.
             _ if DeValue::parse(typed).is_ok() => typed.to_string(),
             _ => quoted(typed),
         }
@@ -114,7 +114,7 @@ impl<'a> Item<'a> {
             .ok_or_else(|| self.must_be(&format!("a whole number from {min} to {max}")))
     }
 
-    /// A text that `T` can be read from; its own error, if it has more to say, is given.
+    /// A text that `T` can be parsed from.
     pub fn parsed<T: FromStr>(&self, what: &str) -> Result<T, Problem> {
         match self.value {
             DeValue::String(text) => text.parse().map_err(|_| self.must_be(what)),
@@ -122,14 +122,14 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// One of some words, and what it stands for.
+    /// One of several fixed texts, as the value that it stands for.
     pub fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T, Problem> {
         let chosen = match self.value {
-            DeValue::String(text) => choices.iter().find(|(word, _)| word == text),
+            DeValue::String(text) => choices.iter().find(|(name, _)| name == text),
             _ => None,
         };
-        let words: Vec<_> = choices.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-        chosen.map(|(_, value)| *value).ok_or_else(|| self.must_be(&words.join(" or ")))
+        let names: Vec<_> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+        chosen.map(|(_, value)| *value).ok_or_else(|| self.must_be(&names.join(" or ")))
     }
 
     pub fn duration(&self, min: Duration, max: Duration) -> Result<Duration, Problem> {
@@ -148,7 +148,7 @@ impl<'a> Item<'a> {
         Ok(duration.as_millis() as u64)
     }
 
-    /// A list, each member read by `read`; a problem is told with the member's own place.
+    /// A list whose members are read by `read`. A problem is reported at the member's location.
     pub fn list<T>(&self, what: &str, read: impl Fn(Item<'a>) -> Result<T, Problem>) -> Result<Vec<T>, Problem> {
         let DeValue::Array(members) = self.value else { return Err(self.must_be(what)) };
         let member = |member: &'a toml::Spanned<DeValue<'a>>| {
@@ -168,7 +168,7 @@ impl<'a> Item<'a> {
         Ok(addresses.concat())
     }
 
-    /// Refuses a table with a key that is not one of these.
+    /// Refuses a table with an unknown key.
     pub fn only(&self, known: &[&str]) -> Result<(), Problem> {
         let DeValue::Table(table) = self.value else { return Err(self.must_be("a table")) };
         for name in table.keys() {
@@ -187,8 +187,8 @@ impl<'a> Item<'a> {
     ) -> Result<Option<T>, Problem> {
         let DeValue::Table(table) = self.value else { return Err(self.must_be("a table")) };
         let Some((_, value)) = table.iter().find(|(key, _)| key.get_ref() == name) else { return Ok(None) };
-        let tell = |(span, reason): Problem| (Some(span.unwrap_or(value.span())), format!("{name} {reason}"));
-        read(&Item::new(value.get_ref())).map(Some).map_err(tell)
+        let located = |(span, reason): Problem| (Some(span.unwrap_or(value.span())), format!("{name} {reason}"));
+        read(&Item::new(value.get_ref())).map(Some).map_err(located)
     }
 
     pub fn required<T>(&self, name: &str, read: impl Fn(&Item<'a>) -> Result<T, Problem>) -> Result<T, Problem> {
@@ -196,12 +196,12 @@ impl<'a> Item<'a> {
     }
 }
 
-/// "; did you mean `…`?", when something known is near enough.
+/// "; did you mean `…`?" if a known key is similar enough.
 pub fn nearest(unknown: &str, known: Vec<&str>) -> String {
     let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_string();
     let distance = |known: &&str| {
         let whole = strsim::osa_distance(unknown, known);
-        // The right name in the wrong section (or in none) is near, too.
+        // The right name in the wrong section, or without one, also counts as similar.
         if last(unknown) == last(known) { whole.min(1) } else { whole }
     };
     match known.into_iter().min_by_key(distance) {

@@ -1,8 +1,8 @@
-//! The guard: who is banned, how many connections there may be, and what may be sent as lists in datagrams.
+//! The guard: bans, connection limits, and the budget for lists sent as datagrams.
 //!
-//! A full house turns nobody away. The connection that has been idle longest makes room, first among those of the
-//! same address and of the wider networks around it, each of which has its own limit, so that neither one address nor
-//! many can keep others out by sitting still.
+//! No connection is refused because of a limit. Instead, the connection that has been idle longest is evicted: of the same
+//! address or of a wider network around it if that exceeds its own limit, otherwise of all. So neither one address nor many
+//! can keep others out with idle connections.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -18,12 +18,13 @@ use tokio::sync::Notify;
 use super::budget::{self, Budget};
 use crate::prefix::{LEVELS_MAX, Networks, Prefix};
 
-/// How many connections are compared when one has to go: enough to be near the longest idle, few enough to be cheap.
+/// How many connections are compared to find one to evict: enough to find one that is nearly the longest idle, and cheap.
 const COMPARED: usize = 16;
-/// The same where a prefix is over its limit. One address has no more than this by default, so there it is exact.
+/// The same within a prefix that has reached its limit. By default one address has no more connections than this, so the
+/// result is exact.
 const COMPARED_OF_PREFIX: usize = 256;
 
-/// What the operator may set.
+/// The limits of the `[guard]` section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     pub connections_max: usize,
@@ -32,37 +33,37 @@ pub struct Settings {
     pub bans: Networks,
     /// Networks that have only the limit per address.
     pub exempt: Networks,
-    /// For lists that are sent as datagrams, all together.
+    /// Total budget for lists sent as datagrams.
     pub list_bytes_per_second: u64,
 }
 
 pub struct Guard {
     bans: ArcSwap<Networks>,
     start: Instant,
-    rooms: Mutex<Rooms>,
+    groups: Mutex<Groups>,
     lists: ArcSwap<Budget>,
 }
 
-struct Rooms {
+struct Groups {
     settings: Settings,
-    all: Room,
-    by_prefix: HashMap<Prefix, Room>,
+    all: Group,
+    by_prefix: HashMap<Prefix, Group>,
 }
 
 /// Connections that count for the same limit.
 #[derive(Default)]
-struct Room {
+struct Group {
     connections: Vec<Arc<Connection>>,
-    /// Where the comparison begins next time.
+    /// Where the next comparison begins.
     next: usize,
 }
 
 struct Connection {
     ip: IpAddr,
-    /// What it counted for when it came.
+    /// The prefixes it was counted for.
     prefixes: ArrayVec<Prefix, LEVELS_MAX>,
-    /// Its place in the room of each prefix, and behind those in the room of all; only touched under the lock.
-    places: [AtomicUsize; LEVELS_MAX + 1],
+    /// Its index in the group of each prefix, and last in the group of all. Only accessed under the lock.
+    positions: [AtomicUsize; LEVELS_MAX + 1],
     active_at_ms: AtomicU64,
     evicted: Notify,
 }
@@ -71,28 +72,28 @@ impl Guard {
     pub fn new(settings: Settings) -> Guard {
         let bans = ArcSwap::from_pointee(settings.bans.clone());
         let lists = ArcSwap::from_pointee(new_budget(settings.budget()));
-        let rooms = Rooms { settings, all: Room::default(), by_prefix: HashMap::new() };
-        Guard { bans, start: Instant::now(), rooms: Mutex::new(rooms), lists }
+        let groups = Groups { settings, all: Group::default(), by_prefix: HashMap::new() };
+        Guard { bans, start: Instant::now(), groups: Mutex::new(groups), lists }
     }
 
-    /// New limits and bans. Those who are banned now have to go; lower limits take hold as others come.
+    /// Sets new limits and bans. Evicts banned connections at once; lower limits take effect with new connections.
     pub fn set(&self, settings: Settings) {
         self.bans.store(Arc::new(settings.bans.clone()));
         if *self.lists.load().settings() != settings.budget() {
             self.lists.store(Arc::new(new_budget(settings.budget())));
         }
-        let mut rooms = self.rooms();
+        let mut groups = self.groups();
         let is_banned = |connection: &&Arc<Connection>| settings.bans.contains(connection.ip);
-        let banned: Vec<_> = rooms.all.connections.iter().filter(is_banned).cloned().collect();
-        banned.iter().for_each(|connection| rooms.evict(connection));
-        rooms.settings = settings;
+        let banned: Vec<_> = groups.all.connections.iter().filter(is_banned).cloned().collect();
+        banned.iter().for_each(|connection| groups.evict(connection));
+        groups.settings = settings;
     }
 
-    /// Closes one connection that is among the longest idle, when the system has no more descriptors to give.
-    pub fn make_room(&self) {
-        let mut rooms = self.rooms();
-        if let Some(connection) = rooms.all.longest_idle(COMPARED) {
-            rooms.evict(&connection);
+    /// Evicts one of the longest idle connections, for when the system runs out of descriptors.
+    pub fn evict_idle(&self) {
+        let mut groups = self.groups();
+        if let Some(connection) = groups.all.longest_idle(COMPARED) {
+            groups.evict(&connection);
         }
     }
 
@@ -100,37 +101,37 @@ impl Guard {
         self.bans.load()
     }
 
-    /// What may be sent as lists in datagrams.
+    /// The budget for lists sent as datagrams.
     pub fn lists(&self) -> arc_swap::Guard<Arc<Budget>> {
         self.lists.load()
     }
 
-    /// Lets a connection in, unless its address is banned.
+    /// Admits a connection unless its address is banned.
     pub fn admit(self: &Arc<Guard>, ip: IpAddr) -> Option<Admission> {
         let ip = ip.to_canonical();
         if self.bans().contains(ip) {
             return None;
         }
         let active_at_ms = AtomicU64::new(self.now_ms());
-        let mut rooms = self.rooms();
-        let prefixes = Prefix::all(ip, &rooms.settings.exempt);
-        rooms.make_room_for(&prefixes);
+        let mut groups = self.groups();
+        let prefixes = Prefix::all(ip, &groups.settings.exempt);
+        groups.evict_for(&prefixes);
         let connection =
-            Arc::new(Connection { ip, prefixes, places: Default::default(), active_at_ms, evicted: Notify::new() });
-        rooms.let_in(&connection);
+            Arc::new(Connection { ip, prefixes, positions: Default::default(), active_at_ms, evicted: Notify::new() });
+        groups.add(&connection);
         Some(Admission { guard: self.clone(), connection })
     }
 
     pub fn connections(&self) -> usize {
-        self.rooms().all.connections.len()
+        self.groups().all.connections.len()
     }
 
     fn now_ms(&self) -> u64 {
         self.start.elapsed().as_millis() as u64
     }
 
-    fn rooms(&self) -> MutexGuard<'_, Rooms> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    fn groups(&self) -> MutexGuard<'_, Groups> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,52 +141,52 @@ impl Settings {
     }
 }
 
-/// A budget with a key that nobody knows.
+/// A budget with a random, secret key.
 fn new_budget(settings: budget::Settings) -> Budget {
     let random = RandomState::new();
     Budget::new(settings, [random.hash_one(0), random.hash_one(1)])
 }
 
-impl Rooms {
-    fn make_room_for(&mut self, prefixes: &[Prefix]) {
-        // More than one may have to go when the limits were lowered.
-        while let Some(connection) = self.one_too_many(prefixes) {
+impl Groups {
+    fn evict_for(&mut self, prefixes: &[Prefix]) {
+        // More than one if the limits were lowered.
+        while let Some(connection) = self.next_to_evict(prefixes) {
             self.evict(&connection);
         }
     }
 
-    fn one_too_many(&mut self, prefixes: &[Prefix]) -> Option<Arc<Connection>> {
+    fn next_to_evict(&mut self, prefixes: &[Prefix]) -> Option<Arc<Connection>> {
         for prefix in prefixes {
-            if let Some(room) = self.by_prefix.get_mut(prefix)
-                && room.connections.len() >= prefix.limit(self.settings.per_ip_max) as usize
+            if let Some(group) = self.by_prefix.get_mut(prefix)
+                && group.connections.len() >= prefix.limit(self.settings.per_ip_max) as usize
             {
-                return room.longest_idle(COMPARED_OF_PREFIX);
+                return group.longest_idle(COMPARED_OF_PREFIX);
             }
         }
         let is_full = self.all.connections.len() >= self.settings.connections_max;
         if is_full { self.all.longest_idle(COMPARED) } else { None }
     }
 
-    fn let_in(&mut self, connection: &Arc<Connection>) {
-        for (prefix, place) in connection.prefixes.iter().zip(&connection.places) {
-            self.by_prefix.entry(*prefix).or_default().let_in(connection, place);
+    fn add(&mut self, connection: &Arc<Connection>) {
+        for (prefix, position) in connection.prefixes.iter().zip(&connection.positions) {
+            self.by_prefix.entry(*prefix).or_default().add(connection, position);
         }
-        if let Some(place) = connection.places.last() {
-            self.all.let_in(connection, place);
+        if let Some(position) = connection.positions.last() {
+            self.all.add(connection, position);
         }
     }
 
     fn evict(&mut self, connection: &Arc<Connection>) {
         connection.evicted.notify_one();
-        self.forget(connection);
+        self.remove(connection);
     }
 
-    fn forget(&mut self, connection: &Arc<Connection>) {
-        self.all.forget(connection, LEVELS_MAX);
+    fn remove(&mut self, connection: &Arc<Connection>) {
+        self.all.remove(connection, LEVELS_MAX);
         for (level, prefix) in connection.prefixes.iter().enumerate() {
-            if let Some(room) = self.by_prefix.get_mut(prefix) {
-                room.forget(connection, level);
-                if room.connections.is_empty() {
+            if let Some(group) = self.by_prefix.get_mut(prefix) {
+                group.remove(connection, level);
+                if group.connections.is_empty() {
                     self.by_prefix.remove(prefix);
                 }
             }
@@ -193,24 +194,26 @@ impl Rooms {
     }
 }
 
-impl Room {
-    fn let_in(&mut self, connection: &Arc<Connection>, place: &AtomicUsize) {
-        place.store(self.connections.len(), Ordering::Relaxed);
+impl Group {
+    fn add(&mut self, connection: &Arc<Connection>, position: &AtomicUsize) {
+        position.store(self.connections.len(), Ordering::Relaxed);
         self.connections.push(connection.clone());
     }
 
-    /// Whoever is in here has its place in this room under the same number.
-    fn forget(&mut self, connection: &Arc<Connection>, number: usize) {
-        let Some(at) = connection.places.get(number).map(|place| place.load(Ordering::Relaxed)) else { return };
+    /// All connections of this group have their index in it at `positions[number]`.
+    fn remove(&mut self, connection: &Arc<Connection>, number: usize) {
+        let Some(at) = connection.positions.get(number).map(|position| position.load(Ordering::Relaxed)) else {
+            return;
+        };
         if self.connections.get(at).is_some_and(|found| Arc::ptr_eq(found, connection)) {
             self.connections.swap_remove(at);
-            if let Some(place) = self.connections.get(at).and_then(|moved| moved.places.get(number)) {
-                place.store(at, Ordering::Relaxed);
+            if let Some(position) = self.connections.get(at).and_then(|moved| moved.positions.get(number)) {
+                position.store(at, Ordering::Relaxed);
             }
         }
     }
 
-    /// The longest idle of some; of all, where there are no more than are compared.
+    /// The longest idle of up to `compared` connections.
     fn longest_idle(&mut self, compared: usize) -> Option<Arc<Connection>> {
         let count = self.connections.len();
         self.next = (self.next + compared) % count.max(1);
@@ -219,19 +222,19 @@ impl Room {
     }
 }
 
-/// A connection's place in the house; it is given back when this is dropped.
+/// An admitted connection. Dropping it frees its place.
 pub struct Admission {
     guard: Arc<Guard>,
     connection: Arc<Connection>,
 }
 
 impl Admission {
-    /// The connection has just asked for something: it is not idle.
+    /// Marks the connection as active.
     pub fn touch(&self) {
         self.connection.active_at_ms.store(self.guard.now_ms(), Ordering::Relaxed);
     }
 
-    /// Ends when the connection has to make room for another.
+    /// Completes when the connection is evicted.
     pub async fn evicted(&self) {
         self.connection.evicted.notified().await;
     }
@@ -239,7 +242,7 @@ impl Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.guard.rooms().forget(&self.connection);
+        self.guard.groups().remove(&self.connection);
     }
 }
 
@@ -268,8 +271,8 @@ mod tests {
         Networks::new(&networks.iter().map(|network| network.parse().unwrap()).collect::<Vec<_>>())
     }
 
-    /// Makes the first the longest idle, and the last the most active.
-    fn in_order(admissions: &[&Admission]) {
+    /// Makes the first the longest idle and the last the most recently active.
+    fn by_idle_time(admissions: &[&Admission]) {
         for (at_ms, admission) in (1..).zip(admissions) {
             admission.connection.active_at_ms.store(at_ms, Ordering::Relaxed);
         }
@@ -282,28 +285,28 @@ mod tests {
     }
 
     #[test]
-    fn one_address_pushes_out_only_its_own_longest_idle() {
+    fn one_address_evicts_only_its_own_longest_idle() {
         let guard = guard(100, 2);
         let other = guard.admit(ip(9)).unwrap();
         let first = guard.admit(ip(1)).unwrap();
         let second = guard.admit(ip(1)).unwrap();
-        in_order(&[&other, &second, &first]);
+        by_idle_time(&[&other, &second, &first]);
         let third = guard.admit(ip(1)).unwrap();
         assert!(evicted(&second));
         assert!(!evicted(&first) && !evicted(&third) && !evicted(&other));
         assert_eq!(guard.connections(), 3);
         drop((first, second, third, other));
         assert_eq!(guard.connections(), 0);
-        assert!(guard.rooms().by_prefix.is_empty());
+        assert!(guard.groups().by_prefix.is_empty());
     }
 
     #[test]
-    fn an_ipv6_network_of_64_bits_is_one_address() {
+    fn an_ipv6_64_counts_as_one_address() {
         let guard = guard(100, 2);
         let first = guard.admit(ipv6("2001:db8::1")).unwrap();
         let second = guard.admit(ipv6("2001:db8::2")).unwrap();
         let neighbour = guard.admit(ipv6("2001:db8:0:1::1")).unwrap();
-        in_order(&[&neighbour, &first, &second]);
+        by_idle_time(&[&neighbour, &first, &second]);
         let third = guard.admit(ipv6("2001:db8::3")).unwrap();
         assert!(evicted(&first));
         assert!(!evicted(&second) && !evicted(&third) && !evicted(&neighbour));
@@ -313,9 +316,9 @@ mod tests {
     fn a_wider_network_pushes_out_only_its_own_longest_idle() {
         let guard = guard(100, 1);
         let elsewhere = guard.admit("198.51.100.1".parse().unwrap()).unwrap();
-        // 8 in a /24, each at an address of its own.
+        // 8 in a /24, each at its own address.
         let all: Vec<_> = (1..=8).map(|last| guard.admit(ip(last)).unwrap()).collect();
-        in_order(&[&elsewhere, &all[1], &all[0], &all[2], &all[3], &all[4], &all[5], &all[6], &all[7]]);
+        by_idle_time(&[&elsewhere, &all[1], &all[0], &all[2], &all[3], &all[4], &all[5], &all[6], &all[7]]);
         let _ninth = guard.admit(ip(9)).unwrap();
         assert_eq!(
             all.iter().map(evicted).collect::<Vec<_>>(),
@@ -342,12 +345,12 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_something_is_not_idle() {
+    fn a_connection_that_sends_a_request_is_not_idle() {
         let guard = guard(100, 2);
         let first = guard.admit(ip(1)).unwrap();
         let second = guard.admit(ip(1)).unwrap();
-        in_order(&[&first, &second]);
-        // The guard's clock has to show more than the made-up times above.
+        by_idle_time(&[&first, &second]);
+        // Wait until the guard's clock is past the times set above.
         while guard.now_ms() <= 2 {
             std::thread::yield_now();
         }
@@ -357,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_kept_as_others_come_and_go() {
+    fn indexes_stay_right_as_connections_come_and_go() {
         let guard = guard(1_000, 1_000);
         let mut all: Vec<_> = (0..200u16).map(|number| guard.admit(ip((number % 3) as u8)).unwrap()).collect();
         for number in 0..150 {
@@ -365,18 +368,18 @@ mod tests {
         }
         assert_eq!(guard.connections(), 50);
         {
-            let rooms = guard.rooms();
+            let groups = guard.groups();
             let counted: usize =
-                (0..3).map(|last| rooms.by_prefix[&Prefix::narrowest(ip(last))].connections.len()).sum();
+                (0..3).map(|last| groups.by_prefix[&Prefix::narrowest(ip(last))].connections.len()).sum();
             let widest = Prefix::all(ip(0), &Networks::default())[1];
-            assert_eq!((counted, rooms.by_prefix[&widest].connections.len()), (50, 50));
+            assert_eq!((counted, groups.by_prefix[&widest].connections.len()), (50, 50));
         }
         drop(all);
-        assert!(guard.rooms().by_prefix.is_empty() && guard.connections() == 0);
+        assert!(guard.groups().by_prefix.is_empty() && guard.connections() == 0);
     }
 
     #[test]
-    fn a_full_house_makes_room_for_anyone() {
+    fn a_full_guard_evicts_the_longest_idle_for_anyone() {
         let guard = guard(10, 100);
         let all: Vec<_> = (0..10).map(|last| guard.admit(ip(last)).unwrap()).collect();
         for (age, admission) in all.iter().enumerate() {
@@ -390,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_banned_are_not_let_in() {
+    fn banned_addresses_are_not_admitted() {
         let with_bans = || Settings { bans: networks(&["192.0.2.0/28"]), ..limits(10, 10) };
         let guard = Arc::new(Guard::new(with_bans()));
         assert!(guard.admit(ip(15)).is_none());
@@ -399,17 +402,17 @@ mod tests {
         guard.set(limits(10, 10));
         let inside = guard.admit(ip(15)).unwrap();
         guard.set(with_bans());
-        assert!(evicted(&inside), "banned while inside");
+        assert!(evicted(&inside), "banned while connected");
     }
 
     #[test]
-    fn lowered_limits_take_hold_with_the_next_one() {
+    fn lowered_limits_take_effect_with_the_next_connection() {
         let guard = guard(100, 100);
         let _all: Vec<_> = (0..20).map(|last| guard.admit(ip(last)).unwrap()).collect();
         guard.set(limits(5, 100));
         let _new = guard.admit(ip(50)).unwrap();
         assert_eq!(guard.connections(), 5);
-        guard.make_room();
+        guard.evict_idle();
         assert_eq!(guard.connections(), 4);
     }
 }

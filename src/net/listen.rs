@@ -1,4 +1,4 @@
-//! Binding ports, with errors that name the port and the key to change.
+//! Binds ports, with errors that name the port and the configuration key.
 
 use std::fmt;
 use std::io;
@@ -8,22 +8,22 @@ use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use tracing::info;
 
-/// Connections that the system holds for us while we are busy.
+/// Pending connections that the system queues.
 const BACKLOG: i32 = 4096;
-/// Bytes that wait in the kernel for a slow reader. With more, a reader would seem to stand still for as long as a third of
-/// a big buffer takes.
+/// Upper bound on unsent bytes in the kernel per connection. The kernel reports a socket as writable only after a third of
+/// its buffer is free, so with a large buffer a slow reader would look stalled.
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
-/// Asked for; the system gives what it allows. A stall of some milliseconds then loses nothing.
+/// Requested receive buffer, which the system may limit. Large enough that a stall of some milliseconds loses nothing.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// With port 0, TCP and UDP should get the same number; somebody may have one half of it.
+/// With port 0, TCP and UDP should get the same port number, one half of which may be taken.
 const SAME_PORT_TRIES: usize = 20;
 
-/// A port that could not be had.
+/// A port that could not be bound.
 #[derive(Debug)]
 pub struct ListenError {
     pub address: SocketAddr,
     pub protocol: &'static str,
-    /// The key in the configuration that asked for it.
+    /// The configuration key that names it.
     pub key: String,
     pub error: io::Error,
 }
@@ -44,7 +44,7 @@ impl fmt::Display for ListenError {
 impl std::error::Error for ListenError {}
 
 impl ListenError {
-    /// Whether all addresses of IPv6 were asked for on a machine that has none.
+    /// Whether this is `[::]` on a machine without IPv6.
     fn is_missing_ipv6(&self) -> bool {
         let errors = [Errno::EAFNOSUPPORT, Errno::EADDRNOTAVAIL, Errno::EPROTONOSUPPORT];
         let is_missing = self.error.raw_os_error().is_some_and(|code| errors.contains(&Errno::from_raw(code)));
@@ -52,8 +52,8 @@ impl ListenError {
     }
 }
 
-/// Binds every address of one key. Where the machine has no IPv6, `[::]` is skipped, unless it is the only address:
-/// the default names both families and has to work everywhere.
+/// Binds every address of one key. On a machine without IPv6, `[::]` is skipped unless it is the only address: the default
+/// names both families and must work everywhere.
 pub fn all<T>(
     addresses: &[SocketAddr],
     bind: impl Fn(SocketAddr) -> Result<T, ListenError>,
@@ -79,7 +79,7 @@ pub fn tcp(address: SocketAddr, key: &str) -> Result<TcpListener, ListenError> {
     bind_tcp(address).map_err(|error| ListenError { address, protocol: "TCP", key: key.into(), error })
 }
 
-/// `count` sockets on one address, between which the system spreads the senders.
+/// `count` sockets on one address; the system distributes the senders among them.
 pub fn udp(address: SocketAddr, count: usize, key: &str) -> Result<Vec<UdpSocket>, ListenError> {
     bind_udp(address, count).map_err(|error| ListenError { address, protocol: "UDP", key: key.into(), error })
 }
@@ -108,16 +108,16 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     only_its_family(&socket, address)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    // Every connection inherits these.
+    // Connections inherit these options.
     socket.set_tcp_nodelay(true)?;
-    let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX); // where the system has no such thing, it is not needed
+    let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX); // optional: not every system has it
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// The first socket takes the port for itself and shares it only then. One that was ready to share from the start could be
-/// given the port of another program of the same user, and each would get some of the other's datagrams.
+/// The first socket binds the port exclusively and shares it only afterwards. If it were shared from the start, it could
+/// join the port of another program of the same user, and each would get some of the other's datagrams.
 fn bind_udp(address: SocketAddr, count: usize) -> io::Result<Vec<UdpSocket>> {
     let first = udp_socket(address, false)?;
     let address = first.local_addr()?;
@@ -129,7 +129,7 @@ fn bind_udp(address: SocketAddr, count: usize) -> io::Result<Vec<UdpSocket>> {
     Ok(sockets)
 }
 
-/// `[::]` is IPv6 and nothing else, so that `0.0.0.0` can be listened on beside it.
+/// `[::]` is IPv6 only, so that `0.0.0.0` can be bound beside it.
 fn only_its_family(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     if address.is_ipv6() { socket.set_only_v6(true) } else { Ok(()) }
 }
@@ -139,7 +139,7 @@ fn udp_socket(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
     only_its_family(&socket, address)?;
     socket.set_reuse_port(shared)?;
     if let Err(error) = socket.set_recv_buffer_size(RECEIVE_BUFFER) {
-        tracing::debug!(%error, "the receive buffer stays as it is");
+        tracing::debug!(%error, "cannot enlarge the receive buffer");
     }
     socket.bind(&address.into())?;
     Ok(socket.into())
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_inherit_what_the_listener_has() {
+    fn connections_inherit_the_listeners_options() {
         let listener = tcp("127.0.0.1:0".parse().unwrap(), "a.key").unwrap();
         let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let connection = loop {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn only_all_addresses_of_ipv6_are_skipped_and_only_where_there_is_no_ipv6() {
+    fn only_the_unspecified_ipv6_address_is_skipped_and_only_without_ipv6() {
         let bind = |typed: &[&str], errno: Errno| {
             let addresses: Vec<SocketAddr> = typed.iter().map(|text| text.parse().unwrap()).collect();
             all(&addresses, |address| match address.is_ipv4() {
@@ -190,7 +190,7 @@ mod tests {
         for errno in [Errno::EAFNOSUPPORT, Errno::EADDRNOTAVAIL, Errno::EPROTONOSUPPORT] {
             assert_eq!(bind(&["0.0.0.0:1", "[::]:1"], errno).unwrap(), ["0.0.0.0:1"]);
             assert_eq!(bind(&["[::]:1", "127.0.0.1:1"], errno).unwrap(), ["127.0.0.1:1"]);
-            assert!(bind(&["[::]:1"], errno).is_err(), "nothing would be listened on");
+            assert!(bind(&["[::]:1"], errno).is_err(), "it would listen on nothing");
             assert!(bind(&["0.0.0.0:1", "[::1]:1"], errno).is_err(), "the operator named it");
         }
         assert!(bind(&["0.0.0.0:1", "[::]:1"], Errno::EADDRINUSE).is_err());
@@ -209,6 +209,6 @@ mod tests {
                 return;
             }
         }
-        panic!("one of them got all");
+        panic!("not every socket received a datagram");
     }
 }

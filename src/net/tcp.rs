@@ -48,7 +48,7 @@ where
             Err(error) if is_peer_error(&error) => debug!(%error, "connection closed before it was accepted"),
             Err(error) => {
                 // Most likely out of descriptors: evict an idle connection.
-                guard.make_room();
+                guard.evict_idle();
                 if last_warning.is_none_or(|at: Instant| at.elapsed() > WARN_EVERY) {
                     last_warning = Some(Instant::now());
                     warn!(%error, "accepting a connection failed; retrying");

@@ -1,4 +1,4 @@
-//! A server as a row of the file, both directions.
+//! Writes servers to rows of the file and reads them back.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -9,7 +9,7 @@ use rusqlite::{Connection, Row, named_params};
 use crate::model::{Address, Details, Facts, HeartbeatKey, HeartbeatKeys, Proof, Server, VersionText, round_trip};
 use crate::protocols::{allow_players, game_named};
 
-/// An address as bytes: 4 or 16 of the IP address, 2 of the port.
+/// An address as bytes: 4 or 16 for the IP address, 2 for the port (big endian).
 pub fn address_bytes(address: Address) -> Vec<u8> {
     let mut bytes = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -34,7 +34,7 @@ pub fn write(connection: &Connection, server: &Server) -> rusqlite::Result<()> {
          :rtt_us, :name, :mode, :map, :version, :players, :players_max, :password, :details, :keys)",
     )?;
     let details = server.details.as_ref().map(|details| {
-        // Plain data without maps: it always has a text.
+        // Plain data without maps: cannot fail.
         serde_json::to_string(&(&details.players, &details.rules)).unwrap_or_default()
     });
     insert.execute(named_params! {
@@ -64,7 +64,7 @@ pub fn delete(connection: &Connection, address: Address) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Every row as a server, and None for a row that makes no sense.
+/// Calls `each` for every row, with None for an invalid one.
 pub fn servers(connection: &Connection, mut each: impl FnMut(Option<Server>)) -> rusqlite::Result<()> {
     let mut select = connection.prepare("SELECT * FROM servers")?;
     let mut rows = select.query([])?;
@@ -105,7 +105,7 @@ fn stamp(row: &Row<'_>, at: usize) -> Option<u64> {
     u64::try_from(row.get::<_, i64>(at).ok()?).ok()
 }
 
-/// What is there has to make sense; what is not there does.
+/// A missing value is valid; one that is present must be readable.
 fn optional<A, B>(found: Option<A>, read: impl Fn(A) -> Option<B>) -> Option<Option<Arc<B>>> {
     match found {
         Some(found) => Some(Some(Arc::new(read(found)?))),
@@ -118,7 +118,7 @@ fn details_from(text: &str) -> Option<Details> {
     Some(Details { players, rules })
 }
 
-/// Keys and values in turn, each behind its length. They are bytes, not text.
+/// Keys and values alternately, each prefixed with its length u16 LE. They are bytes, not text.
 fn keys_bytes(keys: &HeartbeatKeys) -> Vec<u8> {
     let mut out = Vec::new();
     for part in keys.0.iter().flat_map(|(key, value)| [key, value]) {
@@ -151,7 +151,7 @@ mod tests {
     use crate::model::Player;
 
     #[test]
-    fn addresses_and_keys_come_back() {
+    fn addresses_and_keys_round_trip() {
         for text in ["203.0.113.5:20737", "[2001:db8::5]:1"] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address_from(&address_bytes(address)), Some(address));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn details_come_back() {
+    fn details_round_trip() {
         let player = Player { name: "B\"b".into(), team: Some("red".into()), score: Some(-3), ..Player::default() };
         let details = Details { players: vec![player], rules: vec![("a".into(), "é".into())] };
         let text = serde_json::to_string(&(&details.players, &details.rules)).unwrap();

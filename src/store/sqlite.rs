@@ -1,4 +1,4 @@
-//! The file: its schema with a version, how it is opened, and what is done about one that is damaged or too new.
+//! The SQLite file: its schema and migrations, how it is opened, and what happens if it is damaged or too new.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,19 +12,20 @@ use tracing::warn;
 
 /// The file's name in `data_dir`.
 pub const FILE: &str = "rallypoint.db";
-/// "Rall": tells our files from those of other programs.
+/// "Rall": distinguishes our files from those of other programs.
 const APPLICATION_ID: i32 = 0x5261_6c6c;
-/// How long to wait for another process that has the file locked, e.g. for a person with a database tool.
+/// How long to wait if another process, e.g. a database tool, has locked the file.
 const BUSY: Duration = Duration::from_secs(5);
-/// What is left of the write-ahead log after a burst.
+/// The write-ahead log is truncated to this size after a burst.
 pub const LOG_BYTES_MAX: u64 = 32 << 20;
-/// Pages in the log before they go into the file; SQLite's own default.
+/// Pages in the log before a checkpoint; SQLite's default.
 const LOG_PAGES: u64 = 1_000;
-/// Files up to this size are read whole when they are opened: some tenths of a second. In larger ones damage is noticed
-/// when it is met.
+/// Files up to this size are checked completely when they are opened, which takes some tenths of a second. In larger ones,
+/// damage is noticed when the damaged page is read.
 const CHECKED_BYTES_MAX: u64 = 64 << 20;
 
-/// The schema, step by step: a file of version n has had the first n steps. Only ever add steps.
+/// The migrations: a file of version n has had the first n. Never change an existing one, comments included: the text is
+/// compared with existing files.
 const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE servers (
@@ -69,19 +70,19 @@ const MIGRATIONS: &[&str] = &[
 ",
 ];
 
-/// Why there is no connection.
+/// Why the file could not be opened or written.
 #[derive(Debug)]
 pub enum Fault {
-    /// A person has to decide; the text says what.
+    /// The operator has to decide; the text says what.
     Refused(String),
-    /// The file is broken in a way that SQLite does not mind; the text says how.
+    /// The file is damaged in a way that SQLite does not report; the text says how.
     Damaged(String),
-    /// It may work later, unless this is damage.
+    /// May work later, unless [`is_damage`].
     Failed(rusqlite::Error),
 }
 
 impl Fault {
-    /// Whether the file itself is broken, and will be tomorrow.
+    /// Whether the file itself is damaged, so that retrying does not help.
     pub fn is_damage(&self) -> bool {
         match self {
             Fault::Refused(_) => false,
@@ -110,7 +111,7 @@ pub fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
-/// Opens the file for writing, made or migrated where needed. A damaged one is set aside, and a new one made.
+/// Opens the file for writing; creates or migrates it if needed. A damaged file is set aside and a new one created.
 pub fn open(path: &Path) -> Result<Connection, Fault> {
     match try_open(path) {
         Err(fault) if fault.is_damage() => {
@@ -130,7 +131,7 @@ fn try_open(path: &Path) -> Result<Connection, Fault> {
         check_header(path)?;
     }
     if is_new {
-        // Only possible before there is anything in the file: free pages can be given back to the system.
+        // Allows freeing pages later. Only possible while the file is empty.
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     } else {
         check(path, &connection)?;
@@ -146,43 +147,43 @@ fn try_open(path: &Path) -> Result<Connection, Fault> {
     Ok(connection)
 }
 
-/// Our SQL is right: where SQLite does not understand it, the file is not what it was.
+/// Our SQL is valid, so if SQLite rejects it, the file is damaged.
 fn misread(error: rusqlite::Error) -> Fault {
-    let is_not_understood =
+    let is_rejected =
         matches!(error, rusqlite::Error::SqlInputError { .. }) || error.sqlite_error_code() == Some(ErrorCode::Unknown);
-    if is_not_understood { Fault::Damaged(error.to_string()) } else { Fault::Failed(error) }
+    if is_rejected { Fault::Damaged(error.to_string()) } else { Fault::Failed(error) }
 }
 
-/// A header that asks for a later SQLite makes the file read-only, without a word. Only for a file that is: closing it
-/// here gives up the locks that this process has on it, those of SQLite's connections too.
+/// A header that requires a later SQLite silently makes the file read-only. Call this only for a read-only file: closing the
+/// file here releases all locks of this process on it, including those of SQLite's connections.
 fn check_header(path: &Path) -> Result<(), Fault> {
     let mut header = [0; 20];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
     match (read, header) {
         (Ok(()), [.., 1 | 2, 1 | 2]) => Ok(()),
-        (Ok(()), _) => Err(Fault::Damaged("its header names a file format that there is not".into())),
-        (Err(_), _) => Ok(()), // new, or SQLite has more to say about it
+        (Ok(()), _) => Err(Fault::Damaged("its header names an unknown file format".into())),
+        (Err(_), _) => Ok(()), // new, or SQLite reports a better error
     }
 }
 
-/// Whether every table and index is there as it was made. What a person has added is no damage.
+/// Checks that every table and index exists as it was created. Additions by the operator are no damage.
 fn check_schema(connection: &Connection) -> Result<(), Fault> {
-    let made = Connection::open_in_memory()?;
-    MIGRATIONS.iter().try_for_each(|step| made.execute_batch(step))?;
+    let expected = Connection::open_in_memory()?;
+    MIGRATIONS.iter().try_for_each(|step| expected.execute_batch(step))?;
     let objects = |connection: &Connection| -> rusqlite::Result<HashSet<(String, Option<String>)>> {
         let mut select = connection.prepare("SELECT name, sql FROM sqlite_schema")?;
         select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
     };
     let found = objects(connection).map_err(misread)?;
-    let mut missing: Vec<String> = objects(&made)?.difference(&found).map(|(name, _)| name.clone()).collect();
+    let mut missing: Vec<String> = objects(&expected)?.difference(&found).map(|(name, _)| name.clone()).collect();
     missing.sort();
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Fault::Damaged(format!("{} is missing from it, or is not as it was made", missing.join(", "))))
+    Err(Fault::Damaged(format!("missing or changed in its schema: {}", missing.join(", "))))
 }
 
-/// Whether its pages make sense, in a file that is soon read.
+/// Checks all pages, unless the file is too large for that.
 fn check_pages(path: &Path, connection: &Connection) -> Result<(), Fault> {
     if disk_bytes(path) > CHECKED_BYTES_MAX {
         return Ok(());
@@ -191,7 +192,7 @@ fn check_pages(path: &Path, connection: &Connection) -> Result<(), Fault> {
     if found == "ok" { Ok(()) } else { Err(Fault::Damaged(found)) }
 }
 
-/// Keeps the log from growing beyond a size for longer than a transaction that needs more.
+/// Limits the size of the log. Only a single large transaction may exceed it.
 pub fn limit_log(connection: &Connection, bytes_max: u64) -> rusqlite::Result<()> {
     let page_bytes: u64 = connection.pragma_query_value(None, "page_size", |row| row.get::<_, i64>(0))?.max(1) as u64;
     connection.pragma_update(None, "journal_size_limit", bytes_max.min(LOG_BYTES_MAX) as i64)?;
@@ -199,7 +200,7 @@ pub fn limit_log(connection: &Connection, bytes_max: u64) -> rusqlite::Result<()
     connection.pragma_update(None, "wal_autocheckpoint", pages as i64)
 }
 
-/// Puts all of the log into the file, and gives its room back; while somebody reads from it, the next time will do.
+/// Moves the whole log into the file and truncates it. Does nothing while a reader uses the log.
 pub fn empty_log(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(Duration::ZERO)?;
     let emptied = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
@@ -212,7 +213,7 @@ pub fn log_of(path: &Path) -> PathBuf {
     with_suffix(path, "-wal")
 }
 
-/// What a file takes on the disk, with all that belongs to it.
+/// Size of a file on disk, including its log and index.
 pub fn disk_bytes(path: &Path) -> u64 {
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     size(path) + size(&log_of(path)) + size(&with_suffix(path, "-shm"))
@@ -222,24 +223,24 @@ fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))
 }
 
-/// Whether the file is one of ours, and of a version that we know.
+/// Checks that the file is ours and of a known version.
 fn check(path: &Path, connection: &Connection) -> Result<(), Fault> {
     let shown = path.display();
     let id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if id != APPLICATION_ID && check_schema(connection).is_ok() {
         // No other program has all of our tables.
-        return Err(Fault::Damaged("its header does not say that it is ours".into()));
+        return Err(Fault::Damaged("its header has a wrong application id".into()));
     }
     if id != APPLICATION_ID {
         return Err(Fault::Refused(format!(
-            "data_dir: {shown} belongs to another program: name another folder, or move the file away"
+            "data_dir: {shown} belongs to another program: choose another folder, or move the file away"
         )));
     }
     let version = version(connection)?;
     if version > MIGRATIONS.len() {
         return Err(Fault::Refused(format!(
             "data_dir: {shown} was written by a newer rallypoint (its schema is {version}, this one knows up to {}): run \
-             that one, or move the file away to begin anew",
+             that one, or move the file away to start with an empty one",
             MIGRATIONS.len()
         )));
     }
@@ -251,7 +252,7 @@ pub fn version(connection: &Connection) -> rusqlite::Result<usize> {
     Ok(usize::try_from(version).unwrap_or(usize::MAX))
 }
 
-/// All steps in one transaction: a start that is cut short leaves the file as it was.
+/// All migrations in one transaction: an interrupted start leaves the file unchanged.
 fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
     let done = version(connection)?;
     if done >= MIGRATIONS.len() {
@@ -266,7 +267,7 @@ fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// A transaction that is going to write.
+/// Begins a write transaction.
 pub fn begin(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
     connection.transaction_with_behavior(TransactionBehavior::Immediate)
 }
@@ -274,22 +275,22 @@ pub fn begin(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
 fn cannot_open(path: &Path, error: rusqlite::Error) -> Fault {
     match error.sqlite_error_code() {
         Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::ReadOnly) => {
-            Fault::Refused(format!("data_dir: {} cannot be opened: {error}", path.display()))
+            Fault::Refused(format!("data_dir: cannot open {}: {error}", path.display()))
         }
         _ => Fault::Failed(error),
     }
 }
 
-/// The file under another name, with what belongs to it, for a person to look at.
+/// Renames the file, its log and its index, so that the operator can examine them.
 pub fn set_aside(path: &Path) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let aside = with_suffix(path, &format!(".damaged-{}", now.as_millis()));
     for part in ["-wal", "-shm"] {
-        let _ = std::fs::rename(with_suffix(path, part), with_suffix(&aside, part)); // where there is one
+        let _ = std::fs::rename(with_suffix(path, part), with_suffix(&aside, part)); // if there is one
     }
     match std::fs::rename(path, &aside) {
-        Ok(()) => warn!("the damaged file is now {}; a new one is begun", aside.display()),
-        Err(error) => warn!("the damaged file cannot be renamed to {}: {error}", aside.display()),
+        Ok(()) => warn!("the damaged file is now {}; creating a new one", aside.display()),
+        Err(error) => warn!("cannot rename the damaged file to {}: {error}", aside.display()),
     }
 }
 
@@ -299,29 +300,29 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// A connection that only reads, beside the writer's.
+/// A read-only connection, for use beside the writer's.
 pub fn open_to_read(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     connection.busy_timeout(BUSY)?;
     Ok(connection)
 }
 
-/// Opens the file for reading where there is no room for the files that others would need beside it. Nobody else may
-/// have it open, and it is to be closed soon.
+/// Opens the file for reading on a disk that has no room for its log and index. No other process may have it open, and it
+/// should be closed soon.
 pub fn open_without_room(path: &Path) -> Result<Connection, Fault> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    // With this, what is shared with others otherwise is in this process's memory.
+    // Keeps the index in memory instead of in a shared file.
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     check(path, &connection)?;
     Ok(connection)
 }
 
-/// A consistent copy of the file as it is now, while others go on writing it. The copy must not exist yet.
+/// Copies the file consistently, while others may write to it. The copy must not exist yet.
 pub fn copy(path: &Path, to: &Path) -> Result<(), Fault> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.busy_timeout(BUSY)?;
     check(path, &connection)?;
-    let not_text = || Fault::Refused(format!("{} is no name that SQLite can take", to.display()));
+    let not_text = || Fault::Refused(format!("{}: SQLite needs a path in UTF-8", to.display()));
     connection.execute("VACUUM INTO ?1", [to.to_str().ok_or_else(not_text)?])?;
     Ok(())
 }
