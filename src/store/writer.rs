@@ -177,7 +177,7 @@ impl Writer {
 
     fn write(&mut self, now: Now, stopping: bool) -> Result<(), Fault> {
         if self.folder_lock.renew().map_err(|error| Fault::Refused(error.0))? {
-            warn!("{}: its lock file was removed while in use; locked again", self.path.display());
+            warn!("{}: its lock file disappeared; locked again", self.path.display());
         }
         if self.file.is_none() {
             self.file = Some(Open::new(&self.path, sqlite::open(&self.path)?));

@@ -138,7 +138,7 @@ fn a_folder_of_ones_own_and_nobody_elses() {
     let plain = folder.write("plain", "a file");
     let (code, says) = start(&format!("data_dir={}/below", plain.display()));
     assert_eq!(code, Some(2), "{says}");
-    assert!(says.contains("data_dir: ") && says.contains("cannot be written"), "{says}");
+    assert!(says.contains("data_dir: ") && says.contains("cannot write to "), "{says}");
 
     Connection::open(file(&folder)).unwrap().pragma_update(None, "user_version", 1000).unwrap();
     let (code, says) = start(&set);
