@@ -84,7 +84,7 @@ impl Keys {
         Keys { former: (!is_known).then_some(before.current), ..self }
     }
 
-    /// Keys for another purpose, made of these: what is signed with the ones says nothing about the others.
+    /// Derives independent keys for another purpose: a cookie sealed with one set is invalid for the other.
     pub fn for_purpose(&self, purpose: &[u8]) -> Keys {
         let derived = |key: Key| {
             let mut hasher = SipHasher24::new_with_key(&key.secret);

@@ -300,19 +300,19 @@ impl Cluster {
         if offset.ms != 0 {
             let side = if offset.ms > 0 { "behind" } else { "ahead of" };
             let ms = offset.ms.unsigned_abs();
-            let words = || format!("this node's clock is {ms} ms {side} NATS's; records use NATS's time");
-            self.warn("clock", words);
+            let message = || format!("this node's clock is {ms} ms {side} NATS's; records use NATS's time");
+            self.warn("clock", message);
         }
     }
 
     /// Warns at most once per [`WARN_EVERY_MS`] and kind.
-    fn warn(&self, kind: &'static str, words: impl FnOnce() -> String) {
+    fn warn(&self, kind: &'static str, message: impl FnOnce() -> String) {
         let now_ms = self.hub.clock.now().mono_ms;
         let mut warned = self.warned_at_ms.lock().unwrap_or_else(PoisonError::into_inner);
         warned.retain(|(_, at_ms)| now_ms.saturating_sub(*at_ms) < WARN_EVERY_MS);
         if !warned.iter().any(|(known, _)| *known == kind) {
             warned.push((kind, now_ms));
-            warn!("cluster: {}", words());
+            warn!("cluster: {}", message());
         }
     }
 

@@ -208,7 +208,7 @@ mod tests {
         outbox.reconcile(&servers, [server(9, false).address], &stored, &share);
         outbox.push(server(8, false).address, false);
         outbox.refill(10);
-        assert_eq!(ports(outbox.take(10)), [8], "what is new goes first");
+        assert_eq!(ports(outbox.take(10)), [8], "new changes before the backlog");
         outbox.refill(1);
         assert_eq!(ports(outbox.take(10)), [9]);
         outbox.refill(10);

@@ -213,8 +213,8 @@ impl<'a> Session<'a> {
         let record = match record::decode(address, &entry.value) {
             Ok(record) => record,
             Err(RecordError::Version(v)) => {
-                let words = || format!("ignoring records of version {v}: some nodes run a newer rallypoint");
-                return self.cluster.warn("version", words);
+                let message = || format!("ignoring records of version {v}: some nodes run a newer rallypoint");
+                return self.cluster.warn("version", message);
             }
             Err(error) => return self.cluster.warn("record", || format!("ignoring record {}: {error:?}", entry.key)),
         };
@@ -225,8 +225,8 @@ impl<'a> Session<'a> {
         let by = record.by.clone();
         let (remote, ahead_ms) = record.settle(created_ms, self.offset(now), now);
         if let Some(ahead_ms) = ahead_ms {
-            let words = || format!("the clock of node {by} is {ahead_ms} ms ahead of NATS's; using NATS's time");
-            self.cluster.warn("ahead", words);
+            let message = || format!("the clock of node {by} is {ahead_ms} ms ahead of NATS's; using NATS's time");
+            self.cluster.warn("ahead", message);
         }
         if let Some(stored) = &mut *self.stored() {
             stored.note(&remote);
@@ -285,8 +285,8 @@ impl<'a> Session<'a> {
         if keep_alive.run != self.cluster.run {
             if *self.caught_up.borrow() {
                 self.has_twin.store(true, Ordering::Relaxed);
-                let words = || format!("another node has the same name, {name}: give each node its own cluster.node");
-                self.cluster.warn("name", words);
+                let message = || format!("another node has the same name, {name}: give each node its own cluster.node");
+                self.cluster.warn("name", message);
             }
             return;
         }
@@ -476,9 +476,9 @@ impl<'a> Session<'a> {
 
     fn take_keys(&self, entry: &Entry) {
         let Some(keys) = keyring::decode(&entry.value).filter(|_| entry.operation == Operation::Put) else {
-            let words =
+            let message =
                 || "cannot read the cookie keys in NATS: handshakes must end at the node where they began".into();
-            return self.cluster.warn("keys", words);
+            return self.cluster.warn("keys", message);
         };
         let now_ms = self.cluster.time().unix_ms(self.now());
         let age_ms = now_ms.saturating_sub(unix_ms(entry.created));

@@ -6,20 +6,20 @@ use crate::protocols::{Fault, List, ListEntry, StreamFetch, fault};
 pub struct ListFetch;
 
 impl StreamFetch for ListFetch {
-    fn request(&self, heard: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        let Some(greeting) = heard.get(..GREETING_SIZE) else { return Ok(None) };
+    fn request(&self, received: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        let Some(greeting) = received.get(..GREETING_SIZE) else { return Ok(None) };
         let Greeting { key, .. } = Greeting::parse(greeting).map_err(fault)?;
         Ok(Some(ListRequest { key, filter: EVERYTHING }.emit().to_vec()))
     }
 
     /// The list has no end mark: it ends when the connection closes.
-    fn is_whole(&self, _heard: &[u8]) -> bool {
+    fn is_whole(&self, _received: &[u8]) -> bool {
         false
     }
 
-    fn read(&self, heard: &[u8]) -> Result<List, Fault> {
-        let Some((greeting, records)) = heard.split_at_checked(GREETING_SIZE) else {
-            return Err(Greeting::parse(heard).err().map_or_else(|| fault("no greeting"), fault));
+    fn read(&self, received: &[u8]) -> Result<List, Fault> {
+        let Some((greeting, records)) = received.split_at_checked(GREETING_SIZE) else {
+            return Err(Greeting::parse(received).err().map_or_else(|| fault("no greeting"), fault));
         };
         Greeting::parse(greeting).map_err(fault)?;
         let records = wire::parse_list(records).map_err(fault)?;
