@@ -1,6 +1,6 @@
-// Keeps the page true while it is open. The server has rendered all that is here already; this listens to
-// /api/v1/events and changes only what changed: the reader's place, focus, selection and opened rows stay.
-// Filters, search and sorting act at once and are kept in the address. Text is only ever set as text.
+// Keeps the open page up to date. The server has rendered the page; this script listens to /api/v1/events and
+// updates only what changed: scroll position, focus, selection and opened rows stay. Filters, search and sorting
+// apply at once and are kept in the address. Text is only ever set as text.
 "use strict";
 
 (() => {
@@ -19,13 +19,13 @@
   const AGAIN_MS = 5000;
   /** Changes are told to a screen reader at most this often, but at once when the reader acted. */
   const SAY_MS = 30_000;
-  /** "3 min ago" is brought up to date this often, and plots this often. */
+  /** How often "3 min ago" is updated, and how often the plots are. */
   const AGES_MS = 15_000;
   const PLOTS_MS = 150_000;
   /** Plots that one request asks for. */
   const PLOTS_AT_ONCE = 50;
 
-  // ---- What is known: every server, prepared for searching and sorting.
+  // ---- State: every server, prepared for searching and sorting.
 
   const servers = new Map();
   const games = new Map();
@@ -63,7 +63,7 @@
     return `6${[...head, ...zeros, ...(tail ?? [])].map((part) => part.padStart(4, "0")).join("")}${hex(port, 4)}`;
   }
 
-  // ---- What the reader wants: the same parameters as the API's, in the address and in the form.
+  // ---- Filters: the same parameters as the API's, in the address and in the form.
 
   /** What each name sorts by, and whether more comes first. */
   const ORDERS = {
@@ -208,7 +208,7 @@
     for (const node of row.fields) FILL[node.dataset.field]?.(node, server);
   }
 
-  // ---- Plots. The server draws them; those of new rows are asked for together, all of them again from time to time.
+  // ---- Plots. The server draws them; those of new rows are requested together, and all of them again from time to time.
 
   const plots = new Map();
   const keepsHistory = !table.classList.contains("no-history");
@@ -230,7 +230,7 @@
     const answer = await fetch(`/plots?${query}`).catch(() => null);
     const { whole, servers: drawn = {} } = answer?.ok ? await answer.json() : {};
     for (const [name, small] of Object.entries(drawn)) plots.set(name, small);
-    // What did not come is asked for again, a little later.
+    // Plots that did not arrive are requested again a little later.
     const missing = names.filter((name) => !Object.hasOwn(drawn, name));
     if (missing.length) setTimeout(() => missing.forEach((name) => plots.delete(name)), AGES_MS);
     for (const row of rows.values()) {
@@ -259,7 +259,7 @@
     }
     const names = [...rows.values()].filter(({ server }) => server).map(({ server }) => plotName(server));
     const missing = names.filter((name) => !plots.has(name));
-    for (const name of missing) plots.set(name, {}); // asked for
+    for (const name of missing) plots.set(name, {}); // requested
     for (let at = 0; at < missing.length || (at === 0 && isOld); at += PLOTS_AT_ONCE) {
       askForPlots(missing.slice(at, at + PLOTS_AT_ONCE), at === 0 && isOld);
     }
@@ -356,7 +356,7 @@
     }
   }
 
-  // ---- Drawing: at most once a frame, and only what differs.
+  // ---- Drawing: at most once per frame, and only what differs.
 
   let room = ROWS;
   let isScheduled = false;
@@ -365,7 +365,7 @@
   function schedule() {
     if (isScheduled) return;
     isScheduled = true;
-    // A page in the background draws no frames; it is drawn when it is looked at.
+    // A page in the background draws no frames; it is drawn when it becomes visible.
     requestAnimationFrame(() => {
       isScheduled = false;
       draw();
@@ -374,7 +374,7 @@
 
   /** Whether the reader is holding text of the table: nothing moves under a selection. */
   let isHeld = false;
-  // Asked for only when it changes: to look at a selection makes the browser lay out the page.
+  // Read only when it changes: reading a selection makes the browser lay out the page.
   document.addEventListener("selectionchange", () => {
     const selection = document.getSelection();
     const wasHeld = isHeld;
@@ -440,7 +440,7 @@
   }
 
   function move(node, before) {
-    // Moved in one piece where the browser can, a node keeps its focus.
+    // moveBefore, where the browser has it, keeps a node's focus.
     if (node.isConnected && table.moveBefore) table.moveBefore(node, before);
     else table.insertBefore(node, before);
   }
@@ -537,10 +537,10 @@
     const state = !isLive ? "waiting" : isHeld ? "held" : "live";
     if (node.dataset.state === state) return;
     node.dataset.state = state;
-    setText(node, { live: "Live", held: "Held while text is selected", waiting: "Reconnecting…" }[state]);
+    setText(node, { live: "Live", held: "Paused while text is selected", waiting: "Reconnecting…" }[state]);
   }
 
-  // ---- What the reader does.
+  // ---- User actions.
 
   function want(change, isStep) {
     wanted = { ...wanted, ...change };
@@ -607,7 +607,7 @@
       return;
     }
     if (target.closest("[data-do=copy]")) return copy(target.closest("[data-do=copy]"));
-    // A click anywhere in a line opens it, unless it is on something else or ends a selection.
+    // A click anywhere in a row opens it, unless it is on a link or button or ends a selection.
     const line = target.closest("tr.line");
     if (line && isPlain && !target.closest("a, button, summary") && document.getSelection().isCollapsed) {
       line.querySelector("summary")?.click();
@@ -635,7 +635,7 @@
       if (isCopied) document.getSelection().removeAllRanges();
       done(isCopied);
     };
-    // The newer way exists only on pages that came encrypted.
+    // The newer API exists only on secure pages.
     if (navigator.clipboard) navigator.clipboard.writeText(code.textContent).then(() => done(true), selectIt);
     else selectIt();
   }
@@ -663,7 +663,7 @@
     }
   }, AGES_MS);
 
-  // What the page came with is new enough.
+  // The plots in the page are recent enough.
   if (byId("whole") && !byId("whole").hidden) plotsAt = Date.now();
   for (const node of table.tBodies) {
     const { game, address } = node.dataset;

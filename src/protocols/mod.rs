@@ -65,6 +65,8 @@ pub struct Card {
     pub query: Option<&'static dyn Query>,
     /// The other side of the query: how a game server answers.
     pub answer: Option<Answerer>,
+    /// Whether official servers come in kinds (flavors), which its lists show.
+    pub flavors: bool,
     /// What can happen to its datagrams, beside [what all protocols share](event::SHARED).
     pub events: &'static [&'static EventKind],
     /// What a pretend server of this number says of itself: plausible, and different for each.

@@ -1,4 +1,4 @@
-//! The JSON API. Its OpenAPI document is made from these handlers.
+//! The JSON API. Its OpenAPI document is generated from these handlers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
 use crate::protocols::{Heartbeat, Verdict, is_one_host};
 use crate::registry::view::{Renderer, View};
 
-/// A list may be used this long without asking again.
+/// How long a client may cache a list.
 const LIST_FRESH: Fresh = Fresh::Seconds(2);
 /// An announcement is a few dozen bytes.
 const BODY_BYTES_MAX: usize = 4096;
@@ -50,7 +50,7 @@ pub fn routes() -> (Router<Arc<Site>>, utoipa::openapi::OpenApi) {
     (router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)), document)
 }
 
-/// Pages of any origin may read the API, and only read. This lies around the whole router, so that it sees every method.
+/// Pages of any origin may read the API, and only read. It wraps the whole router, so that it sees every method.
 pub async fn allow_everyone(request: Request, next: Next) -> Response {
     if !request.uri().path().starts_with("/api/") {
         return next.run(request).await;
@@ -70,7 +70,7 @@ pub async fn allow_everyone(request: Request, next: Next) -> Response {
     response
 }
 
-/// An error that is told in words is told in JSON here, as all others are.
+/// Turns an error in plain text into one in JSON, like all others here.
 async fn in_json(response: Response) -> Response {
     let status = response.status();
     let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == JSON);
@@ -98,12 +98,12 @@ pub fn bad_request(error: &Wrong) -> Response {
 /// A list of servers.
 #[derive(Serialize, ToSchema)]
 struct ServerList<'a> {
-    /// Grows with every change of the whole list.
+    /// Increases with every change of the list.
     serial: u64,
-    /// How many servers there are, on all pages.
+    /// The number of servers on all pages.
     total: usize,
     servers: Vec<ServerJson<'a>>,
-    /// The `after` of the next page; absent on the last.
+    /// The value of `after` for the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -148,7 +148,7 @@ async fn list(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers:
     ("address" = String, Path, description = "Its address and port, e.g. 203.0.113.5:20737"),
 ), responses(
     (status = 200, description = "The server", body = ServerJson),
-    (status = 400, description = "The address is none", body = Wrong),
+    (status = 400, description = "The address is not valid", body = Wrong),
     (status = 404, description = "No such server is listed", body = Wrong),
 ))]
 async fn one(State(site): State<Arc<Site>>, Path((game, address)): Path<(String, String)>) -> Response {
@@ -159,47 +159,47 @@ async fn one(State(site): State<Arc<Site>>, Path((game, address)): Path<(String,
     match site.hub.listed(address).filter(|server| server.game.name() == game) {
         Some(server) => reply::json(StatusCode::OK, &ServerJson::new(&server)),
         None => {
-            let error = format!("no {game} server is listed at {address}; /api/v1/check says why");
+            let error = format!("no {game} server is listed at {address}; see /api/v1/check");
             wrong(StatusCode::NOT_FOUND, &Wrong { error, parameter: None })
         }
     }
 }
 
-/// A server's word that it is there.
+/// A server that announces itself.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Announcement {
     /// The game's name.
     game: String,
-    /// The port that it is played on.
+    /// The port that players connect to.
     port: u16,
     /// Its IP address, if that is not the caller's own. Needs the operator's token.
     #[schema(value_type = Option<String>)]
     address: Option<IpAddr>,
 }
 
-/// What became of an announcement.
+/// The result of an announcement.
 #[derive(Serialize, ToSchema)]
 struct Announced {
     listed: bool,
     /// The address under which the server is known.
     address: String,
-    /// Announce again within this many seconds.
+    /// The server has to announce itself again within this many seconds.
     life_s: u64,
 }
 
 /// Announces a server
 ///
-/// The caller's own address is announced. A server of a game that can be queried is asked before it is listed, so the
+/// The caller's own address is announced. A server of a game that can be queried is queried before it is listed, so the
 /// answer can take four seconds. Another address can be announced with the operator's token. The body has to be sent as
 /// `application/json`, and not by a page of another origin.
 #[utoipa::path(post, path = "/api/v1/servers", tag = "servers", request_body = Announcement, responses(
-    (status = 200, description = "It is listed", body = Announced),
+    (status = 200, description = "The server is listed", body = Announced),
     (status = 400, description = "The announcement is wrong", body = Wrong),
     (status = 403, description = "A page of another origin sent it", body = Wrong),
     (status = 415, description = "It was not sent as application/json", body = Wrong),
     (status = 401, description = "Another address needs the operator's token", body = Wrong),
-    (status = 422, description = "It is not listed, and why", body = Wrong),
+    (status = 422, description = "The server is not listed; the error says why", body = Wrong),
 ))]
 async fn announce(
     State(site): State<Arc<Site>>,

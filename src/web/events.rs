@@ -1,9 +1,9 @@
 //! The event stream: a snapshot with its serial, then deltas, to any number of readers.
 //!
-//! One task gathers the hub's batches into frames, a few a second, and each frame is written once for all its readers. A
-//! snapshot is written once, too, for all who come while it is good: the frames since then bring it up to date. A reader
-//! that comes back with `Last-Event-ID` gets what it missed, or a snapshot. One that falls behind is told to start anew and
-//! is closed: there is no queue that could grow.
+//! One task collects the hub's batches into frames, a few per second, and each frame is rendered once for all readers. A
+//! snapshot is rendered once, too, and reused while it is valid: the frames since then bring it up to date. A reader that
+//! reconnects with `Last-Event-ID` gets what it missed, or a snapshot. One that falls behind gets a `reset` and is
+//! disconnected: there is no queue that could grow.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,19 +27,19 @@ use crate::model::{GAME_BYTES_MAX, Server};
 use crate::net::stopped;
 use crate::registry::view::{Batch, Delta, View};
 
-/// Changes are gathered for this long, so that a storm of them is a few frames a second.
+/// Changes are collected for this long, so that many changes make a few frames per second.
 const GATHER: Duration = Duration::from_millis(200);
-/// Frames that a reader may be behind.
+/// How many frames a reader may be behind.
 const BEHIND_MAX: usize = 64;
-/// Frames kept for readers that come back, and how many deltas they may hold together.
+/// Frames kept for readers that reconnect, and the most deltas they may hold together.
 const KEPT_MAX: usize = 512;
 const KEPT_DELTAS_MAX: usize = 200_000;
-/// A quiet stream says this often that it is alive.
+/// Interval of keep-alives on a quiet stream.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
-/// A snapshot is good for so many times as long as it took to write, but for no longer than this.
+/// A snapshot is valid for this multiple of the time it took to render, up to a maximum.
 const SNAPSHOT_SHARE: u32 = 19;
 const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(5);
-/// Different games that a frame is kept rendered for.
+/// The most games that a frame keeps its rendered text for.
 const GAMES_MAX: usize = 32;
 
 /// What happened between two serials.
@@ -52,21 +52,21 @@ struct Frame {
 }
 
 pub struct Events {
-    /// Tells this run of the program from others: serials begin anew.
+    /// Identifies this run of the program: serials start again with each.
     run: u32,
     frames: broadcast::Sender<Arc<Frame>>,
     kept: Mutex<VecDeque<Arc<Frame>>>,
     snapshots: Lists<String, SnapshotCell>,
 }
 
-/// The last snapshot for readers of a game ("": of all). Who comes while it is being written waits for it.
+/// The last snapshot for readers of a game ("": of all). Readers that arrive while it is rendered wait for it.
 type SnapshotCell = tokio::sync::Mutex<Option<Written>>;
 
 #[derive(Clone)]
 struct Written {
     serial: u64,
     text: Bytes,
-    /// Until then another one would cost more than its share of a core.
+    /// A new one before this time would take more than its share of a core.
     good_until: Instant,
 }
 
@@ -95,7 +95,7 @@ impl Events {
         }
     }
 
-    /// What a reader with this serial has missed; None when it is no longer known, or the serial is none that was given out.
+    /// What a reader with this serial has missed; None when that is no longer known, or the serial was never used.
     fn missed(&self, serial: u64) -> Option<Vec<Arc<Frame>>> {
         let newest = self.kept.lock().unwrap_or_else(PoisonError::into_inner).back()?.after;
         if serial <= newest { self.after(serial) } else { None }
@@ -125,7 +125,7 @@ impl Events {
         (written, Vec::new())
     }
 
-    /// Gathers batches into frames until told to stop.
+    /// Collects batches into frames until stopped.
     pub async fn gather(site: Arc<Site>, mut stop: watch::Receiver<bool>) {
         let mut batches = site.hub.subscribe();
         let mut serial = site.hub.view().serial;
@@ -142,7 +142,7 @@ impl Events {
             }
             let Some(after) = gathered.last().map(|batch| batch.serial) else { continue };
             if gap {
-                // Some batches were missed: nobody can go on from here.
+                // Some batches were missed: every reader has to start again.
                 site.events.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
             }
             let rendered = Mutex::default();
@@ -155,7 +155,7 @@ impl Events {
     }
 }
 
-/// Takes a batch that goes on from what is known; false when something is missing before it.
+/// Adds a batch that continues what is known; false when something is missing before it.
 fn take(received: Result<Arc<Batch>, broadcast::error::RecvError>, serial: u64, into: &mut Vec<Arc<Batch>>) -> bool {
     match received {
         Ok(batch) if batch.serial <= serial => true, // known already
@@ -199,7 +199,7 @@ fn concerns(server: &Server, game: &str) -> bool {
 }
 
 impl Frame {
-    /// The frame without what a snapshot in its midst has told already.
+    /// The frame without what a snapshot taken within it already contains.
     fn text_since(&self, serial: u64, events: &Events, game: &str) -> Bytes {
         if self.before == serial {
             return self.text(events, game);
@@ -208,7 +208,7 @@ impl Frame {
         news.map(|batch| batch_event(events, batch, game)).collect::<String>().into()
     }
 
-    /// The event's text for readers of a game ("": of all), written by the first who needs it.
+    /// The event's text for readers of a game ("": of all), rendered on first use.
     fn text(&self, events: &Events, game: &str) -> Bytes {
         let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = rendered.get(game) {
@@ -258,13 +258,13 @@ fn event(name: &str, id: &str, data: &impl Serialize) -> String {
 /// The list as it changes
 ///
 /// Server-sent events: `snapshot` with `serial` and `servers`, then `delta` with `serial`, `removed`, `added` and
-/// `changed`, to be applied in this order. A reader that comes back with `Last-Event-ID` gets what it missed, or another
-/// snapshot. `reset` tells a reader that is too slow to start anew.
+/// `changed`, to be applied in this order. A reader that reconnects with `Last-Event-ID` gets what it missed, or another
+/// snapshot. `reset` tells a reader that is too slow to start again.
 #[utoipa::path(get, path = "/api/v1/events", tag = "servers", params(
     ("game" = Option<String>, Query, description = "Only this game"),
     ("Last-Event-ID" = Option<String>, Header, description = "The last event that was received"),
 ), responses(
-    (status = 200, description = "Events without end", content_type = "text/event-stream", body = String),
+    (status = 200, description = "An endless stream of events", content_type = "text/event-stream", body = String),
     (status = 400, description = "A parameter is wrong", body = Wrong),
 ))]
 pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
@@ -275,12 +275,12 @@ pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, he
         }
         game = value.into_owned();
     }
-    // In this order: a frame that comes in between is received, and skipped by its serial.
+    // In this order: a frame that arrives in between is received, and skipped by its serial.
     let frames = site.events.frames.subscribe();
     let last = headers.get("Last-Event-ID").and_then(|id| id.to_str().ok());
     let missed =
         last.and_then(|id| site.events.serial_of(id)).and_then(|serial| Some((serial, site.events.missed(serial)?)));
-    // Even a resumed reader with nothing missed sees at once that it is connected.
+    // A resumed reader that missed nothing still sees at once that it is connected.
     let mut first = VecDeque::from([Bytes::from_static(b"retry: 2000\n\n")]);
     let (mut serial, news) = match missed {
         Some(missed) => missed,
@@ -308,7 +308,7 @@ pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, he
     response
 }
 
-/// Counts a reader for as long as it reads.
+/// Counts a reader while it is connected.
 struct Counted(prometheus_client::metrics::gauge::Gauge);
 
 impl Drop for Counted {
@@ -323,7 +323,7 @@ struct Reader {
     frames: broadcast::Receiver<Arc<Frame>>,
     game: String,
     serial: u64,
-    /// What was there when it came.
+    /// What it gets first.
     first: VecDeque<Bytes>,
     over: bool,
 }
@@ -346,7 +346,7 @@ impl Reader {
                     let since = std::mem::replace(&mut self.serial, frame.after);
                     return Some(frame.text_since(since, &site()?.events, &self.game));
                 }
-                // It fell behind, or frames were lost: the browser comes back and gets a fresh snapshot.
+                // It fell behind, or frames were lost: the browser reconnects and gets a new snapshot.
                 Ok(Ok(_)) | Ok(Err(broadcast::error::RecvError::Lagged(_))) => {
                     self.over = true;
                     return Some(Bytes::from_static(b"event: reset\nid:\ndata: {}\n\n"));

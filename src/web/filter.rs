@@ -15,10 +15,10 @@ pub const LIMIT_MAX: usize = 1000;
 /// The longest value of a parameter.
 const VALUE_BYTES_MAX: usize = 256;
 
-/// What is wrong with a request.
+/// An error in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Wrong {
-    /// What is wrong, in words.
+    /// What is wrong.
     pub error: String,
     /// The parameter at fault.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,33 +36,33 @@ impl Wrong {
 #[into_params(parameter_in = Query)]
 #[serde(default)]
 pub struct Filter {
-    /// Only this game, by its name: `iceball`, `netpanzer`, `hyperbol`, `bloodmasters` or any other.
+    /// Only this game, by its name.
     pub game: Option<String>,
-    /// Only servers with this text in their name, map, mode, version or address, in any case.
+    /// Only servers with this text in their name, map, mode, version or address, ignoring case.
     pub q: Option<String>,
-    /// Only this map, in any case.
+    /// Only this map, ignoring case.
     pub map: Option<String>,
-    /// Only this mode, in any case.
+    /// Only this mode, ignoring case.
     pub mode: Option<String>,
-    /// Only this version, in any case.
+    /// Only this version, ignoring case.
     pub version: Option<String>,
     /// Only servers with players.
     pub not_empty: bool,
-    /// Only servers with room.
+    /// Only servers that are not full.
     pub not_full: bool,
-    /// Only servers that need no password.
+    /// Only servers without a password.
     pub no_password: bool,
-    /// Only servers that the operator calls official.
+    /// Only servers that the operator marks as official.
     pub official: bool,
-    /// Only servers proven in this way: `cookie`, `query`, `connection` or `config`.
+    /// Only servers verified in this way: `cookie`, `query`, `connection` or `config`.
     pub verified_by: Option<String>,
     /// `name`, `players`, `map`, `mode`, `version`, `game`, `address`, `rtt`, `proven`, `first_seen`, each with a `-`
-    /// before it for the other direction; without it, the operator's priority and then the number of players.
+    /// before it for the reverse order. When left out: the operator's priority, then the number of players.
     pub sort: Option<String>,
-    /// How many servers at most, 1 to 1000; 1000 when left out.
+    /// The most servers in the answer, 1 to 1000; 1000 when left out.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u16>,
-    /// Go on behind this place: the `next` of the last answer, or a server's `address:port`.
+    /// Continue after this place: the `next` of the previous answer, or a server's `address:port`.
     pub after: Option<String>,
 }
 
@@ -83,7 +83,7 @@ pub const NAMES: [&str; 13] = [
     "after",
 ];
 
-/// What can be sorted by.
+/// The keys to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     Priority,
@@ -99,7 +99,7 @@ pub enum Key {
     FirstSeen,
 }
 
-/// Names for the keys; a second name is the field's own in the JSON. The bool: whether more comes first.
+/// Names for the keys; a second name is that of the JSON field. The bool: whether the largest comes first.
 const KEYS: [(&str, &str, Key, bool); 11] = [
     ("priority", "priority", Key::Priority, true),
     ("name", "name", Key::Name, false),
@@ -117,7 +117,7 @@ const KEYS: [(&str, &str, Key, bool); 11] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sort {
     pub key: Key,
-    /// Whether more comes first.
+    /// Whether the largest comes first.
     pub descending: bool,
 }
 
@@ -141,7 +141,7 @@ enum Value<'a> {
 }
 
 impl Filter {
-    /// Reads a query string. An unknown parameter is an error where `strict`, and nothing where not.
+    /// Reads a query string. An unknown parameter is an error where `strict`, and ignored otherwise.
     pub fn parse(query: &str, strict: bool) -> Result<Filter, Wrong> {
         let mut filter = Filter::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -211,7 +211,7 @@ impl Filter {
         self.sort.as_deref().and_then(Sort::parse).unwrap_or(Sort::DEFAULT)
     }
 
-    /// All servers that pass, in order.
+    /// All servers that match, in order.
     pub fn apply<'v>(&self, view: &'v View) -> Vec<&'v Arc<Server>> {
         let q = self.q.as_deref().map(str::to_lowercase);
         let passes = |server: &&Arc<Server>| self.passes(server, q.as_deref());
@@ -276,7 +276,7 @@ fn limit(value: &str) -> Result<u16, Wrong> {
     number.ok_or_else(|| Wrong::parameter("limit", format!("must be a number from 1 to {LIMIT_MAX}, not `{value}`")))
 }
 
-/// Compared in the order's direction; equal ones by address, always upwards.
+/// Compares in the order's direction; equal ones by address, always ascending.
 #[derive(PartialEq, Eq)]
 struct Ordered<'a>(Position<'a>, bool);
 
@@ -310,7 +310,7 @@ fn place(server: &Server, key: Key) -> Position<'_> {
         Key::Version => text(server.texts.version()),
         Key::Game => text(server.game.name()),
         Key::Address => Value::Number(0),
-        // What has no round trip comes last.
+        // Servers without a round trip come last.
         Key::Rtt => Value::Number(server.rtt_us.map_or(i64::MAX, |us| i64::from(us.get()))),
         Key::Proven => Value::Number(server.proven_at_ms as i64),
         Key::FirstSeen => Value::Number(server.first_seen_ms as i64),

@@ -1,4 +1,4 @@
-//! History as JSON and as plots. Reading it waits for a disk, so it happens beside the async threads, a few at a time.
+//! History as JSON and as plots. Reading it waits for a disk, so it runs on blocking threads, a few at a time.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use crate::model::{Address, GAME_BYTES_MAX};
 use crate::registry::view::Rendered;
 use crate::store::history::{History, Range, Reader};
 
-/// A history may be used this long without asking again: it grows once a minute.
+/// How long a client may cache a history: it grows once a minute.
 const FRESH: Fresh = Fresh::Seconds(30);
-/// Readers of the file at one time; others wait for their turn.
+/// Concurrent readers of the file; others wait.
 const READERS_MAX: usize = 4;
 
-/// The way to the file.
+/// Access to the file.
 pub struct Access {
     reader: Reader,
     turns: Arc<Semaphore>,
-    /// Those on the page.
+    /// The plots on the page.
     pub plots: Arc<Plots>,
 }
 
@@ -38,7 +38,7 @@ impl Access {
         Access { reader, turns: Arc::new(Semaphore::new(READERS_MAX)), plots }
     }
 
-    /// Runs what reads on a thread that may wait. None where reading failed; the log says why.
+    /// Runs a read on a blocking thread. None where it failed; the log says why.
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Reader) -> rusqlite::Result<T> + Send + 'static,
@@ -55,12 +55,12 @@ impl Access {
                 warn!("history cannot be read: {error}");
                 None
             }
-            Err(_) => None, // a panic has told itself
+            Err(_) => None, // a panic has been logged
         }
     }
 }
 
-/// A history. Where nothing was counted, or the server was not listed, there is no point.
+/// A history. There are no points for times when nothing was counted or the server was not listed.
 #[derive(Serialize, ToSchema)]
 struct HistoryJson {
     game: String,
@@ -71,19 +71,19 @@ struct HistoryJson {
     range: &'static str,
     from: String,
     to: String,
-    /// Seconds that a point stands for; absent where points are as counted.
+    /// The seconds that a point covers; absent where points are as counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<u64>,
     points: Vec<PointJson>,
 }
 
-/// What was counted at one time, or the mean from there on.
+/// A count at one time, or the mean over the seconds that follow.
 #[derive(Serialize, ToSchema)]
 struct PointJson {
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     players: Option<f64>,
-    /// For a server: the share of the time that it was listed.
+    /// For a server: the share of that time in which it was listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     present: Option<f64>,
     /// For a game: its servers.
@@ -112,7 +112,7 @@ pub async fn server(
 
 /// Players of one server, as a plot
 ///
-/// An image for other sites: it fits light and dark pages, and says in words what it shows.
+/// An image for other sites. It suits light and dark pages and has a text alternative.
 #[utoipa::path(get, path = "/api/v1/servers/{game}/{address}/history.svg", tag = "history", params(
     ("game" = String, Path, description = "The game's name"),
     ("address" = String, Path, description = "Its address and port, e.g. 203.0.113.5:20737"),
@@ -164,7 +164,7 @@ pub async fn game(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, head
 
 /// Players of a whole game, as a plot
 ///
-/// An image for other sites: it fits light and dark pages, and says in words what it shows.
+/// An image for other sites. It suits light and dark pages and has a text alternative.
 #[utoipa::path(get, path = "/api/v1/history.svg", tag = "history", params(
     ("game" = String, Query, description = "The game's name"),
     ("range" = Option<String>, Query, description = "`24h`, `7d`, `30d` or `1y`"),
@@ -211,12 +211,12 @@ struct Asked {
     game: String,
     address: Option<Address>,
     range: Range,
-    /// What is listed but was not counted yet has a history without points.
+    /// A server that is listed but was not counted yet has a history without points.
     listed: bool,
     form: Form,
 }
 
-/// What a history is answered as.
+/// The form of the answer.
 #[derive(Clone, Copy)]
 enum Form {
     Json,

@@ -30,15 +30,15 @@ use super::{Peer, TEXT, reply};
 use crate::net::guard::Admission;
 use crate::net::stopped;
 
-/// A request's head may be this long; nothing that is asked for here is longer.
+/// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// And its body.
+/// The longest body of a request.
 const BODY_BYTES_MAX: usize = 16 << 10;
 const LENGTH: HeaderName = HeaderName::from_static("length");
 
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// For a request's whole head, and for every pause while an answer is taken.
+    /// For a request's whole head, and for every pause while the client reads an answer.
     pub idle: Duration,
 }
 
@@ -73,18 +73,18 @@ pub async fn serve_connection(
     }
 }
 
-/// A stream whose connection counts as active whenever the other side takes something.
+/// A stream whose connection counts as active whenever the client reads something.
 struct Touching {
     stream: TcpStream,
     admission: Arc<Admission>,
-    /// What is being sent instead of hyper's own words.
+    /// What is sent instead of hyper's own answer.
     instead: Option<Bytes>,
 }
 
-/// What cannot even be read as a request is answered by hyper, without a body. All that the games' clients can be given
-/// has a `Length` and a body, so this has, too.
+/// Hyper answers what it cannot read as a request, without a body. The games' clients need a `Length` and a body in
+/// every answer, so they are added here.
 fn in_our_words(hypers: &[u8]) -> Option<Bytes> {
-    // Almost everything that is written is something else, and long.
+    // Almost everything that is written is longer than such an answer.
     let is_short = hypers.len() < 1024 && hypers.starts_with(b"HTTP/1.1 4");
     let head = str::from_utf8(hypers).ok().filter(|_| is_short)?;
     let status = head.strip_prefix("HTTP/1.1 ")?.split("\r\n").next()?;
@@ -104,7 +104,7 @@ fn in_our_words(hypers: &[u8]) -> Option<Bytes> {
 }
 
 impl Touching {
-    /// Sends what is to be sent instead; ready when all of it has been taken.
+    /// Sends the replacement; ready when all of it is written.
     fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.instead.as_mut().filter(|rest| !rest.is_empty()) {
             let taken = ready!(Pin::new(&mut self.stream).poll_write(cx, rest))?;
@@ -164,7 +164,7 @@ impl AsyncWrite for Touching {
     }
 }
 
-/// A request with all of its body, or why not. Who only asks has no body that is worth waiting for.
+/// A request with its whole body, or an error. A GET or HEAD has no body to wait for.
 async fn whole(request: Request<Incoming>, idle: Duration) -> Result<Request<Body>, Response<Body>> {
     if request.body().is_end_stream() || [Method::GET, Method::HEAD].contains(request.method()) {
         return Ok(request.map(Body::new));
@@ -173,7 +173,7 @@ async fn whole(request: Request<Incoming>, idle: Duration) -> Result<Request<Bod
     let (status, why) = match timeout(idle, Limited::new(body, BODY_BYTES_MAX).collect()).await {
         Ok(Ok(body)) => return Ok(Request::from_parts(head, Body::from(body.to_bytes()))),
         Ok(Err(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long, or was cut off\n"),
-        Err(_) => (StatusCode::REQUEST_TIMEOUT, "the body did not come in time\n"),
+        Err(_) => (StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time\n"),
     };
     let mut response = reply::error(status, why);
     reply::set(&mut response, header::CONNECTION, "close");
@@ -199,7 +199,7 @@ async fn answer(
     {
         response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
     }
-    // A 304 has no body, and says nothing of the length of what it stands for.
+    // A 304 has no body, and no length.
     let has_body = response.status() != StatusCode::NOT_MODIFIED;
     if let Some(size) = response.headers().get(header::CONTENT_LENGTH).cloned().filter(|_| has_body) {
         response.headers_mut().insert(LENGTH, size);

@@ -1,10 +1,11 @@
-//! A server in JSON: the documents' names, absent where unknown, never null.
+//! A server in JSON, with the field names of the documents. Unknown fields are absent, never null.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::model::{Player, Server};
+use crate::protocols::card;
 use crate::times;
 
 /// A listed server. A field that is absent is unknown.
@@ -22,27 +23,27 @@ pub struct ServerJson<'a> {
     mode: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     map: &'a str,
-    /// Those who play; where a game also counts clients or spectators, those are in the rules.
+    /// Active players; where a game also counts clients or spectators, those counts are in the rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     players_current: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     players_max: Option<u16>,
     #[serde(skip_serializing_if = "str::is_empty")]
     version: &'a str,
-    /// Whether one is needed to join.
+    /// Whether a password is needed to join.
     #[serde(skip_serializing_if = "Option::is_none")]
     password: Option<bool>,
-    /// The operator's word.
+    /// Whether the operator marks it as official.
     official: bool,
-    /// The operator's word: lists are sorted by it, highest first.
+    /// Set by the operator: lists are sorted by it, highest first.
     #[serde(skip_serializing_if = "is_zero")]
     priority: i32,
-    /// The kind of official server, in Hyperbol; 0 is unofficial.
+    /// The kind of official server, in games that have kinds; 0 is unofficial.
     #[serde(skip_serializing_if = "Option::is_none")]
     flavor: Option<u8>,
-    /// How it was proven: `cookie`, `query`, `connection` or `config`.
+    /// How its address was verified: `cookie`, `query`, `connection` or `config`.
     verified_by: &'static str,
-    /// When it was last proven (RFC 3339, UTC).
+    /// When it was last verified (RFC 3339, UTC).
     proven_at: String,
     first_seen: String,
     /// When it last announced itself.
@@ -50,7 +51,7 @@ pub struct ServerJson<'a> {
     /// The round trip from this master, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     rtt_ms: Option<f64>,
-    /// Who plays, where the game tells. Nobody is an empty list.
+    /// The players, where the game reports them. An empty list: nobody plays.
     #[serde(skip_serializing_if = "Option::is_none")]
     players: Option<&'a [Player]>,
     #[serde(skip_serializing_if = "Rules::is_empty")]
@@ -61,8 +62,7 @@ pub struct ServerJson<'a> {
 impl<'a> ServerJson<'a> {
     pub fn new(server: &'a Server) -> ServerJson<'a> {
         let details = server.details.as_deref();
-        // Only Hyperbol has flavors, and there every server has one.
-        let has_flavor = server.game.name() == crate::protocols::hyperbol::NAME;
+        let has_flavor = card(server.game.name()).is_some_and(|card| card.flavors);
         ServerJson {
             game: server.game.name(),
             address: server.address.ip().to_string(),

@@ -1,11 +1,10 @@
-//! What was asked for lately, kept for the next who asks: renderers, above all. One that stays the same is rendered once
-//! per change.
+//! Renderers that were requested recently. Equal requests share one, so that each list is rendered once per change.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::registry::view::Renderer;
 
-/// Different lists that are kept; one more pushes out the one that was asked for longest ago.
+/// How many are kept; the least recently requested one is replaced.
 const LISTS_MAX: usize = 32;
 
 pub struct Lists<K, R: ?Sized = dyn Renderer>(Mutex<Vec<(K, Arc<R>)>>);
@@ -17,7 +16,7 @@ impl<K, R: ?Sized> Default for Lists<K, R> {
 }
 
 impl<K: Clone + PartialEq, R: ?Sized> Lists<K, R> {
-    /// What is kept for this, made when there is nothing.
+    /// The renderer for this request; made where there is none.
     pub fn kept(&self, key: K, make: impl FnOnce(K) -> Arc<R>) -> Arc<R> {
         let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let list = match lists.iter().position(|(known, _)| *known == key) {

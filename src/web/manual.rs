@@ -12,9 +12,10 @@ use utoipa::openapi::OpenApi;
 
 use super::template::{PageError, Template};
 use super::{Site, page_of};
+use crate::protocols::CARDS;
 use crate::registry::view::Rendered;
 
-/// Where a reader is who does not say it.
+/// The host in examples where the request names none.
 const SOMEWHERE: &str = "localhost:8080";
 
 /// The page's template and what it shows.
@@ -36,7 +37,7 @@ struct Operation {
     /// The fields of the body, where there is one.
     body: Vec<Field>,
     responses: Vec<Answer>,
-    /// What `curl` is given to try it: options and the path.
+    /// A `curl` command to try it: options and the path.
     example: Example,
 }
 
@@ -97,7 +98,7 @@ impl Page {
 pub async fn page(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
     let pages = site.pages.load();
     let Page { template, title, operations, schemas } = &pages.manual;
-    // Examples that can be pasted, where the reader says how this master is called.
+    // With the request's own host, the examples can be pasted as they are.
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.filter(|host| host.parse::<Authority>().is_ok() && !host.contains('@')).unwrap_or(SOMEWHERE);
     page_of(&Rendered::new(template.render(&Variables { title, host, operations, schemas })), &headers)
@@ -182,11 +183,11 @@ fn referenced(schema: &Value) -> String {
     at(schema, "/$ref").as_str().and_then(|reference| reference.rsplit('/').next()).unwrap_or_default().to_string()
 }
 
-/// A type in a word or two.
+/// A type, for people.
 fn kind(schema: &Value) -> String {
     let named = match at(schema, "/type") {
         Value::String(name) => name.clone(),
-        // "or null" says that it may be absent, which is told in another way.
+        // "or null" means that the field may be absent, which is shown elsewhere.
         Value::Array(names) => {
             names.iter().filter_map(Value::as_str).find(|name| *name != "null").unwrap_or_default().into()
         }
@@ -205,9 +206,10 @@ fn kind(schema: &Value) -> String {
     }
 }
 
-/// What to type to try it, with values that work.
+/// An example with valid values.
 fn example(path: &str, method: &str, parameters: &[Field]) -> Example {
-    let (game, address) = ("iceball", "203.0.113.5:20737");
+    let (game, port) = CARDS.first().map_or(("mygame", 7777), |card| (card.name, card.game_port));
+    let address = &*format!("203.0.113.5:{port}");
     let filled = path.replace("{game}", game).replace("{address}", address);
     let asks_for = |name: &str| parameters.iter().any(|field| field.name == name && field.place == "query");
     match (method, path) {

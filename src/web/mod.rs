@@ -1,4 +1,4 @@
-//! HTTP: the page, the lists that the games' clients read, health. Only reads the published view.
+//! HTTP: the page, the lists for the games' clients, the API, health. Reads only the published view.
 
 mod api;
 mod check;
@@ -72,7 +72,7 @@ pub struct Site {
     lists: Lists<Filter>,
     events: Events,
     openapi: Rendered,
-    /// What survives; none where nothing is kept.
+    /// The store; none where nothing is kept.
     history: Option<history::Access>,
     store: Option<Arc<Status>>,
 }
@@ -80,7 +80,7 @@ pub struct Site {
 /// What follows from the configuration: renderers and files. Replaced as a whole.
 pub struct Pages {
     index: Arc<Index>,
-    /// The index page as it was asked for lately.
+    /// Renderers of the index page that were requested recently.
     indexes: Lists<Ask, IndexRenderer>,
     /// Whether history is counted.
     history: bool,
@@ -92,7 +92,7 @@ pub struct Pages {
     routes: Vec<Route>,
     /// Every protocol with its settings.
     sections: Vec<(&'static Card, Box<dyn Section>)>,
-    /// What makes a caller of the API the operator; empty: nothing does.
+    /// The operator's token for the API; empty: there is none.
     token: String,
 }
 
@@ -115,7 +115,7 @@ impl Pages {
 }
 
 impl Site {
-    /// `run` tells this run of the program from others.
+    /// `run` identifies this run of the program.
     pub fn new(
         announcements: Arc<Announcements>,
         guard: Arc<Guard>,
@@ -139,7 +139,7 @@ impl Site {
         })
     }
 
-    /// Feeds the event stream until told to stop.
+    /// Feeds the event stream until stopped.
     pub async fn gather_events(self: Arc<Site>, stop: watch::Receiver<bool>) {
         Events::gather(self, stop).await;
     }
@@ -160,7 +160,7 @@ impl Site {
     }
 }
 
-/// Work that takes as long as the list is: on a long one, it is done off the threads that serve others.
+/// Work whose time grows with the list: for a long one, it does not run on a thread that serves others.
 fn aside<T>(view: &View, work: impl FnOnce() -> T) -> T {
     if view.servers.len() < LONG_LIST { work() } else { tokio::task::block_in_place(work) }
 }
@@ -208,7 +208,7 @@ async fn index(
     let shown = site.render(&renderer);
     let missing = index.missing();
     if let Some(access) = access.filter(|_| !missing.is_nothing()) {
-        // It does not wait for a slow disk: without its plots, a page is a page.
+        // A slow disk does not hold up the page: it is then sent without its plots.
         let drawn = plots::draw(access, missing, site.hub.clock.now().unix_ms);
         if tokio::time::timeout(PLOTS_PATIENCE, drawn).await == Ok(true) {
             return page_of(&site.render(&renderer), &headers);
@@ -217,7 +217,7 @@ async fn index(
     page_of(&shown, &headers)
 }
 
-/// A page for people: only what is ours may run, be shown or be asked by it.
+/// A page for people. Its policy allows only our own scripts, styles, images and requests.
 fn page_of(page: &Rendered, headers: &HeaderMap) -> Response {
     let mut response = reply::rendered(page, HTML, headers, Fresh::Ask);
     let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -245,11 +245,11 @@ struct Ready {
     cluster: Option<ClusterReady>,
 }
 
-/// A node that cannot write serves all the same, and says so.
+/// A node that cannot write still serves, and reports it here.
 #[derive(Serialize)]
 struct StoreReady {
     failing: bool,
-    /// How often the file was removed from under the server, and its history lost.
+    /// How often the file was removed while in use, and its history lost.
     #[serde(skip_serializing_if = "is_none")]
     files_lost: u64,
 }
@@ -258,14 +258,14 @@ fn is_none(count: &u64) -> bool {
     *count == 0
 }
 
-/// A node that is cut off from the others serves all the same, and says so.
+/// A node without a connection to the others still serves, and reports it here.
 #[derive(Serialize)]
 struct ClusterReady {
     connected: bool,
     nodes: i64,
 }
 
-/// Whoever gets an answer at all gets it from a node that has bound its ports and can serve.
+/// A node that answers at all has bound its ports and can serve.
 async fn ready(State(site): State<Arc<Site>>) -> Json<Ready> {
     let view = site.hub.view();
     let figures = site.metrics.cluster.as_ref();
@@ -292,11 +292,11 @@ async fn openapi(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response 
 
 async fn not_found(request: Request) -> Response {
     let path = request.uri().path();
-    reply::error(StatusCode::NOT_FOUND, &format!("there is no {path} here\n"))
+    reply::error(StatusCode::NOT_FOUND, &format!("no such path: {path}\n"))
 }
 
 async fn method_not_allowed(method: Method) -> Response {
-    reply::error(StatusCode::METHOD_NOT_ALLOWED, &format!("{method} is not possible here\n"))
+    reply::error(StatusCode::METHOD_NOT_ALLOWED, &format!("{method} is not allowed here\n"))
 }
 
 /// The peer of a request's connection.

@@ -5,9 +5,9 @@ use axum::http::{HeaderMap, HeaderName, header};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Whether a browser sent this for a page of another origin. Programs that are no browsers send none of these headers.
+/// Whether a browser sent this for a page of another origin. Other programs send none of these headers.
 ///
-/// Browsers send `Origin` with every POST, and `Sec-Fetch-Site` only where the connection is secure. Where both are there,
+/// Browsers send `Origin` with every POST, and `Sec-Fetch-Site` only where the connection is secure. Where both are present,
 /// `Sec-Fetch-Site` decides: behind a proxy, `Host` may be another name than the browser used.
 pub fn is_cross_origin(headers: &HeaderMap) -> bool {
     match text(headers, SEC_FETCH_SITE) {
@@ -37,13 +37,13 @@ fn is_own(headers: &HeaderMap, url: &str) -> bool {
     }
 }
 
-/// A header that is not text is there, and nothing that is expected.
+/// A header that is not text is present, but has no expected value.
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).map(|value| value.to_str().unwrap_or_default())
 }
 
-/// Whether the body is JSON by its own account. Forms cannot say so, and scripts of other origins only after a preflight,
-/// which is refused.
+/// Whether the request declares its body as JSON. Forms cannot do that, and scripts of other origins only after a
+/// preflight, which is refused.
 pub fn is_json(headers: &HeaderMap) -> bool {
     let kind = text(headers, header::CONTENT_TYPE).unwrap_or_default();
     kind.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))

@@ -1,5 +1,5 @@
 //! The page: one list of servers, filtered and sorted as the address says, from a template that the operator can
-//! replace. What it shows without JavaScript, `assets/page.js` keeps true with it.
+//! replace. It works without JavaScript; `assets/page.js` keeps it up to date.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,11 +27,11 @@ pub const BUILT_IN_STYLESHEET: &str = concat!(
 );
 pub const SCRIPT: &str = include_str!("../../assets/page.js");
 
-/// Rows on a page when the reader names no limit: what a phone draws at once. There is a link to the next page.
+/// Rows per page where the address has no limit: few enough for a phone. There is a link to the next page.
 const ROWS: u16 = 100;
-/// Games without a card that can be chosen on the page. Anybody can announce a new name.
+/// The most games without a card in the page's menu: anybody can announce a new name.
 const OTHER_GAMES_MAX: usize = 20;
-/// Mistakes in an address that are told.
+/// The most mistakes in an address that are reported.
 const WRONG_MAX: usize = 5;
 
 /// The columns: what each is sorted by, and its title.
@@ -43,7 +43,7 @@ const COLUMNS: [(&str, &str); 9] = [
     ("version", "Version"),
     ("game", "Game"),
     ("rtt", "Round trip"),
-    ("proven", "Proven"),
+    ("proven", "Verified"),
     ("first_seen", "First seen"),
 ];
 
@@ -52,18 +52,18 @@ pub fn stylesheet(web: &config::Web) -> Result<String, PageError> {
     path.map_or(Ok(BUILT_IN_STYLESHEET.to_string()), |path| read(path, "web.stylesheet"))
 }
 
-/// What a reader asked for.
+/// What the visitor requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
     filter: Filter,
-    /// The game that is shown where the address names none.
+    /// The game to show where the address names none.
     home: Option<&'static str>,
-    /// What was wrong with the address, and is left out of the filter.
+    /// Mistakes in the address; those parameters are ignored.
     wrong: Vec<Wrong>,
 }
 
 impl Ask {
-    /// Reads a query string; what is wrong in it is left out and told.
+    /// Reads a query string; wrong parameters are ignored and reported.
     pub fn parse(query: &str, home: Option<&'static str>) -> Ask {
         let mut pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         let names_a_game = pairs.iter().any(|(name, _)| name == "game");
@@ -135,7 +135,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Compiles the template and renders it once, so that a mistake is found now and not by a visitor.
+    /// Compiles the template and renders it once, to find mistakes before a visitor does.
     pub fn load(web: &config::Web) -> Result<Index, PageError> {
         let (source, place) = match &web.template {
             Some(path) => (read(path, "web.template")?, path.display().to_string()),
@@ -154,7 +154,7 @@ impl Index {
         Ok(index)
     }
 
-    /// What the template is given, and the plots that are not there yet.
+    /// The template's variables, and the plots that are not drawn yet.
     fn variables<'a>(&'a self, ask: &'a Ask, view: &'a View, plots: Option<&Plots>) -> (Variables<'a>, Wanted) {
         let filter = &ask.filter;
         let all = filter.apply(view);
@@ -190,7 +190,7 @@ impl Index {
     }
 }
 
-/// The index page for one who asked.
+/// The index page for one request.
 pub struct IndexRenderer {
     index: Arc<Index>,
     ask: Ask,
@@ -199,13 +199,13 @@ pub struct IndexRenderer {
     last: Mutex<Last>,
 }
 
-/// What the page had when it was last rendered.
+/// The state of the plots when the page was last rendered.
 #[derive(Default)]
 struct Last {
     missing: Wanted,
-    /// How often something had been drawn by then.
+    /// How often plots had been drawn by then.
     drawn: u64,
-    /// The plots are worth another look then.
+    /// When to look at the plots again.
     until: Option<Instant>,
 }
 
@@ -214,7 +214,7 @@ impl IndexRenderer {
         IndexRenderer { index, ask, plots, last: Mutex::default() }
     }
 
-    /// The plots that the page should have had.
+    /// The plots that the page lacked.
     pub fn missing(&self) -> Wanted {
         self.last().missing.clone()
     }
@@ -232,7 +232,7 @@ impl Renderer for IndexRenderer {
         self.index.template.render(&variables).into_bytes()
     }
 
-    /// What was missing is there now, or what was there has become old.
+    /// Whether missing plots are there now, or some have become old.
     fn is_stale(&self) -> bool {
         let Some(plots) = &self.plots else { return false };
         let last = self.last();
@@ -241,7 +241,7 @@ impl Renderer for IndexRenderer {
     }
 }
 
-/// What the template is given. `assets/index.html` says what each is for.
+/// The template's variables, documented in `assets/index.html`.
 #[derive(Serialize)]
 struct Variables<'a> {
     title: &'a str,
@@ -263,7 +263,7 @@ struct Variables<'a> {
     first: Option<String>,
 }
 
-/// The parameters as they are; what is not set is empty or false.
+/// The current parameters; those not set are empty or false.
 #[derive(Serialize)]
 struct Choice<'a> {
     game: &'a str,
@@ -302,9 +302,9 @@ impl<'a> Choice<'a> {
 struct Column {
     key: &'static str,
     title: &'static str,
-    /// Sorts by this column, or turns the order where it is sorted by it already.
+    /// Sorts by this column, or reverses the order where it is the current one.
     link: String,
-    /// `ascending` or `descending` where it is sorted by it.
+    /// `ascending` or `descending` where the list is sorted by this column.
     sorted: Option<&'static str>,
 }
 
@@ -339,13 +339,13 @@ impl<'a> Choosable<'a> {
     }
 }
 
-/// The join link with a place for the address, so that the script need not know the games' links.
+/// The join link with a placeholder for the address, so that the script need not know the games' links.
 fn join_pattern(card: &Card) -> String {
     let somewhere = Address::new([192, 0, 2, 1].into(), 1);
     somewhere.map_or_else(String::new, |any| (card.join_link)(any).replace(&any.to_string(), "{address}"))
 }
 
-/// All games with a card, the others that have most servers, and the one that was asked for.
+/// All games with a card, the others with the most servers, and the requested one.
 fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
     let mut others: BTreeMap<&str, usize> = BTreeMap::new();
     for server in view.games().filter(|server| card(server.game.name()).is_none()) {
@@ -390,7 +390,7 @@ struct Row<'a> {
     day: String,
     week: String,
     week_plot: String,
-    /// Where the API has it, and where the doctor tells of it.
+    /// Links to the server in the API and to the doctor's page.
     api: String,
     doctor: String,
 }
@@ -443,7 +443,7 @@ fn round_trip(us: u32) -> String {
     if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
 }
 
-/// A column of the players' table: its title, and what a player has there.
+/// A column of the players' table: its title, and a player's value.
 type PlayerColumn = (&'static str, fn(&Player) -> Option<String>);
 
 const PLAYER_COLUMNS: [PlayerColumn; 7] = [
@@ -456,7 +456,7 @@ const PLAYER_COLUMNS: [PlayerColumn; 7] = [
     ("Ping", |player| Some(player.ping?.to_string())),
 ];
 
-/// The players, with those columns that one of them has something in.
+/// The players, with the columns that at least one of them has a value for.
 fn player_table(players: &[Player]) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let has = |column: &&PlayerColumn| players.iter().any(|player| (column.1)(player).is_some());
     let columns: Vec<&PlayerColumn> = PLAYER_COLUMNS.iter().filter(has).collect();

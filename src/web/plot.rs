@@ -1,18 +1,18 @@
-//! Plots of players as SVG, made here so that they need no script. Every plot says in words what it shows. Those that
-//! stand in a page have no styles inside: the page's policy forbids them, and the stylesheet's classes do it.
+//! Plots of players as SVG, drawn by the server so that they need no script. Every plot has a text alternative. Plots
+//! within a page contain no styles, which the page's policy forbids: they use the stylesheet's classes.
 
 use std::fmt::Write;
 
 use crate::store::history::{History, Point, Range};
 use crate::times::rfc3339;
 
-/// A small plot's size, and the larger one's, with room for words at the left and below.
+/// Sizes of the small and the large plot; the large one has room for labels at the left and below.
 const SMALL: Frame = Frame { width: 96.0, height: 20.0, left: 0.0, bottom: 0.0 };
 const LARGE: Frame = Frame { width: 480.0, height: 128.0, left: 32.0, bottom: 18.0 };
-/// Points drawn, at most one for about each unit of width; more are drawn as means.
+/// The most points drawn, about one per unit of width; more are drawn as means.
 const SMALL_POINTS: u64 = 48;
 const LARGE_POINTS: u64 = 336;
-/// A pause this many points long is drawn as one.
+/// A gap of this many points is drawn as a gap.
 const GAP: u64 = 2;
 
 struct Frame {
@@ -22,7 +22,7 @@ struct Frame {
     bottom: f64,
 }
 
-/// A line for a table's row: the last day of one server.
+/// The small plot in a table's row: one server's last day.
 pub fn sparkline(history: &History) -> String {
     let drawn = Drawn::new(history, SMALL_POINTS);
     let mut out = open(&SMALL, "spark", &format!("Players {}", in_the_last(Range::Day)), history);
@@ -36,7 +36,7 @@ pub fn plot(history: &History, title: &str) -> String {
     large(history, title, "")
 }
 
-/// The same as a picture of its own, with its own colours, for light places and dark ones.
+/// The same as an image of its own, with colours for light and dark pages.
 pub fn image(history: &History, title: &str) -> String {
     let style = "<style>.line{fill:none;stroke:#0a5a87;stroke-width:1.5;stroke-linejoin:round}\
                  .grid,.tick{stroke:#8888}text{fill:#5a6270;font:11px system-ui,sans-serif}\
@@ -75,7 +75,7 @@ pub fn in_the_last(range: Range) -> &'static str {
     }
 }
 
-/// A history in half a sentence, without a character that markup minds.
+/// A history in half a sentence, without characters that need escaping.
 pub fn words(history: &History) -> String {
     let players = || history.points.iter().filter_map(Point::players);
     let Some(last) = players().next_back() else { return "nothing was counted.".into() };
@@ -121,12 +121,12 @@ impl Drawn<'_> {
         1.0 + room * (1.0 - players / self.top)
     }
 
-    /// One line for each stretch without a pause.
+    /// One line for each stretch without a gap.
     fn lines(&self, frame: &Frame, out: &mut String) {
         let pause_s = GAP * self.step_s + self.step_s / 2;
         for stretch in self.steps.chunk_by(|a, b| b.0 - a.0 <= pause_s) {
             out.push_str("<polyline class=\"line\" points=\"");
-            // A single point is drawn as wide as its step, or it would not be seen.
+            // A single point is drawn as wide as its step; otherwise it would be invisible.
             let first = stretch.first().map(|(at_s, players)| (at_s.saturating_sub(self.step_s / 2), *players));
             let last = stretch.last().map(|(at_s, players)| (at_s + self.step_s / 2, *players));
             for (at_s, players) in first.into_iter().chain(stretch.iter().copied()).chain(last) {
@@ -137,7 +137,7 @@ impl Drawn<'_> {
         }
     }
 
-    /// Lines and numbers: none, half and the most at the left, times below.
+    /// Lines and numbers: zero, half and the maximum at the left, times below.
     fn axes(&self, frame: &Frame, out: &mut String) {
         for part in [0.0, 0.5, 1.0] {
             let (players, left, right) = (self.top * part, frame.left, frame.width);
@@ -164,7 +164,7 @@ impl Drawn<'_> {
         }
     }
 
-    /// Full multiples of a round time, about seven of them.
+    /// About seven multiples of a round time.
     fn ticks(&self) -> impl Iterator<Item = u64> {
         let (from_s, to_s) = (self.history.from_s, self.history.to_s);
         let range_s = to_s - from_s.min(to_s);
@@ -182,7 +182,7 @@ impl Drawn<'_> {
     }
 }
 
-/// The next number that a scale likes to end with.
+/// The next round number, for the end of a scale.
 fn nice(most: f64) -> f64 {
     let mut unit = 1.0;
     while most.is_finite() {
@@ -210,7 +210,7 @@ fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML has no way to write these at all.
+            // XML cannot represent these.
             c if c.is_control() => out.push(' '),
             '\u{fffe}' | '\u{ffff}' => out.push(' '),
             c => out.push(c),

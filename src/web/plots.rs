@@ -1,5 +1,5 @@
-//! The plots on the page. They are drawn when somebody needs them, from the file, beside the threads that serve, and shared
-//! for a while. The page without a script has them in it; the script asks `/plots` for those of rows that it adds.
+//! The plots on the page. They are drawn on demand from the file, on blocking threads, and cached for a while. The page
+//! contains them even without a script; the script requests those of new rows from `/plots`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,23 +21,23 @@ use crate::protocols::card;
 use crate::registry::view::Rendered;
 use crate::store::history::{ALL_GAMES, History, Range, Reader};
 
-/// A plot is drawn anew after this long; one with nothing in it sooner.
+/// A plot is drawn again after this long; an empty one sooner.
 pub const KEPT: Duration = Duration::from_secs(120);
 const EMPTY_KEPT: Duration = Duration::from_secs(3);
-/// Plots that are kept: a few pages of them, about 2 MiB.
+/// The most plots in the cache: a few pages of them, about 2 MiB.
 const KEPT_MAX: usize = 2_048;
 const GAMES_KEPT_MAX: usize = 256;
-/// Servers that are read at once.
+/// Servers that one read covers.
 const AT_ONCE: usize = 100;
-/// After reading, this many times as long nothing is read: plots never take more than their share of a core.
+/// After a read, nothing is read for this many times as long, so that plots never take more than their share of a core.
 const REST: u32 = 4;
 const REST_MAX: Duration = Duration::from_secs(2);
 /// After an error, nothing is read for this long.
 const REST_AFTER_ERROR: Duration = Duration::from_secs(10);
-/// How often, and how long after one another, the script's questions try to get their turn.
+/// How often, and at what interval, a request of the script tries to read.
 const TRIES: usize = 20;
 const TRY_AFTER: Duration = Duration::from_millis(100);
-/// Servers that one request of the script may name.
+/// The most servers in one request of the script.
 const ASKED_MAX: usize = 100;
 
 /// The history of one server as a row shows it.
@@ -45,7 +45,7 @@ const ASKED_MAX: usize = 100;
 pub struct Small {
     /// A line of the last day, in SVG; empty where nothing was counted.
     pub day: String,
-    /// The last week in words, for the plot that an opened row has.
+    /// The last week in words, for the plot in an opened row.
     pub week: String,
 }
 
@@ -72,7 +72,7 @@ impl Wanted {
     }
 }
 
-/// What there is of them, in their order, and what has to be drawn.
+/// The plots in the cache, in order, and those that have to be drawn.
 #[derive(Default)]
 pub struct Found {
     pub servers: Vec<Option<Arc<Small>>>,
@@ -80,11 +80,11 @@ pub struct Found {
     pub missing: Wanted,
 }
 
-/// Plots as they were drawn lately, and the way to draw others.
+/// The cache of plots, and how others are drawn.
 pub struct Plots {
     reader: Reader,
     kept: Mutex<Kept>,
-    /// Who holds this draws; when the next may.
+    /// Held while drawing; the time of the next read.
     turn: Mutex<Instant>,
     /// How often something was drawn.
     drawn: AtomicU64,
@@ -112,12 +112,12 @@ impl Plots {
         Plots { reader, kept: Mutex::default(), turn: Mutex::new(Instant::now()), drawn: AtomicU64::new(0) }
     }
 
-    /// How often something was drawn: what was missing may be there when this has changed.
+    /// How often something was drawn: when this has changed, missing plots may be there.
     pub fn drawn(&self) -> u64 {
         self.drawn.load(Ordering::Relaxed)
     }
 
-    /// What there is. What is missing or old has to be drawn.
+    /// What is in the cache. Missing and old plots have to be drawn.
     pub fn find(&self, wanted: &Wanted) -> Found {
         let (kept, now) = (self.kept(), Instant::now());
         let mut found = Found::default();
@@ -138,7 +138,7 @@ impl Plots {
         found
     }
 
-    /// Draws what is missing, from the file; it blocks. Not while somebody else does, and not all the time: false then.
+    /// Draws what is missing from the file; blocks. False, without drawing, while another thread draws or right after one did.
     pub fn draw(&self, missing: &Wanted, now_ms: u64) -> bool {
         let turn = match self.turn.try_lock() {
             Ok(turn) => turn,
@@ -185,7 +185,7 @@ impl Plots {
 }
 
 impl Kept {
-    /// What is old goes first, and the older half where that is not enough.
+    /// Removes old plots, and the older half where that is not enough.
     fn make_room(&mut self, more: usize) {
         let now = Instant::now();
         if self.servers.len() + more > KEPT_MAX {
@@ -199,7 +199,7 @@ impl Kept {
             self.servers.retain(|_, drawn| drawn.until > oldest_kept);
         }
         if self.games.len() >= GAMES_KEPT_MAX {
-            self.games.clear(); // anybody can ask for names that nobody has
+            self.games.clear(); // anybody can request names that do not exist
         }
     }
 }
@@ -220,7 +220,7 @@ fn whole(history: Option<&History>, of: &str) -> Whole {
     }
 }
 
-/// What the script gets: what it asked for, by the names that it used.
+/// The answer to the script, by the names in its request.
 #[derive(Serialize)]
 struct Fragments<'a> {
     whole: Option<&'a Whole>,
@@ -234,7 +234,7 @@ pub async fn fragments(State(site): State<Arc<Site>>, RawQuery(query): RawQuery,
         Err(wrong) => return api::bad_request(&wrong),
     };
     let Some(access) = &site.history else { return reply::rendered(&Rendered::new("{}"), JSON, &headers, Fresh::Ask) };
-    // Only those that are listed: nobody else can make us look for them.
+    // Only listed servers: a request cannot make us search for others.
     let is_listed = |game: &str, address| site.hub.listed(address).is_some_and(|server| server.game.name() == game);
     let servers: Vec<_> = asked.servers.into_iter().filter(|(_, game, address)| is_listed(game, *address)).collect();
     let wanted = Wanted {
@@ -256,7 +256,7 @@ pub async fn fragments(State(site): State<Arc<Site>>, RawQuery(query): RawQuery,
     reply::rendered(&Rendered::new(body), JSON, &headers, Fresh::Ask)
 }
 
-/// Draws beside the threads that serve; whether it was done.
+/// Draws on a blocking thread; whether it was done.
 pub async fn draw(access: &Access, missing: Wanted, now_ms: u64) -> bool {
     let plots = access.plots.clone();
     access.read(move |_| Ok(plots.draw(&missing, now_ms))).await == Some(true)
@@ -265,19 +265,19 @@ pub async fn draw(access: &Access, missing: Wanted, now_ms: u64) -> bool {
 struct Asked {
     /// None where the plot of games is not wanted.
     game: Option<Box<str>>,
-    /// Each as it was written, and what that means.
+    /// Each as written in the request, and its meaning.
     servers: Vec<(String, Box<str>, Address)>,
 }
 
 impl Asked {
-    /// A server that cannot be is left out, so that the others get theirs.
+    /// An invalid server is ignored, so that the others get theirs.
     fn parse(query: &str) -> Result<Asked, Wrong> {
         let mut asked = Asked { game: None, servers: Vec::new() };
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "game" => asked.game = Some(value.into()),
                 "server" if asked.servers.len() >= ASKED_MAX => {
-                    return Err(Wrong::parameter("server", format!("may be there {ASKED_MAX} times")));
+                    return Err(Wrong::parameter("server", format!("may be given at most {ASKED_MAX} times")));
                 }
                 "server" => {
                     let parts = value.rsplit_once('/').and_then(|(game, address)| Some((game, address.parse().ok()?)));

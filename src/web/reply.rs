@@ -1,4 +1,4 @@
-//! Answers: rendered lists with their conditions and encodings, and errors that always have a body.
+//! Responses: rendered lists with conditional requests and encodings, and errors, which always have a body.
 
 use std::io::Write;
 
@@ -11,30 +11,30 @@ use serde::Serialize;
 use super::{JSON, TEXT};
 use crate::registry::view::{Rendered, VARIANTS};
 
-/// An encoding that a reader may ask for, best first. The place in this list is the place in [`Rendered::variant`].
+/// Content encodings, best first. The index is that of [`Rendered::variant`].
 const ENCODINGS: [Encoding; VARIANTS] = [("zstd", zstd), ("br", brotli), ("gzip", gzip)];
 
 /// Its name, and how it is made.
 type Encoding = (&'static str, fn(&[u8]) -> Option<Vec<u8>>);
 
-/// Below this, an encoding saves nothing worth the work.
+/// Shorter bodies are not encoded.
 const ENCODED_BYTES_MIN: usize = 1024;
-/// From this many bytes on, encoding takes milliseconds.
+/// From this size on, encoding takes milliseconds.
 const LONG_BODY: usize = 64 << 10;
 
-/// How long a list may be used without asking again.
+/// How long a client may cache a list.
 #[derive(Clone, Copy)]
 pub enum Fresh {
-    /// Ask every time; that costs a 304.
+    /// Revalidate every time, which costs a 304.
     Ask,
     Seconds(u32),
 }
 
-/// A rendered list: 304 when the reader has it already, encoded when the reader can take it.
+/// A rendered list: 304 when the client has it already, encoded when the client accepts that.
 pub fn rendered(list: &Rendered, content_type: &'static str, request: &HeaderMap, fresh: Fresh) -> Response {
     let encoded = encoded(list, request);
     let etag = match &encoded {
-        // Another representation has to have another tag.
+        // Each representation needs its own tag.
         Some((name, _)) => format!("{}-{name}\"", list.etag.trim_end_matches('"')),
         None => list.etag.clone(),
     };
@@ -60,7 +60,7 @@ pub fn rendered(list: &Rendered, content_type: &'static str, request: &HeaderMap
     response
 }
 
-/// The first encoding that the reader takes and that makes the list smaller.
+/// The first encoding that the client accepts and that makes the list smaller.
 fn encoded(list: &Rendered, request: &HeaderMap) -> Option<(&'static str, Bytes)> {
     if list.body.len() < ENCODED_BYTES_MIN {
         return None;
@@ -70,7 +70,7 @@ fn encoded(list: &Rendered, request: &HeaderMap) -> Option<(&'static str, Bytes)
     let body = match list.made(number) {
         Some(made) => made,
         None if list.body.len() < LONG_BODY => list.variant(number, smaller),
-        // Off the threads that serve others; and whoever finds somebody at work takes it as it is.
+        // Not on a thread that serves others. A request that finds another one encoding gets the list unencoded.
         None if list.begin(number) => tokio::task::block_in_place(|| list.variant(number, smaller)),
         None => None,
     };
@@ -93,7 +93,7 @@ fn zstd(body: &[u8]) -> Option<Vec<u8>> {
     zstd::bulk::compress(body, 3).ok()
 }
 
-/// An answer in JSON that is not worth keeping.
+/// A response in JSON that is not cached.
 pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
     let mut response = Response::new(Body::from(serde_json::to_vec(value).unwrap_or_default()));
     *response.status_mut() = status;
@@ -109,7 +109,7 @@ pub fn error(status: StatusCode, text: &str) -> Response {
     response
 }
 
-/// Sets a header to a value of ours; one that cannot be a header value is left out.
+/// Sets a header; a value that is not valid in a header is left out.
 pub fn set(response: &mut Response, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);

@@ -1,4 +1,4 @@
-//! The paths that protocols bring: each answers as the game's own programs expect.
+//! The paths of the protocols: each answers as the game's own programs expect.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{Pages, Peer, Site, origin};
 use crate::protocols::section::Asked;
 use crate::protocols::{CARDS, Verdict};
 
-/// All of them. The settings decide what they answer, and not whether they are there.
+/// All of them. The settings decide what they answer, not whether they exist.
 pub fn all() -> Router<Arc<Site>> {
     let routes = CARDS.iter().flat_map(|card| (card.section)().routes(&[]));
     routes.fold(Router::new(), |router, route| {

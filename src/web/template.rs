@@ -1,4 +1,4 @@
-//! Templates, and how they write text. Everything is escaped by the engine: nothing from the network is ever markup.
+//! Templates. The engine escapes everything: nothing from the network becomes markup.
 
 use std::fmt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use minijinja::{AutoEscape, Environment, Value};
 use serde::Serialize;
 use tracing::warn;
 
-/// What is wrong with one of the operator's files.
+/// An error in one of the operator's files.
 #[derive(Debug)]
 pub struct PageError(pub String);
 
@@ -24,7 +24,7 @@ pub fn read(path: &Path, key: &str) -> Result<String, PageError> {
     std::fs::read_to_string(path).map_err(|error| PageError(format!("{key}: {}: {error}", path.display())))
 }
 
-/// What the pages beside the index stand in.
+/// The frame of all pages but the index.
 const FRAME: (&str, &str) = ("frame.html", include_str!("../../assets/frame.html"));
 
 /// One page's template, compiled.
@@ -48,7 +48,7 @@ impl Template {
         self.environment.get_template(self.name)?.render(Value::from(Serde(variables)))
     }
 
-    /// A template that was tried once can still fail on what it is given; that is for the log, not for the visitor.
+    /// A template that was tested once can still fail on other values; the reason goes to the log, not to the visitor.
     pub fn render(&self, variables: &impl Serialize) -> String {
         self.try_render(variables).unwrap_or_else(|error| {
             warn!(%error, "the template of {} failed", self.name);
@@ -57,7 +57,7 @@ impl Template {
     }
 }
 
-/// As the engine does, but for the slash, which needs no escape and makes links unreadable.
+/// Escapes as the engine does, except for the slash: it needs no escape, and escaped links are unreadable.
 fn write_escaped(out: &mut minijinja::Output<'_>, value: &Value) -> Result<(), minijinja::Error> {
     let text = value.to_string();
     if value.is_safe() {
@@ -72,7 +72,7 @@ fn write_escaped(out: &mut minijinja::Output<'_>, value: &Value) -> Result<(), m
 
 const SPECIAL: [char; 5] = ['&', '<', '>', '"', '\''];
 
-/// What is written for a special character; nothing for another.
+/// The escape for a special character; none for others.
 fn escaped(special: char) -> &'static str {
     match special {
         '&' => "&amp;",
@@ -84,7 +84,7 @@ fn escaped(special: char) -> &'static str {
     }
 }
 
-/// Text of our own in which `code` is marked by backticks, as in the comments that the API is described by.
+/// Our own text with `code` in backticks, as in the comments that describe the API.
 fn marked(text: &str) -> Value {
     let mut html = String::with_capacity(text.len());
     for (number, part) in text.split('`').enumerate() {

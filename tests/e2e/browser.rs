@@ -115,9 +115,9 @@ fn without_javascript_everything_is_there() {
     assert_eq!(browser.address(), "/?sort=name");
     browser.goto(&server, "/?sort=sideways&not_empty=1");
     assert_eq!(browser.texts("#servers tbody .name"), ["Alpha", "gamma"]);
-    assert!(browser.texts("#wrong")[0].starts_with("Left out: sort must be one of"));
+    assert!(browser.texts("#wrong")[0].starts_with("Ignored: sort must be one of"));
     browser.goto(&server, "/?q=nobody");
-    assert_eq!(browser.texts(".empty"), ["", "No server is like that right now."]);
+    assert_eq!(browser.texts(".empty"), ["", "No servers match your filters."]);
 
     browser.click("footer a");
     browser.until_texts("h1", &["Why is my server not listed?"]);

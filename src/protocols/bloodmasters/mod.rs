@@ -37,6 +37,7 @@ pub const CARD: Card = Card {
     fetch: Fetch::Http { path: LIST_PATH, read: fetch::read },
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),
+    flavors: false,
     events: &[],
     pretend: answer::pretend,
     join_link: |address| format!("bloodmasters://{address}"),

@@ -39,6 +39,7 @@ pub const CARD: Card = Card {
     fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),
+    flavors: true,
     events: &[],
     pretend: answer::pretend,
     join_link: |address| format!("hyperbol://{address}"),

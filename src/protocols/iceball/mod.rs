@@ -40,6 +40,7 @@ pub const CARD: Card = Card {
     fetch: Fetch::Http { path: "/master.json", read: fetch::read },
     query: None,
     answer: None,
+    flavors: false,
     events: &events::ALL,
     pretend: announce::pretend,
     join_link: |address| format!("iceball://{address}"),

@@ -41,6 +41,7 @@ pub const CARD: Card = Card {
     fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),
+    flavors: false,
     events: &[],
     pretend: answer::pretend,
     join_link: |address| format!("netpanzer://{address}"),
