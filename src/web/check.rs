@@ -16,7 +16,8 @@ use super::{Pages, Site, api, reply};
 use crate::ledger::{Note, What};
 use crate::model::Address;
 use crate::protocols::event::{Severity, Text};
-use crate::protocols::{CARDS, Card, card};
+use crate::protocols::{CARDS, Card, card, card_of, own_card};
+use crate::registry::view::View;
 use crate::registry::{AddressState, Refusal};
 
 /// What this master knows of a server.
@@ -118,16 +119,18 @@ pub fn asked(query: &str) -> Result<Asked, Wrong> {
 }
 
 impl Asked {
-    /// Whether a server is the one in question. A protocol's name stands for any of its games.
+    /// Whether a server is the one in question. The name of a family of games stands for any of them.
     fn is_about(&self, record: &AddressState) -> bool {
         let game = &record.server.game;
-        let is_game = self.game.is_empty() || self.game == game.name();
-        is_game && self.protocol.is_none_or(|card| card.name == game.name())
+        let is_family = || own_card(game).is_some_and(|card| card.name == self.game);
+        let is_game = self.game.is_empty() || self.game == game.name() || is_family();
+        is_game && self.protocol.is_none_or(|card| card.name == game.protocol())
     }
 
-    /// The protocol whose servers are in question, where the parameters tell.
-    fn card(&self) -> Option<&'static Card> {
-        self.protocol.or_else(|| card(&self.game))
+    /// The protocol of the server in question: as given, by the game's name, or that of other servers of the game.
+    fn card(&self, view: &View) -> Option<&'static Card> {
+        let of_others = || view.of_game(&self.game).next().and_then(|server| card_of(&server.game));
+        self.protocol.or_else(|| card(&self.game)).or_else(of_others)
     }
 }
 
@@ -145,7 +148,7 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
             (format!("Listed. Last verified by {by} at {}.", rfc3339(record.proven_at_ms)), None)
         }
         Some(record) => unlisted(record, address),
-        None => unknown(&pages, asked, &notes),
+        None => unknown(&pages, &site.hub.view(), asked, &notes),
     };
     let game = match (asked.game.is_empty(), record, asked.protocol) {
         (true, Some(record), _) => record.server.game.name(),
@@ -185,11 +188,11 @@ fn reachable(address: Address) -> String {
 }
 
 /// Not known: the most recent event that can be a reason explains why.
-fn unknown(pages: &Pages, asked: &Asked, notes: &[Note]) -> (String, Option<String>) {
+fn unknown(pages: &Pages, view: &View, asked: &Asked, notes: &[Note]) -> (String, Option<String>) {
     let address = asked.address;
     let is_reason = |note: &&Note| note.what.severity() != Severity::Step;
     let Some(last) = notes.iter().rev().find(is_reason).or(notes.last()) else {
-        let how = asked.card().map_or("by a heartbeat or through the API", |card| card.announced);
+        let how = asked.card(view).map_or("by a heartbeat or through the API", |card| card.announced);
         return (
             format!("Nothing was seen of {address} recently."),
             Some(format!(

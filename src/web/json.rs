@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::model::{Player, Server};
-use crate::protocols::card;
+use crate::protocols::own_card;
 use crate::times;
 
 /// A listed server. A field that is absent is unknown.
@@ -62,7 +62,7 @@ pub struct ServerJson<'a> {
 impl<'a> ServerJson<'a> {
     pub fn new(server: &'a Server) -> ServerJson<'a> {
         let details = server.details.as_deref();
-        let has_flavor = card(server.game.name()).is_some_and(|card| card.flavors);
+        let has_flavor = own_card(&server.game).is_some_and(|card| card.flavors);
         ServerJson {
             game: server.game.name(),
             address: server.address.ip().to_string(),
