@@ -365,11 +365,6 @@ fn the_doctor_tells_what_was_seen() {
     assert_eq!(other["listed"], false);
     let nothing = server.json("/api/v1/check?protocol=hyperbol&address=127.0.0.2:1");
     assert!(nothing["advice"].as_str().unwrap().contains("heartbeat") && nothing["game"] == "hyperbol", "{nothing}");
-    // A game that netPanzer's protocol only carries is not netPanzer.
-    exchange(server.address("netpanzer.listen"), br"\heartbeat\gamename\chess\port\7\final\");
-    let carried = server.json("/api/v1/check?protocol=netpanzer&address=127.0.0.1:7");
-    assert_eq!((&carried["listed"], &carried["game"]), (&json!(true), &json!("chess")));
-    assert_eq!(check("netpanzer", "127.0.0.1:7")["listed"], false);
 
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let heartbeat = format!(r"\heartbeat\gamename\netpanzer\port\{silent}\final\");
@@ -377,6 +372,16 @@ fn the_doctor_tells_what_was_seen() {
     let answer = check("netpanzer", &format!("127.0.0.1:{silent}"));
     assert!(answer["summary"].as_str().unwrap().contains("did not answer our query"), "{answer}");
     assert!(answer["advice"].as_str().unwrap().contains(&format!("UDP port {silent}")), "{answer}");
+}
+
+#[test]
+fn the_doctor_tells_a_carried_game_from_its_protocols_own() {
+    let server = Server::start(&[]);
+    exchange(server.address("netpanzer.listen"), br"\heartbeat\gamename\chess\port\7\final\");
+    let carried = server.json("/api/v1/check?protocol=netpanzer&address=127.0.0.1:7");
+    assert_eq!((&carried["listed"], &carried["game"]), (&json!(true), &json!("chess")));
+    let own = server.json("/api/v1/check?game=netpanzer&address=127.0.0.1:7");
+    assert_eq!(own["listed"], false);
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn without_javascript_everything_is_there() {
     browser.until_texts("#wrong", &["address: `example.org` is not an address like 203.0.113.5:20737."]);
     browser.goto(&server, "/doctor?game=iceball&address=127.0.0.1:2");
     assert!(browser.texts("h2")[0].starts_with("listed"));
-    assert!(browser.texts(".seen").concat().contains("It brought the cookie back"));
+    assert!(browser.texts(".seen").concat().contains("The server returned the cookie"));
     browser.click("nav a:last-child");
     browser.until_texts("h1", &["API"]);
     assert_eq!(browser.address(), "/api");
