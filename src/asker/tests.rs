@@ -2,7 +2,7 @@ mod forgery;
 mod spacing;
 
 use super::*;
-use crate::protocols::{hyperbol, netpanzer};
+use crate::protocols::testing::{one_step, two_steps};
 
 const SETTINGS: Settings =
     Settings { tries: 3, try_us: 1_000_000, all_us: 10_000_000, per_second: 1_000, per_ip_per_second: 1_000 };
@@ -18,23 +18,15 @@ fn server(port: u16) -> Address {
     Address::new([192, 0, 2, 1].into(), port).unwrap()
 }
 
-fn hyperbol_answer(question: &Question) -> Vec<u8> {
-    let echo = hyperbol::wire::Query::parse(question).unwrap().echo;
-    let sample = (hyperbol::CARD.samples)().into_iter().find(|sample| sample.len() == 229).unwrap();
-    let mut info = hyperbol::wire::Info::parse(&sample).unwrap();
-    info.echo = echo;
-    info.emit().to_vec()
-}
-
 #[test]
 fn the_answer_with_the_nonce_counts_and_nothing_else() {
     let mut asker = asker(SETTINGS);
-    asker.ask(server(1), &hyperbol::query::GameQuery, Ask::Proof, 7).unwrap();
-    assert_eq!(asker.ask(server(1), &hyperbol::query::GameQuery, Ask::Proof, 8), Err(8));
+    asker.ask(server(1), one_step::QUERY, Ask::Proof, 7).unwrap();
+    assert_eq!(asker.ask(server(1), one_step::QUERY, Ask::Proof, 8), Err(8));
     let (address, question) = asker.next_question(1_000, LANE).unwrap();
     assert_eq!(address, server(1));
     assert!(asker.next_question(1_000, LANE).is_none());
-    let answer = hyperbol_answer(&question);
+    let answer = one_step::answer(&question);
     assert!(asker.heard(2_000, LANE, server(2).socket(), &answer).is_none(), "from somebody else");
     let mut forged = answer.clone();
     forged[3] ^= 0x10;
@@ -44,7 +36,7 @@ fn the_answer_with_the_nonce_counts_and_nothing_else() {
     assert_eq!((finished.tag, finished.address), (7, server(1)));
     let answered = finished.result.unwrap();
     assert_eq!(answered.rtt_us, 25_000);
-    assert_eq!(answered.facts.unwrap().name, "Veks California DM");
+    assert_eq!(answered.facts.unwrap().name, one_step::TITLE);
     assert_eq!((asker.in_flight(), asker.fresh()), (0, 0));
     assert!(asker.heard(26_000, LANE, server(1).socket(), &answer).is_none(), "a second time");
 }
@@ -52,21 +44,21 @@ fn the_answer_with_the_nonce_counts_and_nothing_else() {
 #[test]
 fn a_lost_question_is_asked_again_and_a_late_answer_has_its_own_round_trip() {
     let mut asker = asker(SETTINGS);
-    asker.ask(server(1), &hyperbol::query::GameQuery, Ask::Proof, 0).unwrap();
+    asker.ask(server(1), one_step::QUERY, Ask::Proof, 0).unwrap();
     let (_, first) = asker.next_question(0, LANE).unwrap();
     assert!(asker.timed_out(999_999).is_none() && asker.next_question(999_999, LANE).is_none());
     assert!(asker.timed_out(1_000_000).is_none());
     let (_, second) = asker.next_question(1_000_000, LANE).unwrap();
     assert_ne!(first, second, "each try has its own nonce");
-    let finished = asker.heard(1_200_000, LANE, server(1).socket(), &hyperbol_answer(&first)).unwrap();
+    let finished = asker.heard(1_200_000, LANE, server(1).socket(), &one_step::answer(&first)).unwrap();
     assert_eq!(finished.result.unwrap().rtt_us, 1_200_000);
 }
 
 #[test]
 fn silence_and_nonsense_are_told_apart() {
     let mut asker = asker(SETTINGS);
-    asker.ask(server(1), &hyperbol::query::GameQuery, Ask::Proof, 1).unwrap();
-    asker.ask(server(2), &hyperbol::query::GameQuery, Ask::Proof, 2).unwrap();
+    asker.ask(server(1), one_step::QUERY, Ask::Proof, 1).unwrap();
+    asker.ask(server(2), one_step::QUERY, Ask::Proof, 2).unwrap();
     assert_eq!(asker.fresh(), 2);
     let mut finished = Vec::new();
     for second in 0..4u64 {
@@ -89,7 +81,7 @@ fn the_pace_holds_in_all_and_for_each_address() {
     for ip in 0..10u8 {
         for port in 1..=50 {
             let address = Address::new([192, 0, ip, 1].into(), port).unwrap();
-            asker.ask(address, &hyperbol::query::GameQuery, Ask::Proof, 0).unwrap();
+            asker.ask(address, one_step::QUERY, Ask::Proof, 0).unwrap();
         }
     }
     let mut sent: HashMap<IpAddr, u32> = HashMap::new();
@@ -108,18 +100,18 @@ fn the_pace_holds_in_all_and_for_each_address() {
 fn one_with_many_servers_stands_in_nobodys_way() {
     let mut asker = asker(Settings { per_second: 1_000, per_ip_per_second: 20, ..SETTINGS });
     for port in 1..=60_000 {
-        asker.ask(server(port), &hyperbol::query::GameQuery, Ask::Proof, 0).unwrap();
+        asker.ask(server(port), one_step::QUERY, Ask::Proof, 0).unwrap();
     }
     // Addresses of one IPv6 network are one owner, too.
     for host in 1..=1_000 {
         let ip = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
-        asker.ask(Address::new(ip.into(), 1).unwrap(), &hyperbol::query::GameQuery, Ask::Proof, 0).unwrap();
+        asker.ask(Address::new(ip.into(), 1).unwrap(), one_step::QUERY, Ask::Proof, 0).unwrap();
     }
     let mut now_us = 1;
     while asker.next_question(now_us, LANE).is_some() {}
     for number in 0..100u8 {
         let other = Address::new([198, 51, number, 1].into(), 1).unwrap();
-        asker.ask(other, &hyperbol::query::GameQuery, Ask::Proof, 0).unwrap();
+        asker.ask(other, one_step::QUERY, Ask::Proof, 0).unwrap();
         now_us += 1_000;
         assert!(asker.lines.len() == 3 + usize::from(number) && asker.ready.len() <= 3, "nobody else is looked at");
         let sent: Vec<_> = std::iter::from_fn(|| asker.next_question(now_us, LANE)).map(|(to, _)| to).collect();
@@ -132,7 +124,7 @@ fn what_is_over_is_forgotten() {
     let mut asker = asker(Settings { per_second: 1_000_000, per_ip_per_second: 1_000_000, ..SETTINGS });
     for number in 0..3 * LINES_KEPT as u32 {
         let ip = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number);
-        asker.ask(Address::new(ip.into(), 1).unwrap(), &hyperbol::query::GameQuery, Ask::Proof, number).unwrap();
+        asker.ask(Address::new(ip.into(), 1).unwrap(), one_step::QUERY, Ask::Proof, number).unwrap();
     }
     for second in 0..8 {
         while asker.next_question(1 + second * 1_000_000, LANE).is_some() {}
@@ -149,7 +141,7 @@ fn a_proven_server_is_asked_for_more_before_the_others() {
     for address in [&of_one_owner as &dyn Fn(u8) -> Address, &of_many_owners] {
         let mut asker = asker(Settings { per_second: 20, per_ip_per_second: 20, ..SETTINGS });
         for number in 1..=10 {
-            asker.ask(address(number), &netpanzer::query::GameQuery, Ask::Proof, 0).unwrap();
+            asker.ask(address(number), two_steps::QUERY, Ask::Proof, 0).unwrap();
         }
         let (first, question) = asker.next_question(1, LANE).unwrap();
         assert!(asker.next_question(1, LANE).is_none(), "the pace");
@@ -162,7 +154,7 @@ fn a_proven_server_is_asked_for_more_before_the_others() {
 #[test]
 fn the_time_for_all_tries_ends_them() {
     let mut asker = asker(Settings { tries: 3, try_us: 1_000_000, all_us: 1_500_000, ..SETTINGS });
-    asker.ask(server(1), &hyperbol::query::GameQuery, Ask::Proof, 1).unwrap();
+    asker.ask(server(1), one_step::QUERY, Ask::Proof, 1).unwrap();
     assert!(asker.next_question(0, LANE).is_some());
     assert!(asker.timed_out(1_000_000).is_none());
     assert!(asker.next_question(1_000_000, LANE).is_some());
@@ -171,7 +163,7 @@ fn the_time_for_all_tries_ends_them() {
     assert_eq!((finished.tag, finished.result), (1, Err(Failure::Silent)));
 
     // Of all questions together: the second one does not begin anew.
-    asker.ask(server(2), &netpanzer::query::GameQuery, Ask::Proof, 2).unwrap();
+    asker.ask(server(2), two_steps::QUERY, Ask::Proof, 2).unwrap();
     let (_, question) = asker.next_question(10_000_000, LANE).unwrap();
     asker.heard(10_900_000, LANE, server(2).socket(), &question[6..14]);
     assert!(asker.next_question(10_900_000, LANE).is_some());
@@ -191,11 +183,11 @@ fn a_wider_network_has_a_pace_of_its_own() {
         for host in 1..=200 {
             let address = Address::new([192, 0, 2, host].into(), 1).unwrap();
             refused += u32::from(!asker.has_room_for(address.ip()));
-            asker.ask(address, &hyperbol::query::GameQuery, Ask::Proof, 0).unwrap();
+            asker.ask(address, one_step::QUERY, Ask::Proof, 0).unwrap();
         }
         let other = Address::new([198, 51, 100, 1].into(), 1).unwrap();
         assert!(asker.has_room_for(other.ip()));
-        asker.ask(other, &hyperbol::query::GameQuery, Ask::Proof, 0).unwrap();
+        asker.ask(other, one_step::QUERY, Ask::Proof, 0).unwrap();
         let mut asked = Vec::new();
         for now_us in (1_000..900_000).step_by(1_000) {
             asked.extend(std::iter::from_fn(|| asker.next_question(now_us, LANE)).map(|(address, _)| address));
@@ -215,7 +207,7 @@ fn nothing_is_left_of_the_networks_that_were_asked() {
     let mut asker = asker(settings);
     for network in 0..5_000u32 {
         let address = Address::new(IpAddr::from((0x0a00_0001 + (network << 8)).to_be_bytes()), 1).unwrap();
-        asker.ask(address, &hyperbol::query::GameQuery, Ask::Proof, 0).unwrap();
+        asker.ask(address, one_step::QUERY, Ask::Proof, 0).unwrap();
     }
     for now_us in (1_000..10_000_000).step_by(10_000) {
         while asker.next_question(now_us, LANE).is_some() {}

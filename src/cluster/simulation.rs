@@ -27,6 +27,7 @@ use crate::model::{
     Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Proof, RemoteState, Server, SharedTime,
 };
 use crate::protocols::game_named;
+use crate::protocols::testing::{BY_COOKIE, BY_QUERY};
 use crate::registry::view::{Publisher, View};
 use crate::registry::{Life, Outcome, Registry, Settings};
 use crate::store::{lives::Stamps, restore};
@@ -282,11 +283,11 @@ fn other() -> Game {
 }
 
 fn game(port: u64) -> Game {
-    Game::Own(if port.is_multiple_of(2) { "iceball" } else { "netpanzer" })
+    Game::Own(if port.is_multiple_of(2) { BY_COOKIE } else { BY_QUERY })
 }
 
 fn announce(port: u64, players: u64, now: Now) -> Change<'static> {
-    let keys = (port % 2 == 1).then(|| HeartbeatKeys::of("netpanzer", address(port)).into());
+    let keys = (port % 2 == 1).then(|| HeartbeatKeys::of(BY_QUERY, address(port)).into());
     Change::Announce(Announce {
         address: address(port),
         game: game(port),
@@ -355,12 +356,9 @@ impl World {
             9 => Change::Miss { address, game },
             10 => Change::Answer { address, game, rtt_us: 5, facts: None },
             12.. => connect(port, players, now),
-            _ => Change::Heartbeat {
-                address,
-                game,
-                life_ms: LIFE_MS,
-                keys: HeartbeatKeys::of("netpanzer", address).into(),
-            },
+            _ => {
+                Change::Heartbeat { address, game, life_ms: LIFE_MS, keys: HeartbeatKeys::of(BY_QUERY, address).into() }
+            }
         };
         let was_weak = registry.listed(address).is_some_and(|server| server.verified_by == Proof::Connection);
         let outcome = registry.apply(&change, now);

@@ -16,6 +16,8 @@ pub mod packets;
 pub mod quake3;
 pub mod rows;
 pub mod section;
+#[cfg(test)]
+pub mod testing;
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, SocketAddr};

@@ -132,7 +132,7 @@ mod tests {
     fn announcement(address: Address, proof: Proof) -> Announce<'static> {
         Announce {
             address,
-            game: Game::Own("iceball"),
+            game: Game::Own("one"),
             proof,
             proven_at_ms: T,
             life_ms: LIFE_MS,
@@ -155,7 +155,7 @@ mod tests {
 
     fn named_servers(addresses: &[&str]) -> Change<'static> {
         let overrides = Overrides { official: true, priority: 0, flavor: 0 };
-        let game = || Game::Own("iceball");
+        let game = || Game::Own("one");
         Change::NamedServers(
             addresses
                 .iter()
@@ -271,7 +271,7 @@ mod tests {
         let mut registry = full();
         let restore = |text: &str| {
             let mut server =
-                crate::model::Server::new(address(text), Game::Own("iceball"), Proof::Cookie, T, &Facts::default());
+                crate::model::Server::new(address(text), Game::Own("one"), Proof::Cookie, T, &Facts::default());
             server.life_ms = LIFE_MS as u32;
             Change::Restore {
                 server: Arc::new(server),

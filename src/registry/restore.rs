@@ -211,7 +211,7 @@ mod tests {
     fn restore(ends_ms: i64, behind_ms: i64) -> Change<'static> {
         let ends_at_ms = T.saturating_add_signed(ends_ms - behind_ms);
         let seen_ms = ends_at_ms - LIFE_MS;
-        let mut server = Server::new(address(), Game::Own("iceball"), Proof::Cookie, seen_ms, &Facts::default());
+        let mut server = Server::new(address(), Game::Own("one"), Proof::Cookie, seen_ms, &Facts::default());
         server.life_ms = LIFE_MS as u32;
         let server = Arc::new(server);
         Change::Restore { server, ends_at_ms, grace_ms: LIFE_MS / 4, behind_ms, ask_in_ms: 0 }
@@ -303,7 +303,7 @@ mod tests {
         let listed = |left_ms| {
             let announce = Announce {
                 address: address(),
-                game: Game::Own("iceball"),
+                game: Game::Own("one"),
                 proof: Proof::Cookie,
                 proven_at_ms: T,
                 life_ms: left_ms,
@@ -330,7 +330,7 @@ mod tests {
     fn a_restored_named_server_is_reported_once_it_has_answered() {
         let mut registry = Registry::new(SETTINGS, at(0, 0));
         registry.set_node(1);
-        let game = Game::Own("iceball");
+        let game = Game::Own("one");
         let named =
             NamedServer { address: address(), game: game.clone(), overrides: Overrides::default(), asked: true };
         registry.apply(&Change::NamedServers(Arc::new([named])), at(0, 0));

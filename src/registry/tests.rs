@@ -26,7 +26,7 @@ fn address(ip: u8, port: u16) -> Address {
 }
 
 fn announce(address: Address, ms: u64, players: u16) -> Change<'static> {
-    announce_game(address, "iceball", ms, players)
+    announce_game(address, "one", ms, players)
 }
 
 fn announce_game(address: Address, game: &'static str, ms: u64, players: u16) -> Change<'static> {
@@ -142,11 +142,11 @@ fn limits_hold_for_newcomers_and_places_come_free() {
     let third = announce(address(1, 3), 0, 0);
     assert_eq!(registry.apply(&third, at(0)), Outcome::Refused(Refusal::FullForIp));
     // The operator's own servers do not count against the limit per address, nor does the limit hold for them.
-    registry.apply(&named_servers(address(1, 3), "iceball", 1), at(0));
+    registry.apply(&named_servers(address(1, 3), "one", 1), at(0));
     assert_eq!(registry.apply(&third, at(0)), Outcome::Added);
-    registry.apply(&named_servers(address(1, 1), "iceball", 1), at(0));
+    registry.apply(&named_servers(address(1, 1), "one", 1), at(0));
     assert_eq!(count(&registry, address(1, 1)), 2, "one is named now, another no longer");
-    registry.apply(&named_servers(address(1, 3), "iceball", 1), at(0));
+    registry.apply(&named_servers(address(1, 3), "one", 1), at(0));
     for ip in 2..=4 {
         registry.apply(&announce(address(ip, 1), 0, 0), at(0));
     }
@@ -177,8 +177,8 @@ fn another_game_replaces_except_where_the_operator_named_one() {
     let server = only(&mut registry);
     assert_eq!((server.game.name(), server.first_seen_ms), ("other", T + 1));
     assert_eq!(registry.len(), 1);
-    // A word for iceball takes the other game off, and keeps it off.
-    registry.apply(&named_servers(place, "iceball", 5), at(2));
+    // An override for one game takes the other game off, and keeps it off.
+    registry.apply(&named_servers(place, "one", 5), at(2));
     assert!(registry.is_empty());
     let refused = Outcome::Refused(Refusal::OtherGameConfigured);
     assert_eq!(registry.apply(&announce_game(place, "other", 3, 1), at(3)), refused);
@@ -201,16 +201,16 @@ fn keys(port: &str) -> Arc<HeartbeatKeys> {
 }
 
 fn heartbeat(address: Address, port: &str) -> Change<'static> {
-    Change::Heartbeat { address, game: Game::Own("iceball"), life_ms: 720_000, keys: keys(port) }
+    Change::Heartbeat { address, game: Game::Own("one"), life_ms: 720_000, keys: keys(port) }
 }
 
 fn answer(address: Address, players: u16) -> Change<'static> {
     let facts = Facts { name: "answered".into(), players_current: Some(players), ..Facts::default() };
-    Change::Answer { address, game: Game::Own("iceball"), rtt_us: 25_000, facts: Some(facts) }
+    Change::Answer { address, game: Game::Own("one"), rtt_us: 25_000, facts: Some(facts) }
 }
 
 fn miss(address: Address) -> Change<'static> {
-    Change::Miss { address, game: Game::Own("iceball") }
+    Change::Miss { address, game: Game::Own("one") }
 }
 
 fn due(registry: &mut Registry, ms: u64) -> Vec<Address> {
@@ -244,7 +244,7 @@ fn a_shorter_life_ends_when_it_says() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&asked(server, 0), at(0)); // 720 s
-    let game = Game::Own("iceball");
+    let game = Game::Own("one");
     let short = Change::Heartbeat { address: server, game, life_ms: 180_000, keys: keys("1") };
     drained(&mut registry);
     assert_eq!(registry.apply(&short, at(1_000)), Outcome::Refreshed);
@@ -442,8 +442,7 @@ fn quits_take_off_what_came_by_heartbeat_and_masters_only_for_masters() {
 fn a_quit_of_what_the_operator_names_is_looked_into() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
-    let named =
-        NamedServer { address: server, game: Game::Own("iceball"), overrides: Overrides::default(), asked: true };
+    let named = NamedServer { address: server, game: Game::Own("one"), overrides: Overrides::default(), asked: true };
     registry.apply(&Change::NamedServers(Arc::new([named])), at(0));
     registry.apply(&asked(server, 0), at(0));
     assert!(registry.listed(server).is_some());
@@ -480,7 +479,7 @@ fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     let overrides = Overrides { official: true, priority: 0, flavor: 4 };
-    let named = NamedServer { address: server, game: Game::Own("iceball"), overrides, asked: true };
+    let named = NamedServer { address: server, game: Game::Own("one"), overrides, asked: true };
     registry.apply(&Change::NamedServers(Arc::new([named.clone()])), at(0));
     assert!(registry.listed(server).is_none(), "not proven yet");
     assert_eq!(due(&mut registry, 0), [server]);
@@ -507,7 +506,7 @@ fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
 fn what_is_restored_lives_for_what_is_left_and_knows_the_limits() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let known = |port: u16| {
-        let mut server = Server::new(address(1, port), Game::Own("iceball"), Proof::Cookie, T, &Facts::default());
+        let mut server = Server::new(address(1, port), Game::Own("one"), Proof::Cookie, T, &Facts::default());
         server.life_ms = LIFE_MS as u32;
         Arc::new(server)
     };
@@ -617,7 +616,7 @@ proptest! {
                 Step::Announce { ip, port, age_ms, players, other_game } => {
                     let age_ms = age_ms.next_multiple_of(wheel::TICK_MS);
                     let (place, proven_ms) = (place(ip, port), ms - age_ms);
-                    let game = if other_game { "other" } else { "iceball" };
+                    let game = if other_game { "other" } else { "one" };
                     let outcome = registry.apply(&announce_game(place, game, proven_ms, players), at(ms));
                     let on_ip = model.keys().filter(|known| known.ip() == place.ip()).count();
                     let size = |of: Address| model.keys().filter(|known| network(**known) == network(of)).count();

@@ -2,7 +2,7 @@
 //! lane.
 
 use super::*;
-use crate::protocols::netpanzer::{self, query::GameQuery};
+use crate::protocols::testing::two_steps::{QUERY, asks_for_status, forged, status, token};
 use crate::protocols::{Fault, Heard, fault};
 
 const A: Lane = 1;
@@ -12,27 +12,10 @@ fn game() -> Address {
     server(3030)
 }
 
-/// The token in `\echo\TOKEN\` or `\echo\TOKEN\status\`.
-fn token(question: &[u8]) -> Vec<u8> {
-    question.strip_prefix(br"\echo\").unwrap()[..8].to_vec()
-}
-
-fn asks_for_status(question: &[u8]) -> bool {
-    question.ends_with(br"\status\")
-}
-
-fn status() -> Vec<u8> {
-    (netpanzer::CARD.samples)().pop().unwrap()
-}
-
-fn forged() -> Vec<u8> {
-    br"gamename\netpanzer\hostname\Forged\mapname\Nowhere\numplayers\99\maxplayers\99\final\".to_vec()
-}
-
 /// A server that was proven before, asked on lane A at time 0.
 fn asked() -> (Asker<u32>, Vec<u8>) {
     let mut asker = asker(SETTINGS);
-    asker.ask(game(), &GameQuery, Ask::Facts, 0).unwrap();
+    asker.ask(game(), QUERY, Ask::Facts, 0).unwrap();
     let (_, question) = asker.next_question(0, A).unwrap();
     assert!(asks_for_status(&question), "one question does both");
     (asker, token(&question))
@@ -71,7 +54,7 @@ fn one_question_brings_the_nonce_and_then_the_status() {
 #[test]
 fn a_first_proof_is_short_and_the_long_answer_is_asked_for_then() {
     let mut asker = asker(SETTINGS);
-    asker.ask(game(), &GameQuery, Ask::Proof, 0).unwrap();
+    asker.ask(game(), QUERY, Ask::Proof, 0).unwrap();
     let (_, first) = asker.next_question(0, A).unwrap();
     assert_eq!(first.len(), 15, r"\echo\TOKEN\");
     hear(&mut asker, 5_000, A, &token(&first));
@@ -97,9 +80,9 @@ fn a_nonce_counts_only_on_the_lane_it_was_sent_from() {
     assert!(matches!(finished.unwrap().result, Err(Failure::Bad(_))));
 
     let mut asker = super::asker(SETTINGS);
-    asker.ask(server(1), &hyperbol::query::GameQuery, Ask::Facts, 0).unwrap();
+    asker.ask(server(1), one_step::QUERY, Ask::Facts, 0).unwrap();
     let (_, question) = asker.next_question(0, A).unwrap();
-    let answer = hyperbol_answer(&question);
+    let answer = one_step::answer(&question);
     assert!(asker.heard(1, B, server(1).socket(), &answer).is_none());
     assert!(asker.heard(1, A, std::net::SocketAddr::new(server(1).ip(), 0), &answer).is_none(), "port 0");
     assert!(asker.heard(1, A, server(1).socket(), &answer).is_some());
@@ -276,7 +259,7 @@ proptest::proptest! {
     ) {
         let mut asker = asker(SETTINGS);
         let ask = if proven { Ask::Facts } else { Ask::Proof };
-        asker.ask(game(), &GameQuery, ask, 0).unwrap();
+        asker.ask(game(), QUERY, ask, 0).unwrap();
         let (mut now_us, mut lane, mut ends) = (0, 0, 0);
         let mut sent: Vec<(Lane, Vec<u8>)> = Vec::new();
         // After the events nothing comes any more.

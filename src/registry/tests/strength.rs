@@ -42,7 +42,7 @@ fn a_connection_neither_blanks_nor_prolongs_nor_ends_what_a_cookie_proved() {
     let server = address(1, 20737);
     registry.apply(&announce(server, 0, 7), at(0));
     let before = only(&mut registry);
-    for game in ["iceball", "other"] {
+    for game in ["one", "other"] {
         assert_eq!(registry.apply(&Change::Announce(connected(server, game, 1_000)), at(1_000)), REFUSED);
     }
     assert_eq!(registry.apply(&heartbeat(server, "1"), at(1_000)), Outcome::Refused(Refusal::NotListed));
@@ -122,11 +122,11 @@ fn a_stronger_proof_takes_the_place_of_a_weaker_one_even_if_it_is_older() {
         registry
     };
     let Change::Announce(strong) = announce(server, 4_000, 7) else { unreachable!() };
-    for change in [Change::Announce(strong.clone()), told(strong, None), restored(Proof::Cookie, "iceball", 4_000)] {
+    for change in [Change::Announce(strong.clone()), told(strong, None), restored(Proof::Cookie, "one", 4_000)] {
         let mut registry = weak();
         assert!(matches!(registry.apply(&change, at(6_000)), Outcome::Changed | Outcome::Added), "{change:?}");
         let listed = registry.listed(server).unwrap();
-        assert_eq!((listed.verified_by, listed.game.name()), (Proof::Cookie, "iceball"));
+        assert_eq!((listed.verified_by, listed.game.name()), (Proof::Cookie, "one"));
     }
     // A node that is told of the weaker one answers with the stronger one, so that the store has it again.
     let mut registry = Registry::new(SETTINGS, at(0));
@@ -153,7 +153,7 @@ enum Act {
 
 fn act() -> impl Strategy<Value = Act> {
     let proof = prop_oneof![2 => Just(Proof::Connection), 1 => Just(Proof::Query), 1 => Just(Proof::Cookie)];
-    let game = prop_oneof![Just("iceball"), Just("other")];
+    let game = prop_oneof![Just("one"), Just("other")];
     let proven = (proof, game.clone(), 0..3_000u64);
     prop_oneof![
         4 => proven.clone().prop_map(|(proof, game, age_ms)| Act::Announce { proof, game, age_ms }),
