@@ -76,7 +76,7 @@ pub struct Asked {
 /// Why a server is listed or not
 #[utoipa::path(get, path = "/api/v1/check", tag = "servers", params(
     ("game" = Option<String>, Query, description = "The game's name; may be left out where the protocol is given"),
-    ("protocol" = Option<String>, Query, description = "The protocol that its servers speak, e.g. iceball"),
+    ("protocol" = Option<String>, Query, description = "The protocol that the server speaks"),
     ("address" = String, Query, description = "The server's address and port, e.g. 203.0.113.5:20737"),
 ), responses(
     (status = 200, description = "What this master saw", body = Diagnosis),
