@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use serde::Deserialize;
+use url::form_urlencoded;
 
 use super::list::exit_of;
 use super::out::{print, tell};

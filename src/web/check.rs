@@ -8,6 +8,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
+use url::form_urlencoded;
 use utoipa::ToSchema;
 
 use super::filter::Wrong;

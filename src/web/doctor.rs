@@ -6,6 +6,7 @@ use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
+use url::form_urlencoded;
 
 use super::check::{Diagnosis, asked, diagnose};
 use super::filter::Wrong;

@@ -18,6 +18,7 @@ use futures_util::stream;
 use serde::Serialize;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
+use url::form_urlencoded;
 
 use super::filter::Wrong;
 use super::json::ServerJson;

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use url::form_urlencoded;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::model::{Address, Proof, Server};

@@ -8,6 +8,7 @@ use axum::response::Response;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tracing::warn;
+use url::form_urlencoded;
 use utoipa::ToSchema;
 
 use super::filter::Wrong;

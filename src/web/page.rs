@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::Serialize;
+use url::form_urlencoded;
 
 use super::filter::{Filter, Wrong};
 use super::json::rfc3339;

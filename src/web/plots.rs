@@ -11,6 +11,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Serialize;
 use tracing::warn;
+use url::form_urlencoded;
 
 use super::filter::Wrong;
 use super::history::Access;

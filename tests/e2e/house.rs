@@ -173,6 +173,26 @@ fn no_test_waits_for_a_time_or_measures_one() {
 }
 
 #[test]
+fn every_dependency_is_used_and_has_its_reason_beside_it() {
+    let manifest = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    let folders = ["src", "tests", "benches"].into_iter().flat_map(sources);
+    let all: String = folders.map(|(_, source)| source).collect();
+    let (mut section, mut above, mut count) = ("", "", 0);
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        } else if let Some((name, _)) = line.split_once(" = ").filter(|_| section.ends_with("dependencies]")) {
+            assert!(above.starts_with("# "), "Cargo.toml: `{name}` has no reason beside it");
+            let name = name.replace('-', "_");
+            assert!(all.contains(&format!("{name}::")), "Cargo.toml: `{name}` is not used");
+            count += 1;
+        }
+        above = line;
+    }
+    assert!(count > 40, "{count} dependencies were looked at");
+}
+
+#[test]
 fn every_test_that_security_md_names_exists() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SECURITY.md")).unwrap();
     let all: String = sources("src").into_iter().chain(sources("tests")).map(|(_, source)| source).collect();

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
+use url::form_urlencoded;
 
 use super::{CARD, NAME, list};
 use crate::model::{Address, HeartbeatKeys};
