@@ -9,7 +9,9 @@ use rallypoint::cookie::Keys;
 use rallypoint::model::{Now, SharedTime};
 use rallypoint::protocols::announce::{Announce, Offer};
 use rallypoint::protocols::section::{Cookies, Here};
-use rallypoint::protocols::{CARDS, Card, Context, DatagramRules, Event, Fetch, Next, Reply, StreamRules};
+use rallypoint::protocols::{
+    CARDS, Card, Context, DatagramRules, Effect, Event, Fetch, Next, Output, Reply, StreamRules,
+};
 use rallypoint::registry::view::View;
 
 static CONFIG: LazyLock<Config> = LazyLock::new(|| {
@@ -72,17 +74,24 @@ fn announce(card: &Card, bytes: &[u8]) {
 
 fn receive(rules: &dyn DatagramRules, view: &View, from: SocketAddr, bytes: &[u8]) {
     let now = Now { mono_ms: 1_000_000, unix_ms: 1_700_000_000_000 };
-    rules.datagram(&Context { now, view }, from, bytes, &mut Reply::new());
+    if let Effect::List(request) = rules.datagram(&Context { now, view }, from, bytes, &mut Reply::new()) {
+        rules.list(&request).map(|renderer| renderer.render(view));
+    }
 }
 
 fn talk(rules: &dyn StreamRules, view: &View, peer: SocketAddr, bytes: &[u8]) {
     let mut out = Vec::new();
     let mut session = rules.open(peer, peer, 7);
-    let mut next = session.on(Event::Opened, view, &mut out);
+    let mut next = session.on(Event::Opened, &mut out);
     for piece in bytes.chunks(7) {
         if matches!(next, Next::Read) {
-            next = session.on(Event::Bytes(piece), view, &mut out);
+            next = session.on(Event::Bytes(piece), &mut out);
         }
     }
-    session.on(Event::Ended, view, &mut out);
+    session.on(Event::Ended, &mut out);
+    for output in out {
+        if let Output::List(renderer) = output {
+            renderer.render(view);
+        }
+    }
 }

@@ -87,7 +87,7 @@ impl Sender {
             (rules.list(request), rules.last_packet())
         };
         let Some(renderer) = renderer else { return };
-        let list = self.hub.list(&renderer);
+        let list = self.hub.list_blocking(&renderer);
         let packets = packets::split(&list.body);
         // Any packet may turn out to be the last.
         let sizes = packets.clone().map(|packet| packet.len() + end.len());

@@ -15,8 +15,9 @@ use tracing::debug;
 
 use super::announcements::Announcements;
 use super::guard::Admission;
+use crate::hub::Hub;
 use crate::metrics::Metrics;
-use crate::protocols::{Event, Next, Session, StreamRules};
+use crate::protocols::{Event, Next, Output, Session, StreamRules};
 
 /// Read at once; requests are shorter, and more waits in the socket until this is answered.
 const READ_BYTES: usize = 4096;
@@ -76,7 +77,7 @@ impl Conversation {
     async fn run(&mut self) -> io::Result<()> {
         let mut buffer = [0; READ_BYTES];
         let mut unread = 0..0; // what is in the buffer and the session has not taken yet
-        let mut out = Vec::new();
+        let (mut out, mut parts) = (Vec::new(), Vec::new());
         let mut next = self.tell(Event::Opened, &mut out);
         // A request has to be whole within the idle time; an answer begins the time anew.
         let mut deadline = Instant::now() + self.idle;
@@ -87,7 +88,8 @@ impl Conversation {
                 self.announcements.quit(address, master).await;
             }
             if !out.is_empty() {
-                self.write(&mut out).await?;
+                rendered(&self.announcements.hub, &mut out, &mut parts).await;
+                self.write(&mut parts).await?;
                 self.admission.touch();
                 deadline = Instant::now() + self.idle;
             }
@@ -118,8 +120,8 @@ impl Conversation {
         Ok(())
     }
 
-    fn tell(&mut self, event: Event<'_>, out: &mut Vec<Bytes>) -> Next {
-        self.session.on(event, &self.announcements.hub.view(), out)
+    fn tell(&mut self, event: Event<'_>, out: &mut Vec<Output>) -> Next {
+        self.session.on(event, out)
     }
 
     /// Writes everything, for as long as the client takes some of it within the idle time. The parts are shared with other
@@ -161,5 +163,15 @@ impl Conversation {
                 Ok(size) => forgotten += size,
             }
         }
+    }
+}
+
+/// Moves answers to `parts` as bytes. Lists are rendered on other threads.
+async fn rendered(hub: &Hub, out: &mut Vec<Output>, parts: &mut Vec<Bytes>) {
+    for output in out.drain(..) {
+        parts.push(match output {
+            Output::Bytes(bytes) => bytes,
+            Output::List(renderer) => hub.list(&renderer).await.body.clone(),
+        });
     }
 }

@@ -222,12 +222,34 @@ pub trait StreamRules: Send + Sync {
     }
 }
 
-/// One conversation. It is told what happens, writes to `out`, and says what it wants next.
+/// One conversation. It hears what happens, appends its answer to `out`, and says what it wants next.
 pub trait Session: Send {
-    fn on(&mut self, event: Event<'_>, view: &View, out: &mut Vec<Bytes>) -> Next;
+    fn on(&mut self, event: Event<'_>, out: &mut Vec<Output>) -> Next;
 
     /// How many lists it has given so far.
     fn lists(&self) -> u64;
+}
+
+/// A part of an answer.
+pub enum Output {
+    Bytes(Bytes),
+    /// A list, shared with all who ask for it. The session does not render it: that may take its time.
+    List(Arc<dyn Renderer>),
+}
+
+impl Output {
+    pub fn text(text: &'static [u8]) -> Output {
+        Output::Bytes(Bytes::from_static(text))
+    }
+
+    /// The bytes, where nothing else renders lists.
+    #[cfg(test)]
+    pub fn bytes(&self, view: &View) -> Bytes {
+        match self {
+            Output::Bytes(bytes) => bytes.clone(),
+            Output::List(renderer) => renderer.render(view).into(),
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -7,6 +7,7 @@ mod limits;
 pub mod merge;
 mod prefix_counts;
 mod ranking;
+pub mod recent;
 mod restore;
 mod updates;
 pub mod view;

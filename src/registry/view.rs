@@ -1,19 +1,16 @@
-//! The published list: an immutable snapshot with a serial, the deltas that led to it, and the lists rendered from
-//! it. Readers share a view and never wait for a writer; a list is rendered once per view, whoever asks.
+//! The published list: an immutable snapshot with a serial, the deltas that led to it, and what is rendered from it. Readers
+//! share a view and never wait for a writer.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
 use super::Dirty;
 use crate::model::{MASTER, Now, Server};
-
-/// Different lists remembered for one view; one more is rendered for its reader alone.
-const LISTS_MAX: usize = 64;
 
 /// What can be made of a view: `/master.json`, a page, a protocol's list.
 pub trait Renderer: Send + Sync {
@@ -74,22 +71,14 @@ pub struct View {
     pub published_at_ms: u64,
     pub servers: Vec<Arc<Server>>,
     by_game: OnceLock<ByGame>,
-    lists: Mutex<Vec<List>>,
 }
 
 /// Servers by the name of their game, then by their protocol.
 type ByGame = HashMap<Box<str>, Vec<(&'static str, Vec<Arc<Server>>)>>;
 
-struct List {
-    renderer: Arc<dyn Renderer>,
-    cell: Arc<ListCell>,
-}
-
-type ListCell = OnceLock<Arc<Rendered>>;
-
 impl View {
     pub fn new(serial: u64, published_at_ms: u64, servers: Vec<Arc<Server>>) -> View {
-        View { serial, published_at_ms, servers, by_game: OnceLock::new(), lists: Mutex::default() }
+        View { serial, published_at_ms, servers, by_game: OnceLock::new() }
     }
 
     /// All servers that people play on: masters are listed, too, but are no games.
@@ -130,25 +119,6 @@ impl View {
             }
             by_game
         })
-    }
-
-    /// This view as the renderer shows it: rendered by the first who asks, shared by the others.
-    pub fn list(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
-        let Some(cell) = self.cell(renderer) else { return Arc::new(Rendered::new(renderer.render(self))) };
-        cell.get_or_init(|| Arc::new(Rendered::new(renderer.render(self)))).clone()
-    }
-
-    fn cell(&self, renderer: &Arc<dyn Renderer>) -> Option<Arc<ListCell>> {
-        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(list) = lists.iter().find(|list| Arc::ptr_eq(&list.renderer, renderer)) {
-            return Some(list.cell.clone());
-        }
-        if lists.len() >= LISTS_MAX {
-            return None;
-        }
-        let cell = Arc::<ListCell>::default();
-        lists.push(List { renderer: renderer.clone(), cell: cell.clone() });
-        Some(cell)
     }
 }
 
@@ -226,43 +196,6 @@ impl Publisher {
 mod tests {
     use super::*;
     use crate::model::{Address, Facts, Game, Proof};
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Renderer for Count {
-        fn render(&self, view: &View) -> Vec<u8> {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            format!("serial {}", view.serial).into_bytes()
-        }
-    }
-
-    #[test]
-    fn a_list_is_rendered_once_per_view() {
-        let counter = Arc::new(Count::default());
-        let renderer: Arc<dyn Renderer> = counter.clone();
-        let rendered = || counter.0.load(Ordering::Relaxed);
-        let first = View::new(1, 0, Vec::new());
-        let body = first.list(&renderer);
-        assert_eq!(&body.body[..], b"serial 1");
-        assert!(Arc::ptr_eq(&body, &first.list(&renderer)));
-        assert_eq!(rendered(), 1);
-
-        let second = View::new(2, 0, Vec::new());
-        assert_ne!(second.list(&renderer).etag, body.etag);
-        assert_eq!(rendered(), 2);
-    }
-
-    #[test]
-    fn the_number_of_remembered_lists_is_bounded() {
-        let view = View::new(1, 0, Vec::new());
-        for _ in 0..LISTS_MAX + 10 {
-            let renderer: Arc<dyn Renderer> = Arc::new(Count::default());
-            assert_eq!(&view.list(&renderer).body[..], b"serial 1");
-        }
-        assert_eq!(view.lists.lock().unwrap().len(), LISTS_MAX);
-    }
 
     #[test]
     fn servers_by_game_and_by_protocol() {

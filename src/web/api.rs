@@ -135,8 +135,8 @@ async fn list(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers:
     match Filter::parse(query.as_deref().unwrap_or_default(), true) {
         Ok(filter) => {
             site.metrics.listed("api", 1);
-            let renderer = site.lists.kept(filter, |filter| Arc::new(ListRenderer { filter }));
-            reply::rendered(&site.render(&renderer), JSON, &headers, LIST_FRESH)
+            let renderer = site.lists.get(filter, |filter| Arc::new(ListRenderer { filter }));
+            reply::rendered(&*site.render(&renderer).await, JSON, &headers, LIST_FRESH)
         }
         Err(error) => bad_request(&error),
     }

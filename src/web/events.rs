@@ -22,10 +22,10 @@ use url::form_urlencoded;
 
 use super::filter::Wrong;
 use super::json::ServerJson;
-use super::lists::Lists;
 use super::{Site, api, aside, reply};
 use crate::model::{GAME_BYTES_MAX, Server};
 use crate::net::stopped;
+use crate::registry::recent::Recent;
 use crate::registry::view::{Batch, Delta, View};
 
 /// Changes are collected for this long, so that many changes make a few frames per second.
@@ -57,7 +57,7 @@ pub struct Events {
     run: u32,
     frames: broadcast::Sender<Arc<Frame>>,
     kept: Mutex<VecDeque<Arc<Frame>>>,
-    snapshots: Lists<String, SnapshotCell>,
+    snapshots: Recent<String, SnapshotCell>,
 }
 
 /// The last snapshot for readers of a game ("": of all). Readers that arrive while it is rendered wait for it.
@@ -74,7 +74,7 @@ struct Written {
 impl Events {
     pub fn new(run: u32) -> Events {
         let frames = broadcast::Sender::new(BEHIND_MAX);
-        Events { run, frames, kept: Mutex::default(), snapshots: Lists::default() }
+        Events { run, frames, kept: Mutex::default(), snapshots: Recent::default() }
     }
 
     fn id(&self, serial: u64) -> String {
@@ -111,7 +111,7 @@ impl Events {
 
     /// A snapshot, and the frames since then.
     async fn snapshot(&self, site: &Site, game: &str) -> (Written, Vec<Arc<Frame>>) {
-        let cell = self.snapshots.kept(game.to_string(), |_| Arc::default());
+        let cell = self.snapshots.get(game.to_string(), |_| Arc::default());
         let mut last = cell.lock().await;
         let good = last.as_ref().filter(|written| Instant::now() < written.good_until);
         if let Some((written, news)) = good.and_then(|written| Some((written.clone(), self.after(written.serial)?))) {

@@ -8,7 +8,6 @@ mod filter;
 mod history;
 mod http;
 mod json;
-mod lists;
 mod manual;
 mod origin;
 mod page;
@@ -39,12 +38,12 @@ use crate::net::announcements::Announcements;
 use crate::net::guard::Guard;
 use crate::protocols::Card;
 use crate::protocols::section::{Route, Section};
+use crate::registry::recent::Recent;
 use crate::registry::view::{Rendered, Renderer, View};
 use crate::store::{Status, Store};
 use events::Events;
 use filter::Filter;
 pub use http::{HttpLimits, serve_connection};
-use lists::Lists;
 use page::{Ask, Index, IndexRenderer};
 pub use page::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE};
 use reply::Fresh;
@@ -69,7 +68,7 @@ pub struct Site {
     guard: Arc<Guard>,
     metrics: Arc<Metrics>,
     pages: ArcSwap<Pages>,
-    lists: Lists<Filter>,
+    lists: Recent<Filter>,
     events: Events,
     openapi: Rendered,
     /// The store; none where nothing is kept.
@@ -81,7 +80,7 @@ pub struct Site {
 pub struct Pages {
     index: Arc<Index>,
     /// Renderers of the index page that were requested recently.
-    indexes: Lists<Ask, IndexRenderer>,
+    indexes: Recent<Ask, IndexRenderer>,
     /// Whether history is counted.
     history: bool,
     doctor: doctor::Page,
@@ -101,7 +100,7 @@ impl Pages {
     pub fn load(config: &Config) -> Result<Pages, PageError> {
         Ok(Pages {
             index: Arc::new(Index::load(&config.web)?),
-            indexes: Lists::default(),
+            indexes: Recent::default(),
             history: config.history.bytes_max > 0,
             doctor: doctor::Page::new(&config.web.title)?,
             manual: manual::Page::new(&config.web.title, &api::routes().1)?,
@@ -131,7 +130,7 @@ impl Site {
             guard,
             metrics,
             pages: ArcSwap::from_pointee(pages),
-            lists: Lists::default(),
+            lists: Recent::default(),
             events: Events::new(run),
             openapi: Rendered::new(document.to_pretty_json().unwrap_or_default()),
             history: store.map(|store| history::Access::new(store.reader())),
@@ -149,14 +148,11 @@ impl Site {
     }
 
     /// The newest view as a renderer shows it.
-    fn render(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
-        let render = || {
-            let started = Instant::now();
-            let list = self.hub.list(renderer);
-            self.metrics.render.observe(started.elapsed().as_secs_f64());
-            list
-        };
-        aside(&self.hub.view(), render)
+    async fn render(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
+        let started = Instant::now();
+        let list = self.hub.list(renderer).await;
+        self.metrics.render.observe(started.elapsed().as_secs_f64());
+        list
     }
 }
 
@@ -198,20 +194,20 @@ async fn index(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    let pages = site.pages.load();
+    let pages = site.pages.load_full();
     let ask = Ask::parse(query.as_deref().unwrap_or_default(), home);
     let access = site.history.as_ref().filter(|_| pages.history);
     let plots = || access.map(|access| access.plots.clone());
     let make = |ask| Arc::new(IndexRenderer::new(pages.index.clone(), ask, plots()));
-    let index = pages.indexes.kept(ask, make);
+    let index = pages.indexes.get(ask, make);
     let renderer: Arc<dyn Renderer> = index.clone();
-    let shown = site.render(&renderer);
+    let shown = site.render(&renderer).await;
     let missing = index.missing();
     if let Some(access) = access.filter(|_| !missing.is_nothing()) {
         // A slow disk does not hold up the page: it is then sent without its plots.
         let drawn = plots::draw(access, missing, site.hub.clock.now().unix_ms);
         if tokio::time::timeout(PLOTS_PATIENCE, drawn).await == Ok(true) {
-            return page_of(&site.render(&renderer), &headers);
+            return page_of(&*site.render(&renderer).await, &headers);
         }
     }
     page_of(&shown, &headers)

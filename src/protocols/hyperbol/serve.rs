@@ -8,16 +8,18 @@ use bytes::Bytes;
 
 use super::NAME;
 use super::wire::{Greeting, LIST_REQUEST_SIZE, ListRequest, Record};
-use crate::protocols::{Event, Next, Session, StreamRules};
+use crate::protocols::{Event, Next, Output, Session, StreamRules};
 use crate::registry::view::{Renderer, View};
 
 const PATIENCE_MS: u64 = 5_000;
+/// The players in the greeting.
+const PLAYERS_BYTES: usize = 4;
 
 pub struct Rules {
     lists: Arc<Lists>,
 }
 
-/// Rendered once per view: what clients ask for.
+/// What clients ask for.
 struct Lists {
     players: Arc<dyn Renderer>,
     official: Arc<dyn Renderer>,
@@ -55,13 +57,14 @@ struct Conversation {
 }
 
 impl Session for Conversation {
-    fn on(&mut self, event: Event<'_>, view: &View, out: &mut Vec<Bytes>) -> Next {
+    fn on(&mut self, event: Event<'_>, out: &mut Vec<Output>) -> Next {
         match event {
             Event::Opened => {
-                let total =
-                    view.list(&self.lists.players).body.first_chunk().map_or(0, |four| u32::from_le_bytes(*four));
-                let greeting = Greeting { key: self.key, players_total: total };
-                out.push(Bytes::copy_from_slice(&greeting.emit()));
+                // The players stand at the end: they are rendered as lists are.
+                let greeting = Greeting { key: self.key, players_total: 0 }.emit();
+                let (before, _players) = greeting.split_last_chunk::<PLAYERS_BYTES>().unwrap_or((&[], &[0; 4]));
+                out.push(Output::Bytes(Bytes::copy_from_slice(before)));
+                out.push(Output::List(self.lists.players.clone()));
                 Next::Read
             }
             Event::Bytes(bytes) => {
@@ -69,7 +72,7 @@ impl Session for Conversation {
                 self.request.extend(bytes.iter().take(missing));
                 match ListRequest::parse(&self.request) {
                     Ok(request) => {
-                        self.list(request, view, out);
+                        self.list(request, out);
                         Next::Close
                     }
                     Err(_) => Next::Read, // not complete yet
@@ -85,10 +88,10 @@ impl Session for Conversation {
 }
 
 impl Conversation {
-    fn list(&mut self, request: ListRequest, view: &View, out: &mut Vec<Bytes>) {
+    fn list(&mut self, request: ListRequest, out: &mut Vec<Output>) {
         if request.key == self.key {
             let list = if request.wants_unofficial() { &self.lists.all } else { &self.lists.official };
-            out.push(view.list(list).body.clone());
+            out.push(Output::List(list.clone()));
             self.given += 1;
         }
     }
@@ -148,13 +151,17 @@ mod tests {
         let peer = "198.51.100.1:40000".parse().unwrap();
         let mut session = Rules::new().open(peer, peer, 0x1bad_b002);
         let (view, mut out) = (view(), Vec::new());
-        let mut next = session.on(Event::Opened, &view, &mut out);
+        let mut next = session.on(Event::Opened, &mut out);
         for piece in pieces {
             if matches!(next, Next::Read) {
-                next = session.on(Event::Bytes(piece), &view, &mut out);
+                next = session.on(Event::Bytes(piece), &mut out);
             }
         }
-        (out.into_iter().map(|part| part.to_vec()).collect(), next)
+        // The greeting and the players behind it are one message.
+        let mut parts: Vec<_> = out.iter().map(|part| part.bytes(&view).to_vec()).collect();
+        let players = parts.remove(1);
+        parts[0].extend(players);
+        (parts, next)
     }
 
     fn listed(filter: u8) -> Vec<(String, u8)> {

@@ -7,7 +7,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use super::wire;
-use crate::model::{MASTER, Server};
+use crate::model::{Address, MASTER, Server};
+use crate::protocols::network::Own;
 use crate::registry::view::{Renderer, View};
 
 /// How the servers are written.
@@ -22,20 +23,39 @@ pub enum Form {
 /// The prelude that qstat looks for: `\basic\\secure\` and six characters, which nobody checks.
 const PRELUDE: &[u8] = br"\basic\\secure\RALLYP";
 
-/// All servers of one game, without the `\final\`.
-pub struct GameList {
-    pub game: &'static str,
+/// What a client wants to have listed, in the order in which it said so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub game: String,
     pub form: Form,
+    /// Keys and values that a server must have sent.
+    pub filter: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The answering master's address for this client, in a list of masters. The list ends with it.
+    pub own: Option<Address>,
 }
 
-impl Renderer for GameList {
+/// A list, without the `\final\`.
+pub struct List {
+    pub wanted: Wanted,
+    /// All addresses of the answering master: a list that ends with it names it only there.
+    pub own: Own,
+}
+
+impl Renderer for List {
     fn render(&self, view: &View) -> Vec<u8> {
-        servers(view, self.game, self.form, |_| true)
+        let Wanted { game, form, filter, own } = &self.wanted;
+        let is_own = |address| own.is_some_and(|own| address == own || self.own.contains(address));
+        let is_wanted = |server: &Server| matches(server, filter) && !is_own(server.address);
+        let mut list = servers(view, game, *form, is_wanted);
+        if let Some((ip, port)) = own.and_then(|own| Some((own.ipv4()?, own.port()))) {
+            emit(ip, port, *form, &mut list);
+        }
+        list
     }
 }
 
 /// The servers of a game that are wanted, without the `\final\`.
-pub fn servers(view: &View, game: &str, form: Form, wanted: impl Fn(&Server) -> bool) -> Vec<u8> {
+fn servers(view: &View, game: &str, form: Form, wanted: impl Fn(&Server) -> bool) -> Vec<u8> {
     // A game of another protocol may be called as masters are.
     let is_it = |server: &Server| server.game.is_master() == (game == MASTER);
     let mut found: Vec<&Arc<Server>> = view.of_game(game).filter(|server| is_it(server) && wanted(server)).collect();
@@ -50,7 +70,7 @@ pub fn servers(view: &View, game: &str, form: Form, wanted: impl Fn(&Server) -> 
 }
 
 /// One server of a list.
-pub fn emit(ip: Ipv4Addr, port: u16, form: Form, out: &mut Vec<u8>) {
+fn emit(ip: Ipv4Addr, port: u16, form: Form, out: &mut Vec<u8>) {
     match form {
         Form::Plain => wire::emit_server(ip, port, out),
         Form::GameSpy => drop(write!(out, r"\ip\{ip}:{port}")),
@@ -59,11 +79,11 @@ pub fn emit(ip: Ipv4Addr, port: u16, form: Form, out: &mut Vec<u8>) {
 
 /// Whether a server has all of these keys and values. A key that it did not send is no match. A server that came through
 /// another protocol has only its game and its port.
-pub fn matches(server: &Server, filter: &[(&[u8], &[u8])]) -> bool {
-    filter.iter().all(|(key, wanted)| match (&server.keys, *key) {
-        (Some(keys), key) => keys.get(key) == Some(*wanted),
-        (None, b"gamename") => server.game.name().as_bytes() == *wanted,
-        (None, b"port") => server.address.port().to_string().as_bytes() == *wanted,
+fn matches(server: &Server, filter: &[(Vec<u8>, Vec<u8>)]) -> bool {
+    filter.iter().all(|(key, wanted)| match (&server.keys, key.as_slice()) {
+        (Some(keys), key) => keys.get(key) == Some(wanted.as_slice()),
+        (None, b"gamename") => server.game.name().as_bytes() == wanted.as_slice(),
+        (None, b"port") => server.address.port().to_string().as_bytes() == wanted.as_slice(),
         (None, _) => false,
     })
 }

@@ -18,15 +18,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use subtle::ConstantTimeEq;
 
-use super::list::{self, Form, GameList};
+use super::list::{Form, List, Wanted};
 use super::wire::{Request, RequestReader, TooMuch};
-use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER, Server};
+use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
 use crate::protocols::network::Own;
-use crate::protocols::{CARDS, Event, Heartbeat, Next, Session, StreamRules, Verdict};
-use crate::registry::view::{Renderer, View};
+use crate::protocols::{Event, Heartbeat, Next, Output, Session, StreamRules, Verdict, card};
+use crate::registry::recent::Recent;
 use crate::text;
 
 /// Error texts of the original, letter for letter: programs in the field look at them.
@@ -43,8 +42,9 @@ pub(super) const NO_NETWORK: &str = "this master is in no master network";
 const OWN_ADDRESS: &str = "this is the address of this master itself";
 const BAD_GAMENAME: &str = "gamename must be plain text of at most 64 bytes";
 
-/// Answers to pipelined requests are gathered up to this size; the next requests wait until these are written.
-const GATHERED_BYTES: usize = 64 << 10;
+/// Answers to pipelined requests are gathered up to this many parts, as many as leave with one system call; the next requests
+/// wait until these are written.
+const GATHERED_PARTS: usize = 32;
 
 /// What the operator can set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,19 +64,15 @@ pub struct Rules {
 struct Shared {
     settings: Settings,
     own: Own,
-    /// The whole list of every game with a card, in both forms: those are rendered once per view.
-    lists: Vec<(&'static str, Form, Arc<dyn Renderer>)>,
+    /// What was asked for lately: whole lists of games that have a card, and all others, which anybody can make up.
+    common: Recent<Wanted>,
+    rare: Recent<Wanted>,
 }
 
 impl Rules {
     pub fn new(settings: Settings, own: Own) -> Rules {
-        let mut lists: Vec<(_, _, Arc<dyn Renderer>)> = Vec::new();
-        for card in CARDS {
-            for form in [Form::Plain, Form::GameSpy] {
-                lists.push((card.name, form, Arc::new(GameList { game: card.name, form })));
-            }
-        }
-        Rules { shared: Arc::new(Shared { settings, own, lists }) }
+        let (common, rare) = (Recent::default(), Recent::default());
+        Rules { shared: Arc::new(Shared { settings, own, common, rare }) }
     }
 }
 
@@ -89,7 +85,7 @@ impl StreamRules for Rules {
             reader: RequestReader::default(),
             form: Form::Plain,
             lists: 0,
-            lists_made: 0,
+            lists_rare: 0,
         })
     }
 }
@@ -101,22 +97,21 @@ struct Conversation {
     reader: RequestReader,
     form: Form,
     lists: u64,
-    /// How many of them were made for this client alone.
-    lists_made: u64,
+    lists_rare: u64,
 }
 
 impl Session for Conversation {
-    fn on(&mut self, event: Event<'_>, view: &View, out: &mut Vec<Bytes>) -> Next {
+    fn on(&mut self, event: Event<'_>, out: &mut Vec<Output>) -> Next {
         match event {
             Event::Opened => Next::Read,
-            Event::Bytes(bytes) => self.read(bytes, view, out),
-            Event::Ended => match self.reader.end().map(|request| self.answer(request, view, out)) {
+            Event::Bytes(bytes) => self.read(bytes, out),
+            Event::Ended => match self.reader.end().map(|request| self.answer(request, out)) {
                 None | Some(Next::Read) => Next::Close,
                 Some(next) => next,
             },
             Event::Verdict(verdict) => {
                 match verdict {
-                    Verdict::Listed => out.push(Bytes::from_static(br"\final\")),
+                    Verdict::Listed => out.push(Output::text(br"\final\")),
                     Verdict::Refused(reason) => error(&reason, out),
                 }
                 Next::Close
@@ -131,26 +126,25 @@ impl Session for Conversation {
 
 impl Conversation {
     /// Answers requests in order until the bytes are used up, a request ends the conversation, or there is enough to
-    /// write first. A list made for one client is always enough: it may be long, and it took its time.
-    fn read(&mut self, bytes: &[u8], view: &View, out: &mut Vec<Bytes>) -> Next {
-        let (mut taken, mut gathered, made_before) = (0, 0, self.lists_made);
+    /// write first. A rare list is always enough: it may be long, and few others share it.
+    fn read(&mut self, bytes: &[u8], out: &mut Vec<Output>) -> Next {
+        let (mut taken, parts_before, rare_before) = (0, out.len(), self.lists_rare);
         while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
-            if gathered >= GATHERED_BYTES || self.lists_made > made_before {
+            if out.len() >= parts_before + GATHERED_PARTS || self.lists_rare > rare_before {
                 return Next::Write { taken };
             }
             let (took, request) = self.reader.read(rest);
             taken += took;
             let Some(request) = request else { continue };
-            let parts_before = out.len();
-            match self.answer(request, view, out) {
-                Next::Read => gathered += out.iter().skip(parts_before).map(Bytes::len).sum::<usize>(),
+            match self.answer(request, out) {
+                Next::Read => {}
                 next => return next,
             }
         }
         Next::Read
     }
 
-    fn answer(&mut self, request: Result<Request, TooMuch>, view: &View, out: &mut Vec<Bytes>) -> Next {
+    fn answer(&mut self, request: Result<Request, TooMuch>, out: &mut Vec<Output>) -> Next {
         let request = match request {
             Ok(request) => request,
             Err(too_much) => return refuse(&too_much.to_string(), out),
@@ -161,7 +155,7 @@ impl Conversation {
                 self.form = Form::GameSpy;
                 Next::Read
             }
-            b"list" => self.list(&request, view, out),
+            b"list" => self.list(&request, out),
             b"heartbeat" => self.heartbeat(&request, out),
             b"quit" => self.quit(&request, out),
             kind if is_http(kind) => refuse(UNKNOWN, out),
@@ -172,36 +166,26 @@ impl Conversation {
         }
     }
 
-    fn list(&mut self, request: &Request, view: &View, out: &mut Vec<Bytes>) -> Next {
+    fn list(&mut self, request: &Request, out: &mut Vec<Output>) -> Next {
         let Some(game) = request.get(b"gamename") else {
             error(NO_LIST_GAMENAME, out);
             return Next::Read;
         };
-        let filter: Vec<_> = request.pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
-        let whole = filter.iter().all(|(key, _)| *key == b"gamename");
-        let is_rendered = |name: &str, form| whole && name.as_bytes() == game && form == self.form;
-        match self.shared.lists.iter().find(|(name, form, _)| is_rendered(name, *form)) {
-            Some((_, _, renderer)) => out.push(view.list(renderer).body.clone()),
-            None => {
-                let own = if game == MASTER.as_bytes() { self.own_address() } else { None };
-                out.push(self.make_list(&text::clean(game), &filter, own, view).into());
-                self.lists_made += 1;
-            }
-        }
-        out.push(Bytes::from_static(br"\final\"));
+        let name = text::clean(game);
+        let is_common = request.pairs.len() == 1 && card(&name).is_some();
+        let wanted = Wanted {
+            game: name.into_owned(),
+            form: self.form,
+            filter: request.pairs.clone(),
+            own: if game == MASTER.as_bytes() { self.own_address() } else { None },
+        };
+        let shared = &self.shared;
+        let lists = if is_common { &shared.common } else { &shared.rare };
+        out.push(Output::List(lists.get(wanted, |wanted| Arc::new(List { wanted, own: shared.own.clone() }))));
+        out.push(Output::text(br"\final\"));
         self.lists += 1;
+        self.lists_rare += u64::from(!is_common);
         if self.form == Form::GameSpy { Next::Close } else { Next::Read }
-    }
-
-    /// A list of masters ends with the one that answers, and names it only there, whoever else told of it.
-    fn make_list(&self, game: &str, filter: &[(&[u8], &[u8])], own: Option<Address>, view: &View) -> Vec<u8> {
-        let is_own = |address| own.is_some_and(|own| address == own || self.shared.own.contains(address));
-        let wanted = |server: &Server| list::matches(server, filter) && !is_own(server.address);
-        let mut list = list::servers(view, game, self.form, wanted);
-        if let Some((ip, port)) = own.and_then(|own| Some((own.ipv4()?, own.port()))) {
-            list::emit(ip, port, self.form, &mut list);
-        }
-        list
     }
 
     /// This master's address for this client.
@@ -209,7 +193,7 @@ impl Conversation {
         self.shared.settings.public.or_else(|| Address::new(self.local.ip(), self.local.port()))
     }
 
-    fn heartbeat(&self, request: &Request, out: &mut Vec<Bytes>) -> Next {
+    fn heartbeat(&self, request: &Request, out: &mut Vec<Output>) -> Next {
         let Some(name) = request.get(b"gamename") else { return refuse(NO_GAMENAME, out) };
         let Some(port) = request.get(b"port") else { return refuse(NO_PORT, out) };
         let name = match str::from_utf8(name) {
@@ -234,14 +218,14 @@ impl Conversation {
         }
     }
 
-    fn quit(&self, request: &Request, out: &mut Vec<Bytes>) -> Next {
+    fn quit(&self, request: &Request, out: &mut Vec<Output>) -> Next {
         let Some(port) = request.get(b"port") else { return refuse(NO_QUIT_PORT, out) };
         let master = request.get(b"gamename") == Some(MASTER.as_bytes());
         if master && let Err(reason) = self.check_password(request) {
             return refuse(reason, out);
         }
         let Some(address) = self.address(port) else { return refuse(BAD_PORT, out) };
-        out.push(Bytes::from_static(br"\final\"));
+        out.push(Output::text(br"\final\"));
         Next::Quit { address, master }
     }
 
@@ -274,14 +258,14 @@ fn is_http(kind: &[u8]) -> bool {
     method > 0 && kind.get(method..).is_some_and(|rest| rest.starts_with(b" "))
 }
 
-fn refuse(reason: &str, out: &mut Vec<Bytes>) -> Next {
+fn refuse(reason: &str, out: &mut Vec<Output>) -> Next {
     error(reason, out);
     Next::Close
 }
 
-fn error(reason: &str, out: &mut Vec<Bytes>) {
+fn error(reason: &str, out: &mut Vec<Output>) {
     // A separator in the text would end it early.
-    out.push(format!(r"\error\{}\final\", reason.replace('\\', "/")).into());
+    out.push(Output::Bytes(format!(r"\error\{}\final\", reason.replace('\\', "/")).into()));
 }
 
 impl Default for Settings {

@@ -1,0 +1,286 @@
+//! The cache of rendered lists: one for all listeners. A list is rendered once per view, however many clients ask for it. One
+//! that is expensive to render is kept for longer, so that rendering takes no more than its share of a core.
+//!
+//! Only one thread renders a list at a time. Clients that come meanwhile get the list as it was before; they wait only for
+//! the first one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::{OwnedMutexGuard, Semaphore};
+
+use super::PACE_SHARE;
+use crate::registry::view::{Rendered, Renderer, View};
+
+/// Upper bound on the age of an expensive list.
+const STALE_MAX: Duration = Duration::from_secs(2);
+/// Lists that are kept; one more pushes out the one that was asked for longest ago.
+const LISTS_MAX: usize = 128;
+
+pub struct Lists {
+    cells: Mutex<Cells>,
+    /// One rendering per core: a list for every client's own filter must not take the machine.
+    renderings: Arc<Semaphore>,
+}
+
+type Cells = Vec<(Arc<dyn Renderer>, Arc<Cell>)>;
+
+impl Default for Lists {
+    fn default() -> Lists {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Lists { cells: Mutex::default(), renderings: Arc::new(Semaphore::new(cores)) }
+    }
+}
+
+/// A list's place in the cache.
+#[derive(Default)]
+struct Cell {
+    last: ArcSwapOption<Last>,
+    /// Held by the one who renders.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// A list as it was last rendered.
+struct Last {
+    list: Arc<Rendered>,
+    fresh: Freshness,
+}
+
+enum Found {
+    List(Arc<Rendered>),
+    /// It has to be rendered, by the one who asked.
+    Turn(OwnedMutexGuard<()>),
+    /// The first one is being rendered.
+    Wait,
+}
+
+impl Lists {
+    /// The newest view as the renderer shows it, or a slightly older one.
+    pub async fn get(&self, renderer: &Arc<dyn Renderer>, view: impl Fn() -> Arc<View>) -> Arc<Rendered> {
+        let cell = self.cell(renderer);
+        let turn = loop {
+            match cell.find(&**renderer, view().serial) {
+                Found::List(list) => return list,
+                Found::Turn(turn) => break turn,
+                Found::Wait => drop(cell.turn.lock().await),
+            }
+        };
+        // Once begun, it is rendered to its end, even if the client is gone: others may be waiting.
+        let (renderer, permit) = (renderer.clone(), self.renderings.clone().acquire_owned().await);
+        let view = view();
+        let render = move || {
+            let list = cell.render(&*renderer, &view, turn);
+            drop(permit);
+            list
+        };
+        match tokio::task::spawn_blocking(render).await.map_err(tokio::task::JoinError::try_into_panic) {
+            Ok(list) => list,
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            Err(Err(_)) => Arc::new(Rendered::new("")), // the program stops
+        }
+    }
+
+    /// The same, on a thread that may wait.
+    pub fn get_blocking(&self, renderer: &Arc<dyn Renderer>, view: impl Fn() -> Arc<View>) -> Arc<Rendered> {
+        let cell = self.cell(renderer);
+        loop {
+            match cell.find(&**renderer, view().serial) {
+                Found::List(list) => return list,
+                Found::Turn(turn) => return cell.render(&**renderer, &view(), turn),
+                Found::Wait => drop(cell.turn.blocking_lock()),
+            }
+        }
+    }
+
+    fn cell(&self, renderer: &Arc<dyn Renderer>) -> Arc<Cell> {
+        let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = match cells.iter().position(|(known, _)| Arc::ptr_eq(known, renderer)) {
+            Some(at) => cells.remove(at).1,
+            None => {
+                // Nobody can ask again for a list whose renderer is only here. Without this, clients that ask for ever new
+                // filters would push out the lists that everybody asks for.
+                cells.retain(|(known, _)| Arc::strong_count(known) > 1);
+                Arc::default()
+            }
+        };
+        if cells.len() >= LISTS_MAX {
+            cells.remove(0);
+        }
+        cells.push((renderer.clone(), cell.clone()));
+        cell
+    }
+}
+
+impl Cell {
+    fn find(&self, renderer: &dyn Renderer, serial: u64) -> Found {
+        let good = || {
+            let last = self.last.load_full()?;
+            let is_good = last.fresh.is_good(serial, Instant::now()) && !renderer.is_stale();
+            is_good.then(|| last.list.clone())
+        };
+        if let Some(list) = good() {
+            return Found::List(list);
+        }
+        match self.turn.clone().try_lock_owned() {
+            // It may have been rendered in between.
+            Ok(turn) => good().map_or(Found::Turn(turn), Found::List),
+            Err(_) => self.last.load_full().map_or(Found::Wait, |last| Found::List(last.list.clone())),
+        }
+    }
+
+    fn render(&self, renderer: &dyn Renderer, view: &View, turn: OwnedMutexGuard<()>) -> Arc<Rendered> {
+        let started = Instant::now();
+        let list = Arc::new(Rendered::new(renderer.render(view)));
+        let fresh = Freshness::new(view.serial, started, Instant::now());
+        self.last.store(Some(Arc::new(Last { list: list.clone(), fresh })));
+        drop(turn);
+        list
+    }
+}
+
+/// How long a list is good enough.
+struct Freshness {
+    serial: u64,
+    at: Instant,
+    rest: Duration,
+}
+
+impl Freshness {
+    /// Rendered from one time to another: the longer that took, the longer it is good enough.
+    fn new(serial: u64, from: Instant, to: Instant) -> Freshness {
+        Freshness { serial, at: to, rest: ((to - from) * (PACE_SHARE - 1)).min(STALE_MAX) }
+    }
+
+    fn is_good(&self, serial: u64, now: Instant) -> bool {
+        self.serial == serial || now.saturating_duration_since(self.at) < self.rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::mpsc;
+
+    #[test]
+    fn an_expensive_list_is_good_for_19_times_as_long_as_it_took() {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let fresh = Freshness::new(1, at(0), at(50));
+        assert!(fresh.is_good(2, at(50 + 949)));
+        assert!(!fresh.is_good(2, at(50 + 950)));
+        assert!(fresh.is_good(1, at(1_000_000)), "nothing has changed");
+        let expensive = Freshness::new(1, at(0), at(60_000));
+        assert!(expensive.is_good(2, at(60_000 + 1_999)) && !expensive.is_good(2, at(60_000 + 2_000)));
+        let cheap = Freshness::new(1, at(0), at(0));
+        assert!(!cheap.is_good(2, at(0)));
+    }
+
+    /// Says when it begins to render, and goes on when it may.
+    struct Slow {
+        begins: mpsc::Sender<u64>,
+        may_go_on: Mutex<mpsc::Receiver<()>>,
+        is_stale: AtomicBool,
+    }
+
+    fn slow() -> (Arc<Slow>, mpsc::Receiver<u64>, mpsc::Sender<()>) {
+        let ((begins, begun), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
+        (Arc::new(Slow { begins, may_go_on: Mutex::new(may_go_on), is_stale: AtomicBool::new(false) }), begun, go_on)
+    }
+
+    impl Renderer for Slow {
+        fn render(&self, view: &View) -> Vec<u8> {
+            self.begins.send(view.serial).unwrap();
+            self.may_go_on.lock().unwrap().recv().unwrap();
+            view.serial.to_string().into_bytes()
+        }
+
+        fn is_stale(&self) -> bool {
+            self.is_stale.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Views without servers, of which there are as many as are wanted.
+    #[derive(Default)]
+    struct Views(AtomicU64);
+
+    impl Views {
+        fn next(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn newest(&self) -> Arc<View> {
+            Arc::new(View::new(self.0.load(Ordering::Relaxed), 0, Vec::new()))
+        }
+    }
+
+    fn text(list: &Rendered) -> String {
+        String::from_utf8(list.body.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_slow_list_holds_up_nobody_who_can_take_the_last_one() {
+        let (lists, views) = (Lists::default(), Views::default());
+        let (slow, begun, go_on) = slow();
+        let renderer: Arc<dyn Renderer> = slow.clone();
+        let shown = || text(&lists.get_blocking(&renderer, || views.newest()));
+        views.next();
+        go_on.send(()).unwrap();
+        assert_eq!(shown(), "1");
+        assert_eq!(begun.try_recv(), Ok(1));
+        assert_eq!(shown(), "1");
+        assert!(begun.try_recv().is_err(), "once per view");
+        slow.is_stale.store(true, Ordering::Relaxed); // so that it is rendered anew, however long it took
+        views.next();
+        std::thread::scope(|scope| {
+            let slow = scope.spawn(shown);
+            assert_eq!(begun.recv(), Ok(2));
+            views.next();
+            assert_eq!(shown(), "1", "another thread renders: the last one does");
+            go_on.send(()).unwrap();
+            assert_eq!(slow.join().unwrap(), "2");
+        });
+        assert!(begun.try_recv().is_err());
+    }
+
+    #[test]
+    fn the_first_list_is_rendered_once_for_all_who_wait_for_it() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        let (lists, views) = (Arc::new(Lists::default()), Arc::new(Views::default()));
+        let (slow, begun, go_on) = slow();
+        let renderer: Arc<dyn Renderer> = slow;
+        let ask = || {
+            let (lists, views, renderer) = (lists.clone(), views.clone(), renderer.clone());
+            runtime.spawn(async move { text(&*lists.get(&renderer, || views.newest()).await) })
+        };
+        let gone = ask();
+        assert_eq!(begun.recv(), Ok(0));
+        let waiting: Vec<_> = (0..20).map(|_| ask()).collect();
+        // Both workers are free although nothing is rendered yet, and the client who asked first may go.
+        runtime.block_on(async { tokio::spawn(async {}).await.unwrap() });
+        gone.abort();
+        go_on.send(()).unwrap();
+        for one in waiting {
+            assert_eq!(runtime.block_on(one).unwrap(), "0");
+        }
+        assert!(begun.try_recv().is_err());
+        assert_eq!(text(&lists.get_blocking(&renderer, || views.newest())), "0", "and for other threads");
+    }
+
+    #[test]
+    fn lists_of_renderers_that_are_gone_make_room_first() {
+        let lists = Lists::default();
+        let popular: Arc<dyn Renderer> = slow().0;
+        let cell = lists.cell(&popular);
+        for _ in 0..LISTS_MAX * 2 {
+            let renderer: Arc<dyn Renderer> = slow().0;
+            lists.cell(&renderer);
+        }
+        assert!(lists.cells.lock().unwrap().len() <= 3);
+        assert!(Arc::ptr_eq(&cell, &lists.cell(&popular)));
+        let kept: Vec<Arc<dyn Renderer>> = (0..LISTS_MAX * 2).map(|_| slow().0 as Arc<dyn Renderer>).collect();
+        kept.iter().for_each(|renderer| drop(lists.cell(renderer)));
+        assert_eq!(lists.cells.lock().unwrap().len(), LISTS_MAX, "and their number is bounded");
+    }
+}
