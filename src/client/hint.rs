@@ -35,7 +35,8 @@ pub fn unknown_scheme(scheme: &str, rest: &str) -> String {
 /// For an address without `://`.
 pub fn no_scheme(text: &str) -> String {
     if text.is_empty() {
-        return "there is no address; write for example netpanzer://HOST".into();
+        let example = CARDS.iter().find(|card| card.query.is_some()).map_or("http", |card| card.name);
+        return format!("there is no address; write for example {example}://HOST");
     }
     if let Some((typed, rest)) = text.split_once(':')
         && let host = rest.trim_start_matches('/')

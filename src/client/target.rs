@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
-use url::Url;
+use url::{Host, ParseError, Position, Url};
 
 use super::{connect, hint};
 use crate::model::Address;
@@ -36,8 +36,6 @@ pub enum Kind {
     Rallypoint,
 }
 
-/// What hyphens, dots and colons a host is made of is the resolver's business; these would break the line it stands in.
-const NOT_IN_HOSTS: [char; 4] = ['?', '#', '\\', '%'];
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
@@ -45,25 +43,78 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Target, String> {
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| hint::no_scheme(text))?;
-        let (authority, path) = match rest.find('/') {
-            Some(slash) => rest.split_at(slash),
-            None => (rest, ""),
+        // `http:host` is a URL, too, but where slashes are missing something else may be meant.
+        if !text.contains("://") {
+            return Err(hint::no_scheme(text));
+        }
+        let shown = without_login(text);
+        let bad = |why: String| format!("`{shown}`: {why}");
+        let typed = typed_authority(&shown);
+        let url = match Url::parse(text) {
+            Err(ParseError::RelativeUrlWithoutBase) => return Err(hint::no_scheme(&shown)),
+            parsed => parsed.map_err(|error| bad(in_words(error, typed)))?,
         };
-        if let Some((_, host)) = authority.rsplit_once('@') {
-            // What stands before it may be a password.
-            return Err(format!("`{scheme}://…@{host}`: nobody logs in there; write {scheme}://{host}"));
+        let scheme = url.scheme();
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(bad(format!("nobody logs in there; write {scheme}://{typed}")));
         }
-        let known = kind(&scheme.to_ascii_lowercase());
-        let (kind, secure) = known.ok_or_else(|| format!("`{text}`: {}", hint::unknown_scheme(scheme, rest)))?;
-        if matches!(kind, Kind::Game(card) if !takes_path(card)) && path.len() > 1 {
-            return Err(format!("`{text}`: a {scheme} address has no path"));
+        let known = kind(scheme);
+        let rest = &url[Position::BeforeHost..];
+        let (kind, secure) = known.ok_or_else(|| bad(hint::unknown_scheme(scheme, rest)))?;
+        // A URL may end its host with a colon; here the port was forgotten.
+        if typed.ends_with(':') || url.port() == Some(0) {
+            return Err(bad(in_words(ParseError::InvalidPort, typed)));
         }
-        if path.contains(|c: char| c.is_control() || c == ' ' || !c.is_ascii()) {
-            return Err(format!("`{text}`: the path has to be written in ASCII, without spaces"));
+        let host = host(&url).map_err(|error| bad(in_words(error, typed)))?;
+        let path = match &url[Position::BeforePath..Position::AfterQuery] {
+            "/" => "",
+            path => path,
+        };
+        if matches!(kind, Kind::Game(card) if !takes_path(card)) && !path.is_empty() {
+            return Err(bad(format!("a {scheme} address has no path")));
         }
-        let (host, port) = split_authority(authority).map_err(|why| format!("`{text}`: {why}"))?;
-        Ok(Target { kind, secure, host, port, path: path.to_string() })
+        Ok(Target { kind, secure, host, port: url.port(), path: path.to_string() })
+    }
+}
+
+/// The host, checked as that of a web address whatever the scheme: URLs of other schemes take almost anything.
+fn host(url: &Url) -> Result<String, ParseError> {
+    let host = url.host_str().filter(|host| !host.is_empty()).ok_or(ParseError::EmptyHost)?;
+    Ok(match Host::parse(host)? {
+        Host::Domain(name) => name,
+        Host::Ipv4(ip) => ip.to_string(),
+        Host::Ipv6(ip) => ip.to_string(),
+    })
+}
+
+/// An address for messages, without what stands before an `@`: it may be a password.
+pub fn without_login(text: &str) -> String {
+    let authority = typed_authority(text);
+    let Some((login, _)) = authority.rsplit_once('@') else { return text.into() };
+    text.replacen(&format!("{login}@"), "…@", 1)
+}
+
+/// The host and the port as they were typed. The parser's errors do not say which part they are about.
+fn typed_authority(text: &str) -> &str {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.strip_prefix("…@").unwrap_or(authority)
+}
+
+/// What is wrong with a host or a port.
+fn in_words(error: ParseError, typed: &str) -> String {
+    let in_brackets = typed.strip_prefix('[').map(|rest| rest.split_once(']'));
+    match (error, in_brackets) {
+        (_, None) if typed.matches(':').count() > 1 => hint::brackets(typed),
+        (_, Some(None)) => "the bracket is not closed".into(),
+        (ParseError::InvalidIpv6Address, Some(Some((host, "")))) => format!("`{host}` is not an IPv6 address"),
+        (ParseError::InvalidIpv6Address, Some(Some((_, after)))) => format!("`{after}` behind the bracket is not a port"),
+        (ParseError::InvalidPort, _) => {
+            let port = typed.rsplit_once(':').map_or("", |(_, port)| port);
+            format!("`{port}` is not a port from 1 to 65535")
+        }
+        (ParseError::EmptyHost, _) => "there is no host in it".into(),
+        _ => format!("`{typed}` is not a host"),
     }
 }
 
@@ -84,32 +135,6 @@ fn kind(scheme: &str) -> Option<(Kind, bool)> {
     }
     let page = card(name).filter(|card| matches!(card.fetch, Fetch::Http { .. }));
     page.map(|card| (Kind::Page(card), secure))
-}
-
-fn split_authority(text: &str) -> Result<(String, Option<u16>), String> {
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, after) = rest.split_once(']').ok_or("the bracket is not closed")?;
-            host.parse::<Ipv6Addr>().map_err(|_| format!("`{host}` is not an IPv6 address"))?;
-            match after.strip_prefix(':') {
-                None if !after.is_empty() => return Err(format!("`{after}` behind the bracket is not a port")),
-                port => (host, port),
-            }
-        }
-        None if text.matches(':').count() > 1 => return Err(hint::brackets(text)),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
-    if host.is_empty() || host.len() > 255 || host.contains(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err("there is no host in it".into());
-    }
-    if host.contains(NOT_IN_HOSTS) {
-        return Err(format!("`{host}` is not a host"));
-    }
-    let port = port.map(|port| match port.parse::<u16>() {
-        Ok(number) if number > 0 && port.bytes().all(|b| b.is_ascii_digit()) => Ok(number),
-        _ => Err(format!("`{port}` is not a port from 1 to 65535")),
-    });
-    Ok((host.to_string(), port.transpose()?))
 }
 
 impl Target {
@@ -237,7 +262,7 @@ mod tests {
             ("bloodmasters+http://example.org/list.php?a=b", 80),
             ("iceball+http://example.org:8080/master.json", 8080),
             ("http://example.org", 80),
-            ("http://example.org:8080/", 8080),
+            ("http://example.org:8080", 8080),
             ("https://example.org", 443),
             ("https://[2001:db8::1]:8443/a", 8443),
             ("bloodmasters+https://example.org/list.php", 443),
@@ -245,7 +270,8 @@ mod tests {
             assert_eq!(target(text).master_port(), Ok(port), "{text}");
             assert_eq!(target(text).to_string(), text);
         }
-        assert_eq!(target("NetPanzer://Host").to_string(), "netpanzer://Host");
+        assert_eq!(target("NetPanzer://Host/").to_string(), "netpanzer://host");
+        assert_eq!(target("http://host/a b").path, "/a%20b");
         let no_master = target("bloodmasters://example.org").master_port().unwrap_err();
         assert!(
             no_master.ends_with("write bloodmasters+http://example.org or bloodmasters+https://example.org"),
@@ -288,8 +314,9 @@ mod tests {
             ("netpanser://me:secret@host", "nobody logs in there"),
             ("netpanzer://", "no host"),
             ("netpanzer://:3030", "no host"),
-            ("netpanzer://a b", "no host"),
-            ("netpanzer://a\u{1b}[31m", "no host"),
+            ("netpanzer://a b", "`a b` is not a host"),
+            ("netpanzer://a\u{1b}[31m", "is not a host"),
+            ("netpanzer://a%00b", "is not a host"),
             ("netpanzer://me:secret@host:1", "`netpanzer://…@host:1`: nobody logs in there"),
             ("netpanzer://host:", "not a port"),
             ("netpanzer://host:0", "not a port"),
@@ -300,7 +327,8 @@ mod tests {
             ("netpanzer://[host]", "not an IPv6 address"),
             ("netpanzer://[::1]5", "not a port"),
             ("netpanzer://host/path", "no path"),
-            ("http://host/a b", "without spaces"),
+            ("netpanzer://me:secret@host:x", "`netpanzer://…@host:x`: `x` is not a port"),
+            ("a b://host", "does not say what is there"),
         ] {
             let error = text.parse::<Target>().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
