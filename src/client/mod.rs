@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::asker::TRIES_MAX;
 use crate::model::{Address, Facts, Game};
-use crate::protocols::{ListEntry, hyperbol, own_card};
+use crate::protocols::{ListEntry, own_card};
 
 pub use target::Target;
 
@@ -110,11 +110,6 @@ impl Found {
     pub fn url(&self) -> String {
         let scheme = own_card(&self.game).map_or(self.game.name(), |card| card.name);
         format!("{scheme}://{}", self.address)
-    }
-
-    /// Whom the server is meant for, as a number; only Hyperbol knows this.
-    pub fn skill(&self) -> Option<u8> {
-        self.facts.rule("skill").filter(|_| self.game.name() == hyperbol::NAME).and_then(hyperbol::wire::skill_number)
     }
 
     /// Whether somebody is known to play there.

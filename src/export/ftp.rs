@@ -19,8 +19,9 @@ use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVe
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use url::{ParseError, Position, Url};
 
-use super::url::Url;
+use crate::client::target::without_login;
 use crate::client::tls;
 use crate::text;
 
@@ -46,30 +47,40 @@ pub struct FtpFolder {
 
 impl FtpFolder {
     pub fn parse(text: &str) -> Result<FtpFolder, String> {
-        let url = Url::parse(text)?;
-        let shown = format!("`{}://…@{}`", url.scheme, url.host);
-        let secure = match url.scheme.as_str() {
+        let typed = without_login(text);
+        let bad = |why: &str| format!("`{typed}`: {why}");
+        let not_an_address = |error| bad(&format!("not an address like ftp://user@host/folder: {error}"));
+        let url = Url::parse(text).map_err(not_an_address)?;
+        let host = url.host_str().filter(|host| !host.is_empty());
+        let host = host.ok_or_else(|| not_an_address(ParseError::EmptyHost))?;
+        let secure = match url.scheme() {
             "ftp" => false,
             "ftps" => true,
-            _ => return Err(format!("{shown}: uploads go to ftp:// or ftps://")),
+            _ => return Err(bad("uploads go to ftp:// or ftps://")),
         };
-        if url.has_password {
-            return Err(format!(
-                "{shown}: a password on the command line can be read by everybody on this machine; \
+        if url.password().is_some() {
+            return Err(bad(&format!(
+                "a password on the command line can be read by everybody on this machine; \
                  put it into {PASSWORD_VARIABLE} or into a file (--ftp-password-file), and change it"
-            ));
+            )));
+        }
+        let port = url.port().unwrap_or(PORT);
+        if port == 0 {
+            return Err(bad("the port must be a number from 1 to 65535"));
         }
         let decode = |text: &str| percent_decode_str(text).decode_utf8().map(|text| text.into_owned());
-        let user = decode(&url.user.unwrap_or_default()).map_err(|_| format!("{shown}: the user is no text"))?;
-        let folder = url.path.strip_prefix('/').unwrap_or_default();
-        let folder = decode(folder).map_err(|_| format!("{shown}: the folder is no text"))?;
+        let user = decode(url.username()).map_err(|_| bad("the user is not UTF-8"))?;
+        let folder = &url[Position::BeforePath..Position::AfterQuery];
+        let folder = folder.strip_prefix('/').unwrap_or_default();
+        let folder = decode(folder).map_err(|_| bad("the folder is not UTF-8"))?;
         if user.is_empty() {
-            return Err(format!("{shown}: the user is missing, as in {}://user@{}/", url.scheme, url.host));
+            return Err(bad(&format!("the user is missing, as in {}://user@{host}/", url.scheme())));
         }
         if !is_line(&user) || !is_line(&folder) {
-            return Err(format!("{shown}: there are control characters in it"));
+            return Err(bad("there are control characters in it"));
         }
-        Ok(FtpFolder { secure, user, host: url.host, port: url.port.unwrap_or(PORT), folder })
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
+        Ok(FtpFolder { secure, user, host, port, folder })
     }
 
     /// Whether password and file are hidden from those who listen on the way.
@@ -364,9 +375,16 @@ mod tests {
             ("ftp://example.org/", "user is missing"),
             ("ftp://joe%0d%0aDELE@example.org/", "control characters"),
             ("ftp://joe@example.org/a%0ab", "control characters"),
-            ("ftp://joe@example.org/%ff", "folder is no text"),
+            ("ftp://joe@example.org/%ff", "folder is not UTF-8"),
             ("example.org", "not an address"),
             ("ftp://joe@example.org:0/", "port"),
+            ("ftp://joe:secret@example.org:x/", "port"),
+            ("ftp://joe:secret@example.org:65536/", "`ftp://…@example.org:65536/`"),
+            ("example.org:21", "not an address"),
+            ("", "not an address"),
+            ("ftp://", "not an address"),
+            ("ftps://:1", "not an address"),
+            ("ftp://joe@h h/", "not an address"),
         ] {
             let error = FtpFolder::parse(text).unwrap_err();
             assert!(error.contains(says) && !error.contains("secret"), "{text}: {error}");

@@ -9,7 +9,6 @@ pub mod file;
 pub mod ftp;
 pub mod json;
 pub mod table;
-mod url;
 pub mod xml;
 
 use crate::client::Found;

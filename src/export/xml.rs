@@ -1,4 +1,4 @@
-//! The XML of the Hyperbol document's script, for every game, with the script's own names: root `serverlist` with
+//! XML with the names that Hyperbol's own script gave them, for every game: root `serverlist` with
 //! `localtime` and `gmtime`; one `server` each with `ip`, `port`, `responding` 0 or 1 and, when responding, `servername`,
 //! `gametype`, `playercount`, `maxplayercount`, `mapname`, `version`, `skill`, `flavor`, `ping_milliseconds`.
 //!
@@ -10,6 +10,7 @@ use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesEnd, BytesStart, Event};
 
 use crate::client::Found;
+use crate::protocols::own_card;
 
 pub fn write(servers: &[Found], now: &Zoned) -> String {
     let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
@@ -59,11 +60,11 @@ fn element(found: &Found) -> BytesStart<'static> {
         }
         set("mapname", &facts.map);
         set("version", &facts.version);
-        let numbers = [
-            ("skill", found.skill().map(u32::from)),
-            ("flavor", found.flavor.map(u32::from)),
-            ("ping_milliseconds", found.rtt_us.map(|rtt_us| rtt_us / 1000)),
-        ];
+        for (name, value) in own_card(&found.game).map_or(&[][..], |card| card.xml_attributes) {
+            value(facts).into_iter().for_each(|value| set(name, &value));
+        }
+        let numbers =
+            [("flavor", found.flavor.map(u32::from)), ("ping_milliseconds", found.rtt_us.map(|rtt_us| rtt_us / 1000))];
         for (name, number) in numbers {
             number.into_iter().for_each(|number| set(name, &number.to_string()));
         }

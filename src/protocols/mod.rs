@@ -73,6 +73,8 @@ pub struct Card {
     pub events: &'static [&'static EventKind],
     /// What a pretend server of this number says of itself: plausible, and different for each.
     pub pretend: fn(usize) -> Facts<'static>,
+    /// Attributes that only this game has in exported XML, and their values.
+    pub xml_attributes: &'static [XmlAttribute],
     /// The link that starts the game and joins a server.
     pub join_link: fn(Address) -> String,
     /// Every function that reads bytes from the network. Table tests and fuzzing walk these.
@@ -80,6 +82,9 @@ pub struct Card {
     /// One genuine message for each decoder, in the same order.
     pub samples: fn() -> Vec<Vec<u8>>,
 }
+
+/// An attribute's name, and its value where a server says it.
+pub type XmlAttribute = (&'static str, fn(&Facts<'_>) -> Option<String>);
 
 /// A message's name, and whether bytes were understood as that message.
 pub type Decoder = (&'static str, fn(&[u8]) -> bool);

@@ -40,6 +40,7 @@ pub const CARD: Card = Card {
     flavors: false,
     events: &[],
     pretend: answer::pretend,
+    xml_attributes: &[],
     join_link: |address| format!("bloodmasters://{address}"),
     decoders: &[
         ("query", |bytes| wire::parse_queries(bytes).filter(Result::is_ok).count() > 0),

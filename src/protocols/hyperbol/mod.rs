@@ -42,6 +42,7 @@ pub const CARD: Card = Card {
     flavors: true,
     events: &[],
     pretend: answer::pretend,
+    xml_attributes: &[("skill", |facts| Some(wire::skill_number(facts.rule("skill")?)?.to_string()))],
     join_link: |address| format!("hyperbol://{address}"),
     decoders: &[
         ("greeting", |bytes| Greeting::parse(bytes).is_ok()),

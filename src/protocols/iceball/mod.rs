@@ -43,6 +43,7 @@ pub const CARD: Card = Card {
     flavors: false,
     events: &events::ALL,
     pretend: announce::pretend,
+    xml_attributes: &[],
     join_link: |address| format!("iceball://{address}"),
     decoders: &[
         ("to master", |bytes| ToMaster::parse(bytes).is_ok()),

@@ -44,6 +44,7 @@ pub const CARD: Card = Card {
     flavors: false,
     events: &[],
     pretend: answer::pretend,
+    xml_attributes: &[],
     join_link: |address| format!("netpanzer://{address}"),
     decoders: &[
         ("request", |bytes| matches!(wire::RequestReader::default().read(bytes).1, Some(Ok(_)))),
