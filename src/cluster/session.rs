@@ -261,7 +261,7 @@ impl<'a> Session<'a> {
     /// The store keeps one value per address, the last one put. If that is older than our state, puts ours again, even if
     /// it came from another node: that node may be gone.
     fn put_newer(&self, remote: &[&RemoteState<'_>], now: Now) {
-        let local = self.cluster.hub.known(remote.iter().map(|remote| remote.address()), now);
+        let local = self.cluster.hub.local_states(remote.iter().map(|remote| remote.address()), now);
         let mut outbox = self.outbox();
         for (remote, local) in remote.iter().zip(local) {
             if local.is_some_and(|local| local.is_ahead_of(remote)) {
@@ -350,7 +350,7 @@ impl<'a> Session<'a> {
     async fn put_some(&self, acks: &mut Acks) {
         let waiting = self.outbox().take(PUT_BATCH);
         let now = self.now();
-        let local = self.cluster.hub.known(waiting.iter().map(|(address, _)| *address), now);
+        let local = self.cluster.hub.local_states(waiting.iter().map(|(address, _)| *address), now);
         for ((address, even_if_foreign), local) in waiting.into_iter().zip(local) {
             let Some(local) = local.filter(|local| must_put(local, even_if_foreign)) else {
                 self.rejected().forget(address);

@@ -227,7 +227,7 @@ impl Node {
         }
         let (remote, _) = record.settle(entry.created_ms, self.offset(ms), now);
         if self.registry.apply(&Change::Merge(Box::new(remote.clone())), now) == Outcome::Stale
-            && self.registry.known(entry.address, now).is_some_and(|known| known.is_ahead_of(&remote))
+            && self.registry.local_state(entry.address, now).is_some_and(|known| known.is_ahead_of(&remote))
         {
             self.outbox.push(entry.address, true);
         }
@@ -248,7 +248,7 @@ impl Node {
             self.outbox = Outbox::default(); // `connect_to` finds what the store lacks
         }
         for (address, even_if_foreign) in self.outbox.take(100) {
-            let known = self.registry.known(address, now).filter(|known| must_put(known, even_if_foreign));
+            let known = self.registry.local_state(address, now).filter(|known| must_put(known, even_if_foreign));
             if let Some(known) = known {
                 let value = record::encode(self.name, now.unix_ms, &known, self.offset(ms));
                 self.sent.push_back((Entry { address, value, created_ms: 0 }, even_if_foreign));
@@ -579,7 +579,7 @@ fn some_records(rng: &mut Rng, of_both_strengths: bool) -> Vec<RemoteState<'stat
                 registry.apply(&connect(port, rng.below(5), now), now);
             }
         }
-        let known = registry.known(address(port), now).unwrap();
+        let known = registry.local_state(address(port), now).unwrap();
         let value = record::encode(name, now.unix_ms, &known, Offset::default());
         let record = record::decode(address(port), &value).unwrap();
         let later = Now { mono_ms: 30_000, unix_ms: T + 30_000 };

@@ -145,10 +145,10 @@ impl Hub {
         self.registry().behind_ms(now)
     }
 
-    /// What can be told of some addresses to other nodes, in their order, under one lock.
-    pub fn known(&self, addresses: impl IntoIterator<Item = Address>, now: Now) -> Vec<Option<LocalState>> {
+    /// The states of some addresses for other nodes, in the given order, under one lock.
+    pub fn local_states(&self, addresses: impl IntoIterator<Item = Address>, now: Now) -> Vec<Option<LocalState>> {
         let registry = self.registry();
-        addresses.into_iter().map(|address| registry.known(address, now)).collect()
+        addresses.into_iter().map(|address| registry.local_state(address, now)).collect()
     }
 
     /// The removals since then that this node has to tell others of.

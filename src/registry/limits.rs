@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(registry.apply(&remote(address("203.0.113.5:1")), at(0)), Outcome::Added);
         let gone = address("192.0.2.5:60");
         assert!(registry.listed(gone).is_none() && registry.len() == 100);
-        assert!(registry.known(gone, at(1)).is_none(), "an eviction is not put");
+        assert!(registry.local_state(gone, at(1)).is_none(), "an eviction is not put");
         assert_eq!(registry.own_removals(0, at(1)).count(), 0);
         assert_eq!(registry.apply(&remote(gone), at(1)), Outcome::Refused(Refusal::Full), "and does not come back");
         // Until no block is larger than the newcomer's.

@@ -1,12 +1,12 @@
-//! Many nodes as one: what other nodes told, merged into what is known here.
+//! Merges the records of other nodes into the registry.
 //!
-//! Two things are known of a server, each with its time: a proof (its facts with it), and a sign of life (its keys with
-//! it, and how long it lives). Of each, the newer one stays, whichever node it came from and in whatever order: the
-//! proof by (time stamp, node), the sign of life by its time stamp, the end of the life the later one. Another game
-//! replaces both if its proof is newer. A removal wins over every proof that is not newer than itself.
+//! A server has a proof (with its facts) and a heartbeat (with its keys and its life), each with a timestamp. Of each, the
+//! newer one wins, whichever node it came from and in whatever order they arrive: proofs compare by (timestamp, node),
+//! heartbeats by timestamp, and the later end of life wins. Another game replaces both if its proof is newer. A removal wins
+//! over every proof that is not newer.
 //!
-//! All of this is among proofs of the same strength. A stronger one that lives wins over a weaker one, however new, and
-//! nothing of the weaker one stays; the removal of a weaker one ends no stronger one.
+//! This holds among proofs of the same strength. A stronger proof that is alive wins over any weaker one, of which nothing
+//! is kept; removing a weaker one does not end a stronger one.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -16,10 +16,10 @@ use super::restore::seconds;
 use super::{Outcome, Refusal, Registry, is_from_the_future};
 use crate::model::{Address, Gone, Now, Proof, RemoteServer, RemoteState, Server, Strength, round_trip};
 
-/// Removals remembered, so that an older proof that arrives later lists nothing; the oldest is forgotten first.
+/// Removals to remember, so that an older proof that arrives later is ignored. The oldest is forgotten first.
 const REMOVALS_MAX: usize = 1 << 16;
 
-/// What this node can tell the others of an address.
+/// This node's state of an address, for the other nodes.
 #[derive(Clone, Debug)]
 pub enum LocalState {
     Listed {
@@ -33,7 +33,7 @@ pub enum LocalState {
 }
 
 impl LocalState {
-    /// Whether other nodes told us all of it.
+    /// Whether all of it came from other nodes.
     pub fn foreign(&self) -> bool {
         match self {
             LocalState::Listed { server, .. } => server.foreign,
@@ -41,42 +41,42 @@ impl LocalState {
         }
     }
 
-    /// Whether what was told leaves out something that is known here: it would be lost to whoever reads it next.
-    pub fn is_ahead_of(&self, told: &RemoteState<'_>) -> bool {
-        match (self, told) {
-            (LocalState::Listed { server, stronger_gone_ms, .. }, RemoteState::Listed(told)) => {
-                match server.verified_by.strength().cmp(&told.announce.proof.strength()) {
+    /// Whether this state has something newer than the remote one, which readers of the store would otherwise miss.
+    pub fn is_ahead_of(&self, remote: &RemoteState<'_>) -> bool {
+        match (self, remote) {
+            (LocalState::Listed { server, stronger_gone_ms, .. }, RemoteState::Listed(remote)) => {
+                match server.verified_by.strength().cmp(&remote.announce.proof.strength()) {
                     Ordering::Equal => {
-                        (server.proven_at_ms, server.node) > (told.announce.proven_at_ms, told.node)
-                            || server.last_seen_ms > told.last_seen_ms
+                        (server.proven_at_ms, server.node) > (remote.announce.proven_at_ms, remote.node)
+                            || server.last_seen_ms > remote.last_seen_ms
                     }
                     Ordering::Greater => true,
-                    Ordering::Less => stronger_gone_ms.is_some_and(|gone_ms| gone_ms >= told.announce.proven_at_ms),
+                    Ordering::Less => stronger_gone_ms.is_some_and(|gone_ms| gone_ms >= remote.announce.proven_at_ms),
                 }
             }
             (LocalState::Listed { server, .. }, RemoteState::Gone(gone)) => {
                 !gone.ends(server.verified_by, server.proven_at_ms)
             }
-            (LocalState::Gone(gone), RemoteState::Listed(told)) => {
-                gone.ends(told.announce.proof, told.announce.proven_at_ms)
+            (LocalState::Gone(gone), RemoteState::Listed(remote)) => {
+                gone.ends(remote.announce.proof, remote.announce.proven_at_ms)
             }
-            (LocalState::Gone(ours), RemoteState::Gone(told)) => {
-                ours.at_ms > told.at_ms || ours.game_at_ms > told.game_at_ms
+            (LocalState::Gone(ours), RemoteState::Gone(remote)) => {
+                ours.at_ms > remote.at_ms || ours.game_at_ms > remote.game_at_ms
             }
         }
     }
 }
 
-/// Who was taken off the list, and when.
+/// The servers that were removed, and when.
 #[derive(Default)]
 pub(super) struct Removals {
     by_address: HashMap<Address, Gone>,
-    /// In the order in which they came, with those that were forgotten since.
+    /// In order of arrival, including those that were forgotten since.
     order: VecDeque<(Address, u64)>,
 }
 
 impl Removals {
-    /// Of two removals of an address each still ends what it ended.
+    /// Two removals of an address are merged, so that each still ends the proofs that it ended.
     pub(super) fn add(&mut self, gone: Gone, now: Now) {
         let known = self.by_address.entry(gone.address).or_insert(gone);
         let newer = if gone.at_ms >= known.at_ms || is_from_the_future(known.at_ms, now) { gone } else { *known };
@@ -91,8 +91,7 @@ impl Removals {
         }
     }
 
-    /// It is listed again, with a proof that is newer. A weaker proof than the one that was removed does not bring that
-    /// one back.
+    /// The server is listed again with a newer proof. A weaker proof does not cancel the removal of a stronger one.
     pub(super) fn forget(&mut self, address: Address, proof: Proof) {
         if !self.by_address.is_empty()
             && (proof.strength() == Strength::Game || self.get(address).is_some_and(|gone| gone.game_at_ms == 0))
@@ -107,15 +106,14 @@ impl Removals {
 }
 
 impl Registry {
-    /// Who this node is among many; what is proven from now on carries it.
+    /// Sets this node's tag, which all proofs from now on carry.
     pub fn set_node(&mut self, node: u8) {
         self.node = node;
     }
 
-    /// What can be told of an address; None when nothing is known, or its life has just ended, or, of a server that was
-    /// restored, nobody knows whether it has: before the time of all nodes is known. Other masters are told of
-    /// by nobody: each node is in its own place among them.
-    pub fn known(&self, address: Address, now: Now) -> Option<LocalState> {
+    /// The state of an address for the other nodes. None if it is unknown or has just expired, for a restored server until
+    /// the cluster's time is known, and for other masters, because each node is a separate member of their network.
+    pub fn local_state(&self, address: Address, now: Now) -> Option<LocalState> {
         let slot = self.find(address).and_then(|at| self.slots.get(at as usize));
         let Some((slot, server)) = slot.filter(|slot| slot.listed).and_then(|slot| Some((slot, slot.server.clone()?)))
         else {
@@ -125,11 +123,11 @@ impl Registry {
         let mut life_left_ms = restored_left_ms.unwrap_or(slot.end_ms.saturating_sub(now.mono_ms));
         let mut asked = slot.asked;
         if restored_left_ms.is_none() && self.is_named(address) {
-            // Here the operator's word keeps it; elsewhere it lives as long as we could miss its answers, and it is
-            // for those who name it to ask it.
-            let word_ms = self.settings.ask_every_ms * (u64::from(self.settings.misses_max) + 1);
-            asked &= life_left_ms > word_ms;
-            life_left_ms = life_left_ms.max(word_ms);
+            // A named server stays here in any case. At other nodes it lives for as long as its answers may be missed, and
+            // only the nodes that name it query it.
+            let named_life_ms = self.settings.ask_every_ms * (u64::from(self.settings.misses_max) + 1);
+            asked &= life_left_ms > named_life_ms;
+            life_left_ms = life_left_ms.max(named_life_ms);
         }
         let is_news = life_left_ms > 0 && !server.game.is_master();
         let removal = self.removal(address, now).filter(|_| server.verified_by.strength() == Strength::Address);
@@ -137,19 +135,20 @@ impl Registry {
         is_news.then_some(LocalState::Listed { server, life_left_ms, asked, stronger_gone_ms })
     }
 
-    /// The removals since then that this node has to tell of.
+    /// The removals since a time that this node has to put.
     pub fn own_removals(&self, since_ms: u64, now: Now) -> impl Iterator<Item = Address> {
-        let told = move |gone: &&Gone| !gone.foreign && gone.at_ms >= since_ms && !is_from_the_future(gone.at_ms, now);
-        self.removals.by_address.values().filter(told).map(|gone| gone.address)
+        let is_ours =
+            move |gone: &&Gone| !gone.foreign && gone.at_ms >= since_ms && !is_from_the_future(gone.at_ms, now);
+        self.removals.by_address.values().filter(is_ours).map(|gone| gone.address)
     }
 
-    /// The removal of an address. One from before a clock was set back stands in nobody's way.
+    /// The removal of an address. One from before the clock was set back is ignored.
     fn removal(&self, address: Address, now: Now) -> Option<&Gone> {
         self.removals.get(address).filter(|gone| !is_from_the_future(gone.at_ms, now))
     }
 
-    pub(super) fn merge(&mut self, told: &RemoteState<'_>, now: Now) -> Outcome {
-        match told {
+    pub(super) fn merge(&mut self, remote: &RemoteState<'_>, now: Now) -> Outcome {
+        match remote {
             RemoteState::Listed(listed) => self.merge_listed(listed, now),
             RemoteState::Gone(gone) => self.merge_gone(gone, now),
         }
@@ -172,7 +171,7 @@ impl Registry {
         {
             let is_weak = server.verified_by.strength() == Strength::Address;
             if gone.ends(server.verified_by, server.proven_at_ms) {
-                self.say_it_is_proven(at);
+                self.publish_proof(at);
             }
             if is_weak && gone.game_at_ms > 0 {
                 self.removals.add(gone, now);
@@ -193,12 +192,12 @@ impl Registry {
         let announce = &listed.announce;
         let address = announce.address;
         if announce.life_ms == 0 {
-            // Where it lives on here, whoever reads the store next has to hear of that.
+            // If it is still alive here, the store needs the newer record.
             let is_older = self.listed(address).is_some();
             return if is_older { Outcome::Stale } else { Outcome::Refused(Refusal::Late) };
         }
         if let Some(at_ms) = listed.stronger_gone_ms {
-            // This proof came after it, even in the same millisecond.
+            // This proof came after that removal, even in the same millisecond.
             let before_ms = at_ms.min(announce.proven_at_ms.saturating_sub(1));
             self.merge_gone(&Gone { address, at_ms: before_ms, game_at_ms: at_ms, quit: false, foreign: true }, now);
         }
@@ -235,8 +234,8 @@ impl Registry {
         Outcome::Added
     }
 
-    /// Our newest proof said nothing new, and was not published; now others have to know that there is one.
-    fn say_it_is_proven(&mut self, at: u32) {
+    /// Publishes our newest proof, which was not published because it changed nothing, so that other nodes see it.
+    fn publish_proof(&mut self, at: u32) {
         let node = self.node;
         if let Some(slot) = self.slots.get_mut(at as usize)
             && let Some(server) = &mut slot.server
@@ -249,7 +248,7 @@ impl Registry {
 
     fn merge_into(&mut self, at: u32, listed: &RemoteServer<'_>, end_ms: u64, now: Now) -> Outcome {
         let announce = &listed.announce;
-        if self.is_held_against(at, announce.proof, now) {
+        if self.has_stronger_proof(at, announce.proof, now) {
             return Outcome::Stale;
         }
         let shared_end_ms = self.time.unix_ms(now) + announce.life_ms;
@@ -257,14 +256,14 @@ impl Registry {
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         let same_strength = server.verified_by.strength() == announce.proof.strength();
-        // Nothing of what was known stays where another game came, or a proof of another strength.
+        // Another game, or a proof of another strength, replaces everything.
         let same_game = server.game == announce.game && same_strength;
-        // What is not listed was removed, and before this proof, or it has not been proven here at all.
-        let theirs_counts = !slot.listed || !same_strength || is_from_the_future(slot.proven_at_ms, now);
-        // A newer proof that said nothing new was not published, and it is this node's own.
+        // An entry that is not listed was removed before this proof, or was never proven here.
+        let remote_wins = !slot.listed || !same_strength || is_from_the_future(slot.proven_at_ms, now);
+        // An unpublished newer proof is always this node's own.
         let proven_by = if slot.proven_at_ms == server.proven_at_ms { server.node } else { own_node };
-        let newer_proof = theirs_counts || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, proven_by);
-        let newer_sign = newer_proof && !same_game || same_game && listed.last_seen_ms > server.last_seen_ms;
+        let newer_proof = remote_wins || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, proven_by);
+        let newer_heartbeat = newer_proof && !same_game || same_game && listed.last_seen_ms > server.last_seen_ms;
         if same_game {
             if end_ms >= slot.end_ms {
                 slot.restored_end_s = 0;
@@ -274,10 +273,10 @@ impl Registry {
             slot.end_ms = slot.end_ms.max(end_ms);
         }
         if !newer_proof && (announce.proven_at_ms, listed.node) > (server.proven_at_ms, server.node) {
-            self.say_it_is_proven(at);
-            return if newer_sign { self.merge_into(at, listed, end_ms, now) } else { Outcome::Stale };
+            self.publish_proof(at);
+            return if newer_heartbeat { self.merge_into(at, listed, end_ms, now) } else { Outcome::Stale };
         }
-        if !newer_proof && !newer_sign {
+        if !newer_proof && !newer_heartbeat {
             return Outcome::Stale;
         }
         let unchanged = same_game && slot.listed && (!newer_proof || server.matches_facts(&announce.facts));
@@ -293,13 +292,13 @@ impl Registry {
             slot.proven_at_ms = announce.proven_at_ms;
             slot.misses = 0;
         }
-        if newer_sign {
+        if newer_heartbeat {
             new.last_seen_ms = listed.last_seen_ms;
             new.life_ms = whole_life_ms(listed, now);
             new.keys = announce.keys.clone();
         }
         new.first_seen_ms = if same_game { new.first_seen_ms.min(listed.first_seen_ms) } else { listed.first_seen_ms };
-        new.foreign |= nothing_of_ours || !same_game || theirs_counts;
+        new.foreign |= nothing_of_ours || !same_game || remote_wins;
         *server = Arc::new(new);
         if !same_game {
             slot.end_ms = end_ms;
@@ -329,7 +328,7 @@ pub(super) fn gone(server: &Server, at_ms: u64, quit: bool) -> Gone {
     Gone { address: server.address, at_ms, game_at_ms, quit, foreign: false }
 }
 
-/// How long it is listed after its last heartbeat. Clocks differ by milliseconds, lives by seconds.
+/// The life after the last heartbeat, rounded to seconds: clocks differ by milliseconds.
 fn whole_life_ms(listed: &RemoteServer<'_>, now: Now) -> u32 {
     let ends_at_ms = now.unix_ms + listed.announce.life_ms;
     let life_s = (ends_at_ms.saturating_sub(listed.last_seen_ms) + 500) / 1_000;
@@ -363,15 +362,15 @@ mod tests {
             asked: true,
             rtt_us: Some(7),
             keys: Some(Arc::new(HeartbeatKeys::of(game, address(port)))),
-            facts: Facts { name: "told".into(), ..Facts::default() },
+            facts: Facts { name: "remote".into(), ..Facts::default() },
         }
     }
 
-    fn told(port: u16, game: &'static str, proven_ms: u64) -> Change<'static> {
-        told_since(T, port, game, proven_ms)
+    fn remote(port: u16, game: &'static str, proven_ms: u64) -> Change<'static> {
+        remote_since(T, port, game, proven_ms)
     }
 
-    fn told_since(first_seen_ms: u64, port: u16, game: &'static str, proven_ms: u64) -> Change<'static> {
+    fn remote_since(first_seen_ms: u64, port: u16, game: &'static str, proven_ms: u64) -> Change<'static> {
         let announce = announce(port, game, proven_ms);
         let last_seen_ms = announce.proven_at_ms;
         Change::Merge(Box::new(RemoteState::Listed(RemoteServer {
@@ -383,8 +382,8 @@ mod tests {
         })))
     }
 
-    /// The same server as another node has proven it, at that time.
-    fn told_other_facts(proven_ms: u64) -> Change<'static> {
+    /// The same server, proven by another node with other facts.
+    fn remote_other_facts(proven_ms: u64) -> Change<'static> {
         let facts = Facts { name: "theirs".into(), ..Facts::default() };
         let announce = Announce { facts, ..announce(1, "netpanzer", proven_ms) };
         let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
@@ -409,16 +408,16 @@ mod tests {
     }
 
     #[test]
-    fn what_others_prove_counts_for_the_whole_list_and_not_for_one_address() {
+    fn remote_servers_count_for_the_limit_of_the_list_and_not_for_that_of_an_address() {
         let mut registry = registry();
         for port in 1..=3 {
-            assert_eq!(registry.apply(&told(port, "netpanzer", 0), at(0)), Outcome::Added, "three at one address");
+            assert_eq!(registry.apply(&remote(port, "netpanzer", 0), at(0)), Outcome::Added, "three at one address");
         }
-        assert_eq!(registry.apply(&told(4, "netpanzer", 0), at(0)), Outcome::Refused(Refusal::Full));
+        assert_eq!(registry.apply(&remote(4, "netpanzer", 0), at(0)), Outcome::Refused(Refusal::Full));
         let server = registry.listed(address(1)).unwrap();
-        assert!(server.foreign && server.node == 9 && server.texts.name() == "told");
+        assert!(server.foreign && server.node == 9 && server.texts.name() == "remote");
         assert!(matches!(
-            registry.known(address(1), at(20_000)),
+            registry.local_state(address(1), at(20_000)),
             Some(LocalState::Listed { life_left_ms: 100_000, .. })
         ));
     }
@@ -428,115 +427,115 @@ mod tests {
         for (own_node, is_theirs) in [(5, true), (200, false)] {
             let mut registry = Registry::new(SETTINGS, at(0));
             registry.set_node(own_node);
-            registry.apply(&told(1, "netpanzer", 0), at(0));
+            registry.apply(&remote(1, "netpanzer", 0), at(0));
             let unpublished = registry.apply(&Change::Announce(announce(1, "netpanzer", 1_000)), at(1_000));
-            assert_eq!(unpublished, Outcome::Refreshed, "it says nothing new");
-            registry.apply(&told_other_facts(1_000), at(1_010));
+            assert_eq!(unpublished, Outcome::Refreshed, "it changes nothing");
+            registry.apply(&remote_other_facts(1_000), at(1_010));
             let server = registry.listed(address(1)).unwrap();
-            let expected = if is_theirs { ("theirs", 9, true) } else { ("told", own_node, false) };
-            assert_eq!((server.texts.name(), server.node, server.foreign), expected, "others hear of what is ours");
+            let expected = if is_theirs { ("theirs", 9, true) } else { ("remote", own_node, false) };
+            assert_eq!((server.texts.name(), server.node, server.foreign), expected, "ours is put, theirs is not");
         }
     }
 
     #[test]
-    fn a_later_proof_that_was_not_published_is_told_when_the_published_one_loses_a_tie() {
+    fn an_unpublished_later_proof_is_published_when_the_published_one_loses_a_tie() {
         let mut registry = registry();
         registry.apply(&Change::Announce(announce(1, "netpanzer", 1_000)), at(1_000));
         registry.apply(&Change::Announce(announce(1, "netpanzer", 2_000)), at(2_000));
         registry.drain(&mut Vec::new());
-        registry.apply(&told_other_facts(1_000), at(2_010));
+        registry.apply(&remote_other_facts(1_000), at(2_010));
         let server = registry.listed(address(1)).unwrap();
-        let expected = ("told", T + 2_000, false);
+        let expected = ("remote", T + 2_000, false);
         assert_eq!((server.texts.name(), server.proven_at_ms, server.foreign), expected);
-        assert!(registry.is_dirty(), "the other nodes hear of it");
+        assert!(registry.is_dirty(), "it is published");
     }
 
     #[test]
     fn an_echo_changes_nothing_and_a_newer_proof_of_ours_is_ours_again() {
         let mut registry = registry();
-        registry.apply(&told(1, "netpanzer", 0), at(0));
+        registry.apply(&remote(1, "netpanzer", 0), at(0));
         let mut dirty = Vec::new();
         registry.drain(&mut dirty);
-        assert_eq!(registry.apply(&told(1, "netpanzer", 0), at(10)), Outcome::Stale);
+        assert_eq!(registry.apply(&remote(1, "netpanzer", 0), at(10)), Outcome::Stale);
         assert!(!registry.is_dirty());
         let answer = Change::Answer { address: address(1), game: Game::Own("netpanzer"), rtt_us: 1, facts: None };
         registry.apply(&answer, at(40_000));
         let server = registry.listed(address(1)).unwrap();
         assert_eq!((server.foreign, server.node, server.proven_at_ms), (false, 1, T + 40_000));
         assert_eq!(
-            registry.apply(&told(1, "netpanzer", 39_000), at(41_000)),
+            registry.apply(&remote(1, "netpanzer", 39_000), at(41_000)),
             Outcome::Refreshed,
-            "a newer sign of life"
+            "a newer heartbeat"
         );
         let server = registry.listed(address(1)).unwrap();
         assert_eq!((server.proven_at_ms, server.last_seen_ms), (T + 40_000, T + 39_000));
-        assert!(!server.foreign, "others lack the proof still");
+        assert!(!server.foreign, "other nodes still lack the proof");
     }
 
     #[test]
     fn a_record_whose_life_has_ended_is_older_than_a_server_that_lives_on() {
         let mut registry = registry();
-        let Change::Merge(mut ended) = told(1, "netpanzer", 0) else { unreachable!() };
+        let Change::Merge(mut ended) = remote(1, "netpanzer", 0) else { unreachable!() };
         if let RemoteState::Listed(listed) = &mut *ended {
             listed.announce.life_ms = 0;
         }
         let ended = Change::Merge(ended);
         assert_eq!(registry.apply(&ended, at(10)), Outcome::Refused(Refusal::Late));
-        registry.apply(&told(1, "netpanzer", 20), at(20));
-        assert_eq!(registry.apply(&ended, at(30)), Outcome::Stale, "so that the store gets the newer one back");
+        registry.apply(&remote(1, "netpanzer", 20), at(20));
+        assert_eq!(registry.apply(&ended, at(30)), Outcome::Stale, "so that the newer record is put again");
     }
 
     #[test]
     fn a_removal_wins_over_older_proofs_and_loses_to_newer_ones() {
         let mut registry = registry();
         assert_eq!(registry.apply(&gone(1, 500, true), at(500)), Outcome::Refreshed, "nothing was there");
-        assert_eq!(registry.apply(&told(1, "netpanzer", 400), at(600)), Outcome::Stale);
-        assert_eq!(registry.apply(&told(1, "netpanzer", 700), at(700)), Outcome::Added);
+        assert_eq!(registry.apply(&remote(1, "netpanzer", 400), at(600)), Outcome::Stale);
+        assert_eq!(registry.apply(&remote(1, "netpanzer", 700), at(700)), Outcome::Added);
         assert_eq!(registry.apply(&gone(1, 600, true), at(800)), Outcome::Stale);
         assert_eq!(registry.apply(&gone(1, 900, false), at(900)), Outcome::Changed);
         assert!(registry.listed(address(1)).is_none());
         assert_eq!(registry.len(), 1, "one that no longer answers is kept for its owner");
-        assert_eq!(registry.apply(&told(1, "netpanzer", 1_000), at(1_000)), Outcome::Changed);
+        assert_eq!(registry.apply(&remote(1, "netpanzer", 1_000), at(1_000)), Outcome::Changed);
         assert_eq!(registry.apply(&gone(1, 1_100, true), at(1_100)), Outcome::Changed);
         assert!(registry.is_empty());
         assert_eq!(registry.own_removals(0, at(200_000)).count(), 0, "all of them came from others");
     }
 
     #[test]
-    fn a_removal_from_before_the_clock_was_set_back_stands_in_nobodys_way() {
+    fn a_removal_from_before_the_clock_was_set_back_is_ignored() {
         let mut registry = registry();
         registry.apply(&Change::Announce(announce(1, "netpanzer", 3_600_000)), at(3_600_000));
         registry.apply(&Change::Quit { address: address(1), master: false }, at(3_600_001));
-        assert!(registry.known(address(1), at(3_600_002)).is_some());
+        assert!(registry.local_state(address(1), at(3_600_002)).is_some());
         // The clock goes back by an hour; the monotonic one does not.
         let back = |ms: u64| Now { mono_ms: 3_700_000 + ms, unix_ms: T + ms };
-        assert!(registry.known(address(1), back(0)).is_none() && registry.own_removals(0, back(0)).count() == 0);
-        assert_eq!(registry.apply(&told(1, "netpanzer", 1_000), back(1_000)), Outcome::Added);
-        assert_eq!(registry.apply(&gone(1, 3_600_001, true), back(2_000)), Outcome::Stale, "and nobody else's");
+        assert!(registry.local_state(address(1), back(0)).is_none() && registry.own_removals(0, back(0)).count() == 0);
+        assert_eq!(registry.apply(&remote(1, "netpanzer", 1_000), back(1_000)), Outcome::Added);
+        assert_eq!(registry.apply(&gone(1, 3_600_001, true), back(2_000)), Outcome::Stale, "nor another node's");
         assert!(registry.listed(address(1)).is_some());
         assert_eq!(registry.apply(&gone(1, 3_000, true), back(3_000)), Outcome::Changed);
     }
 
     #[test]
-    fn own_removals_are_told_until_the_server_is_back() {
+    fn own_removals_are_put_until_the_server_is_back() {
         let mut registry = registry();
         registry.apply(&Change::Announce(announce(1, "netpanzer", 0)), at(0));
         registry.apply(&Change::Quit { address: address(1), master: false }, at(10));
         assert_eq!(registry.own_removals(T + 10, at(20)).collect::<Vec<_>>(), [address(1)]);
         assert_eq!(registry.own_removals(T + 11, at(20)).count(), 0);
         assert!(matches!(
-            registry.known(address(1), at(10)),
+            registry.local_state(address(1), at(10)),
             Some(LocalState::Gone(Gone { quit: true, foreign: false, .. }))
         ));
         registry.apply(&Change::Announce(announce(1, "netpanzer", 20)), at(20));
         assert_eq!(registry.own_removals(0, at(200_000)).count(), 0);
         while registry.expire(at(200_000), 100) {}
-        assert!(registry.known(address(1), at(200_000)).is_none(), "an ended life is nobody's news");
+        assert!(registry.local_state(address(1), at(200_000)).is_none(), "expiry is not put");
         registry.apply(
             &Change::Announce(Announce { game: Game::master("netpanzer"), ..announce(2, "netpanzer", 200_000) }),
             at(200_000),
         );
-        assert!(registry.known(address(2), at(200_000)).is_none(), "nor is another master");
+        assert!(registry.local_state(address(2), at(200_000)).is_none(), "and neither is another master");
         registry.apply(&Change::Quit { address: address(2), master: true }, at(200_000));
         assert_eq!(registry.own_removals(0, at(200_000)).count(), 0);
     }
@@ -561,30 +560,30 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_word_holds_for_what_others_tell() {
+    fn the_operators_configuration_applies_to_remote_servers() {
         let mut registry = registry();
         let overrides = Overrides { official: true, priority: 5, flavor: 4 };
         let game = Game::Own("hyperbol");
         let named = NamedServer { address: address(1), game, overrides, asked: true };
         registry.apply(&Change::NamedServers(Arc::new([named])), at(0));
         let refused = Outcome::Refused(Refusal::OtherGameConfigured);
-        assert_eq!(registry.apply(&told(1, "netpanzer", 10), at(10)), refused);
-        assert_eq!(registry.apply(&told(1, "hyperbol", 10), at(10)), Outcome::Changed);
+        assert_eq!(registry.apply(&remote(1, "netpanzer", 10), at(10)), refused);
+        assert_eq!(registry.apply(&remote(1, "hyperbol", 10), at(10)), Outcome::Changed);
         assert_eq!(registry.listed(address(1)).unwrap().overrides, overrides);
-        // Here it is kept by the word, and others are told of a life that outlasts three misses.
+        // It stays because it is named; other nodes get a life that outlasts three misses.
         while registry.expire(at(600_000), 100) {}
-        let known = registry.known(address(1), at(600_000));
+        let known = registry.local_state(address(1), at(600_000));
         assert!(matches!(known, Some(LocalState::Listed { life_left_ms: 120_000, asked: false, .. })), "{known:?}");
         assert_eq!(registry.apply(&gone(1, 600_000, true), at(600_000)), Outcome::Changed);
-        assert_eq!(registry.len(), 1, "the operator wants it asked still");
+        assert_eq!(registry.len(), 1, "a named server is still queried");
         let mut targets = Vec::new();
         registry.due(at(700_000), 10, &mut targets);
         assert!(targets.iter().all(|target| target.named) && !targets.is_empty());
     }
 
     #[test]
-    fn the_earlier_first_sight_counts_whichever_comes_last() {
-        let seen = |first_seen_ms, proven_ms| told_since(first_seen_ms, 1, "netpanzer", proven_ms);
+    fn the_earliest_first_seen_wins_in_any_order() {
+        let seen = |first_seen_ms, proven_ms| remote_since(first_seen_ms, 1, "netpanzer", proven_ms);
         for [before, after] in [[T - 5_000, T - 9_000], [T - 9_000, T - 5_000]] {
             let mut registry = registry();
             registry.apply(&seen(before, 0), at(0));
@@ -594,20 +593,20 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_of_another_node_starts_the_count_of_misses_again() {
+    fn a_remote_proof_resets_the_count_of_misses() {
         let mut registry = registry();
-        registry.apply(&told(1, "netpanzer", 0), at(0));
+        registry.apply(&remote(1, "netpanzer", 0), at(0));
         registry.apply(&Change::Miss { address: address(1), game: Game::Own("netpanzer") }, at(10));
-        registry.apply(&told(1, "netpanzer", 20), at(20));
+        registry.apply(&remote(1, "netpanzer", 20), at(20));
         assert_eq!(registry.address_state(address(1), at(20)).unwrap().misses, 0);
     }
 
     #[test]
-    fn another_game_replaces_if_its_proof_is_newer() {
+    fn another_game_replaces_the_server_if_its_proof_is_newer() {
         let mut registry = registry();
-        registry.apply(&told(1, "netpanzer", 1_000), at(1_000));
-        assert_eq!(registry.apply(&told(1, "hyperbol", 900), at(1_000)), Outcome::Stale);
-        assert_eq!(registry.apply(&told(1, "hyperbol", 1_100), at(1_100)), Outcome::Changed);
+        registry.apply(&remote(1, "netpanzer", 1_000), at(1_000));
+        assert_eq!(registry.apply(&remote(1, "hyperbol", 900), at(1_000)), Outcome::Stale);
+        assert_eq!(registry.apply(&remote(1, "hyperbol", 1_100), at(1_100)), Outcome::Changed);
         assert_eq!(registry.listed(address(1)).unwrap().game.name(), "hyperbol");
     }
 }

@@ -1,7 +1,7 @@
-//! What is known of every server, and for how long. One door, [`Registry::apply`]; time comes in as an argument.
+//! The registry: the state and the life of every server. All changes go through [`Registry::apply`]; time is an argument.
 //!
-//! The registry holds an entry only for what has been proven. It remembers which entries changed since the last
-//! [`Registry::drain`]; [`view`] turns those into the published list and its deltas.
+//! Only proven servers have an entry. The registry remembers which entries changed since the last [`Registry::drain`];
+//! [`view`] turns those into the published list and its deltas.
 
 mod limits;
 pub mod merge;
@@ -28,36 +28,36 @@ pub use restore::Life;
 use restore::Unsettled;
 use wheel::{Tick, Wheel};
 
-/// A stamp this far ahead of now was made before the clock was set back, and stands in nobody's way.
+/// A timestamp this far ahead of now was made before the clock was set back, and is ignored.
 const SKEW_MAX_MS: u64 = 5_000;
-/// Entries read ahead at once: as many as a batch of datagrams can announce.
+/// Entries to prefetch at once: as many as a batch of datagrams can announce.
 const READ_AHEAD: usize = 64;
-/// A proof that changed nothing else is published again when the published one is this part of a life old.
+/// A proof that changed nothing is published when the published one is older than 1/4 of a life.
 const REPUBLISH_PART: u64 = 4;
-/// How long after an announcement that was itself an answer the next question comes, at the least.
-const AFTER_QUESTION_MS: u64 = 1_100;
-/// How often an entry that only the operator's word keeps is looked at.
-const WORD_LOOK_MS: u64 = 60_000;
+/// The shortest time between an announcement that was itself an answer to a query, and the next query.
+const AFTER_QUERY_MS: u64 = 1_100;
+/// How often a named server whose life has ended is checked.
+const NAMED_CHECK_MS: u64 = 60_000;
 
-/// What the operator may set.
+/// The registry's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub servers_max: usize,
     pub servers_per_ip_max: u32,
-    /// How often each server that can be asked is asked.
+    /// Interval between two queries to a server.
     pub ask_every_ms: u64,
-    /// So many rounds without an answer, and a server is taken off the list.
+    /// A server is removed from the list after this many unanswered queries in a row.
     pub misses_max: u8,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Added,
     Changed,
-    /// Proven again, nothing new to say.
+    /// Proven again, without other changes.
     Refreshed,
-    /// Older than what is known already, or the very same: ignored.
+    /// Not newer than the known state: ignored.
     Stale,
     Refused(Refusal),
 }
@@ -65,17 +65,17 @@ pub enum Outcome {
 /// Why a proven server is not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The list has as many servers as the operator allows, and no network has more of them than its own would have.
+    /// The list is full, and no network has more servers than its own would have.
     Full,
-    /// Its IP address (IPv6 /64) has as many servers as the operator allows.
+    /// Its IP address (IPv6 /64) has reached its limit.
     FullForIp,
-    /// A wider network around its address has as many servers as the operator allows.
+    /// A wider network around its address has reached its limit.
     FullForNetwork,
     /// The operator's configuration names another game at this address.
     OtherGameConfigured,
     /// Its life had ended when the proof arrived.
     Late,
-    /// It is not on the list, so there is nothing to renew.
+    /// It is not listed, so there is nothing to renew.
     NotListed,
     /// A server with a stronger proof is listed at this address.
     StrongerProof,
@@ -84,33 +84,33 @@ pub enum Refusal {
 /// An entry's changed state since the last drain: the slot, and what is listed there now.
 pub type Dirty = (u32, Option<Arc<Server>>);
 
-/// What is known of an address.
+/// The state of an address, listed or not.
 #[derive(Clone, Debug)]
 pub struct AddressState {
     pub server: Arc<Server>,
     pub listed: bool,
-    /// Rounds in a row without an answer.
+    /// Unanswered queries in a row.
     pub misses: u8,
     pub proven_at_ms: u64,
     pub life_left_ms: u64,
 }
 
-/// A server whose turn it is to be asked.
+/// A server to query now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
     pub address: Address,
     pub game: Game,
-    /// The operator of this node names it: other nodes may not know of it at all.
+    /// A named server, which other nodes may not know.
     pub named: bool,
-    /// It answered the last time that it was asked.
+    /// It answered the last query.
     pub proven: bool,
 }
 
 pub struct Registry {
     settings: Settings,
-    /// Who this is, among many nodes.
+    /// This node's tag; 0 without a cluster.
     node: u8,
-    /// The time of all nodes, and what is to be done when it is known.
+    /// The cluster's time, and what to correct when it becomes known.
     time: SharedTime,
     unsettled: Unsettled,
     slots: Vec<Slot>,
@@ -118,7 +118,7 @@ pub struct Registry {
     by_address: HashTable<u32>,
     hasher: RandomState,
     prefix_counts: PrefixCounts,
-    /// While the list is full.
+    /// Only while the list is nearly full.
     ranking: Option<Ranking>,
     ends: Wheel,
     asks: Wheel,
@@ -130,29 +130,29 @@ pub struct Registry {
 struct Slot {
     server: Option<Arc<Server>>,
     address: Address,
-    /// When its life ends, monotonic. The operator's word outlives it.
+    /// When its life ends, monotonic. A named server stays longer.
     end_ms: u64,
     /// The newest proof; `server.proven_at_ms` is the published one.
     proven_at_ms: u64,
-    /// The ticks at which this slot is due in either wheel; items of other ticks are left-overs.
+    /// The ticks at which this slot is due in either wheel; items with other ticks are obsolete.
     end_tick: Tick,
     ask_tick: Tick,
-    /// Of a server that was restored, and has given no sign of life since: its end without the grace, in the seconds that
-    /// the nodes share. 0 for all others.
+    /// For a restored server that was not refreshed since: the end of its life without the grace period, in seconds of the
+    /// cluster's time. 0 for all others.
     restored_end_s: u32,
-    /// Rounds in a row without an answer.
+    /// Unanswered queries in a row.
     misses: u8,
     asked: bool,
-    /// Whether readers see it. One that no longer answers is kept until its life ends, for its owner to ask about.
+    /// Whether readers see it. A server that no longer answers is kept until its life ends, for the doctor.
     listed: bool,
-    /// Whether it counts for its owner's limits: those that the operator names do not.
+    /// Whether it counts for limits: named servers do not.
     counted: bool,
-    /// Whether it counts as a cookie-proven one of its address.
+    /// Whether it is counted as proven by a cookie.
     cookie_proven: bool,
     dirty: bool,
 }
 
-/// Whether a stamp is from before the clock was set back, or from a clock that is ahead: it stands in nobody's way.
+/// Whether a timestamp is from before the clock was set back, or from a clock that is ahead. Such timestamps are ignored.
 fn is_from_the_future(stamp_ms: u64, now: Now) -> bool {
     stamp_ms > now.unix_ms + SKEW_MAX_MS
 }
@@ -187,11 +187,11 @@ impl Registry {
         self.by_address.is_empty()
     }
 
-    /// Lower limits take nobody off the list; they hold for newcomers.
+    /// Lower limits remove no servers; they apply to newcomers.
     pub fn set_settings(&mut self, settings: Settings, now: Now) {
-        let other_pace = settings.ask_every_ms != self.settings.ask_every_ms;
+        let interval_changed = settings.ask_every_ms != self.settings.ask_every_ms;
         self.settings = settings;
-        if other_pace {
+        if interval_changed {
             for at in 0..self.slots.len() as u32 {
                 self.queue_ask(at, now.mono_ms + self.spread_ms(at));
             }
@@ -208,7 +208,7 @@ impl Registry {
             Change::Miss { address, game } => self.miss(*address, game, now),
             Change::Quit { address, master } => self.quit(*address, *master, now),
             Change::Restore { .. } => self.restore(change, now),
-            Change::Merge(told) => self.merge(told, now),
+            Change::Merge(remote) => self.merge(remote, now),
             Change::NamedServers(named) => self.set_named_servers(named, now),
         }
     }
@@ -219,7 +219,7 @@ impl Registry {
         slot.server.as_ref().filter(|_| slot.listed)
     }
 
-    /// All that is known of an address, listed or not.
+    /// The state of an address, listed or not.
     pub fn address_state(&self, address: Address, now: Now) -> Option<AddressState> {
         let slot = self.slots.get(self.find(address)? as usize)?;
         Some(AddressState {
@@ -231,14 +231,14 @@ impl Registry {
         })
     }
 
-    /// Reads what is known of the servers that are about to be applied. With a million of them nearly every look-up
-    /// waits for memory, several times; here these waits overlap, one change after another they would not.
+    /// Prefetches the entries of changes that are about to be applied. With a million entries, nearly every lookup has
+    /// several cache misses; here they overlap.
     pub fn read_ahead<'a>(&self, changes: impl IntoIterator<Item = &'a Change<'a>>) {
         let mut hashed = ArrayVec::<(u64, Address), READ_AHEAD>::new();
         for change in changes.into_iter().take(READ_AHEAD) {
             let address = match change {
                 Change::Announce(Announce { address, .. }) => *address,
-                Change::Merge(told) => told.address(),
+                Change::Merge(remote) => remote.address(),
                 _ => continue,
             };
             hashed.push((self.hasher.hash_one(address), address));
@@ -251,7 +251,7 @@ impl Registry {
         std::hint::black_box(servers.fold(0, |read, server| read ^ server.texts.version().len()));
     }
 
-    /// Ends lives, at most `most` of them so that a caller with a lock can let others in; true if some are left.
+    /// Removes up to `most` expired servers, so that a caller can release its lock in between. True if some may be left.
     pub fn expire(&mut self, now: Now, most: usize) -> bool {
         for _ in 0..most {
             let Some((tick, at)) = self.ends.pop_due(now.mono_ms) else { return false };
@@ -262,7 +262,7 @@ impl Registry {
             if slot.end_ms > now.mono_ms {
                 self.queue_end(at, slot.end_ms);
             } else if self.is_named(slot.address) {
-                self.queue_end(at, now.mono_ms + WORD_LOOK_MS);
+                self.queue_end(at, now.mono_ms + NAMED_CHECK_MS);
             } else {
                 self.remove(at);
             }
@@ -270,7 +270,7 @@ impl Registry {
         true
     }
 
-    /// Appends the servers whose turn it is to be asked, at most `most`; each comes up again a round later.
+    /// Appends up to `most` servers that are due for a query, and schedules the next query of each.
     pub fn due(&mut self, now: Now, most: usize, out: &mut Vec<Due>) {
         for _ in 0..most {
             let Some((tick, at)) = self.asks.pop_due(now.mono_ms) else { return };
@@ -285,7 +285,7 @@ impl Registry {
         }
     }
 
-    /// Takes off every entry that `keep` does not want.
+    /// Removes every entry that `keep` rejects.
     pub fn retain(&mut self, keep: impl Fn(Address) -> bool) {
         let gone = |slot: &Slot| slot.server.is_some() && !keep(slot.address);
         let gone: Vec<u32> = (0u32..).zip(&self.slots).filter(|(_, slot)| gone(slot)).map(|(at, _)| at).collect();
@@ -297,7 +297,7 @@ impl Registry {
         !self.dirty.is_empty()
     }
 
-    /// Moves what changed since the last drain to `out`: each slot once, in its present state.
+    /// Moves the changes since the last drain to `out`: each slot once, in its current state.
     pub fn drain(&mut self, out: &mut Vec<Dirty>) {
         for at in self.dirty.drain(..) {
             if let Some(slot) = self.slots.get_mut(at as usize) {
@@ -345,15 +345,14 @@ impl Registry {
         if announce.asked {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
             if announce.rtt_us.is_none() {
-                self.put_off_question(at, now);
+                self.delay_query(at, now);
             }
         }
         Outcome::Added
     }
 
-    /// Whether a server lives at this slot that was proven by something stronger. It lives while it is listed: one that
-    /// no longer answers has lost its place.
-    fn is_held_against(&self, at: u32, proof: Proof, now: Now) -> bool {
+    /// Whether this slot has a listed, live server with a stronger proof. One that no longer answers does not count.
+    fn has_stronger_proof(&self, at: u32, proof: Proof, now: Now) -> bool {
         let Some(slot) = self.slots.get(at as usize) else { return false };
         slot.server.as_ref().is_some_and(|server| proof.is_weaker_than(server.verified_by))
             && slot.listed
@@ -361,7 +360,7 @@ impl Registry {
     }
 
     fn renew(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
-        if self.is_held_against(at, announce.proof, now) {
+        if self.has_stronger_proof(at, announce.proof, now) {
             return Outcome::Refused(Refusal::StrongerProof);
         }
         let node = self.node;
@@ -371,7 +370,7 @@ impl Registry {
         let same_strength = server.verified_by.strength() == announce.proof.strength();
         let is_comparable = slot.listed && same_strength && !is_from_the_future(slot.proven_at_ms, now);
         let same_game = server.game == announce.game;
-        // What a server answers to our questions says more than its announcement, which brings no round trip.
+        // A server's answers to our queries have more facts than its announcements, which have no round-trip time.
         let knows_more = same_game
             && slot.listed
             && slot.asked
@@ -388,8 +387,8 @@ impl Registry {
         if is_comparable && announce.proven_at_ms < slot.proven_at_ms || is_tie && unchanged {
             return Outcome::Stale;
         }
-        // Of two that were begun in the same millisecond and say different things, the later one to arrive counts. The
-        // stamp orders them for other nodes, and makes a replay of either the older one.
+        // Of two different announcements of the same millisecond, the one that arrives later wins. Its timestamp orders them
+        // for other nodes, and makes a replay of either one stale.
         let proven_at_ms = announce.proven_at_ms + u64::from(is_tie);
         slot.end_ms = end_ms;
         slot.restored_end_s = 0;
@@ -402,24 +401,24 @@ impl Registry {
             self.removals.forget(announce.address, announce.proof);
         }
         slot.listed = true;
-        // The proof may be newer than the sign of life: an answer gives only the one.
+        // The proof may be newer than the heartbeat: an answer renews only the proof.
         let published_age_ms = proven_at_ms.abs_diff(server.proven_at_ms.min(server.last_seen_ms));
         let is_same_life = is_same_life(server, announce.life_ms);
         if !unchanged || !is_same_life || published_age_ms >= announce.life_ms / REPUBLISH_PART {
             let same_facts = unchanged || knows_more;
-            let said = if same_facts { Server::clone(server) } else { server.with_facts(&announce.facts) };
+            let updated = if same_facts { Server::clone(server) } else { server.with_facts(&announce.facts) };
             *server = Arc::new(Server {
                 game: announce.game.clone(),
                 verified_by: announce.proof,
                 foreign: false,
                 node,
                 proven_at_ms,
-                rtt_us: announce.rtt_us.map(round_trip).or(said.rtt_us.filter(|_| knows_more)),
-                first_seen_ms: if same_game { said.first_seen_ms } else { proven_at_ms },
+                rtt_us: announce.rtt_us.map(round_trip).or(updated.rtt_us.filter(|_| knows_more)),
+                first_seen_ms: if same_game { updated.first_seen_ms } else { proven_at_ms },
                 last_seen_ms: proven_at_ms,
                 life_ms: whole_life(announce.life_ms),
                 keys: announce.keys.clone(),
-                ..said
+                ..updated
             });
             self.mark(at);
         }
@@ -429,12 +428,12 @@ impl Registry {
         if newly_asked {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
         } else if announce.rtt_us.is_none() {
-            self.put_off_question(at, now);
+            self.delay_query(at, now);
         }
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
     }
 
-    /// Whether the operator names a server there, to be asked, and listed while it answers.
+    /// Whether this is the address of a named server that is queried, and listed while it answers.
     fn is_named(&self, address: Address) -> bool {
         self.named.get(&address).is_some_and(|named| named.asked)
     }
@@ -452,7 +451,7 @@ impl Registry {
         outcome
     }
 
-    /// Makes one entry what the operator's word, or its absence, says; true if that changed anything.
+    /// Applies the operator's configuration, or its absence, to one entry. True if that changed anything.
     fn apply_overrides(&mut self, address: Address, now: Now) -> bool {
         let named = self.named.get(&address).cloned();
         self.recount(address, named.is_none());
@@ -465,11 +464,11 @@ impl Registry {
                     *server = Arc::new(Server { overrides, ..Server::clone(server) });
                     self.mark(at);
                 }
-                // What only an earlier word kept comes up for its end now.
+                // If only an earlier configuration kept it, it expires now.
                 self.queue_end(at, now.mono_ms);
                 return changed;
             }
-            // The operator now says that another game is there.
+            // The configuration now names another game there.
             self.remove(at);
         }
         let Some(NamedServer { game, overrides, asked: true, .. }) = named else { return false };
@@ -514,7 +513,7 @@ impl Registry {
         if let Some(at) = self.free.pop()
             && let Some(place) = self.slots.get_mut(at as usize)
         {
-            // What was here before may still wait to be drained; the slot is then on that list already.
+            // The previous entry may not have been drained yet; the slot is then marked already.
             *place = Slot { dirty: place.dirty, ..slot };
             return at;
         }
@@ -566,16 +565,17 @@ impl Registry {
         }
     }
 
-    /// A server that has just been asked in another way is not asked again at once: some answer only once a second.
-    fn put_off_question(&mut self, at: u32, now: Now) {
-        let soon_ms = now.mono_ms + AFTER_QUESTION_MS;
+    /// Delays the next query of a server that was just queried in another way: some answer only once a second.
+    fn delay_query(&mut self, at: u32, now: Now) {
+        let soon_ms = now.mono_ms + AFTER_QUERY_MS;
         let soon = self.asks.tick_for(soon_ms);
         if self.slots.get(at as usize).is_some_and(|slot| slot.asked && slot.ask_tick < soon) {
             self.queue_ask(at, soon_ms);
         }
     }
 
-    /// Somewhere in the second half of a round, different for each slot: many that come at once are not asked at once.
+    /// A time in the second half of the interval, different for each slot, so that servers that arrive together are not
+    /// queried together.
     fn spread_ms(&self, at: u32) -> u64 {
         let half = (self.settings.ask_every_ms / 2).max(1);
         half + self.hasher.hash_one(at) % half
@@ -592,12 +592,12 @@ impl Registry {
     }
 }
 
-/// Whether the published life is still right: a restart counts with it. Other nodes tell it in whole seconds.
+/// Whether the published life, which a restart uses, is still right. Other nodes report it in whole seconds.
 fn is_same_life(server: &Server, life_ms: u64) -> bool {
     u64::from(server.life_ms).abs_diff(life_ms) <= 1_000
 }
 
-/// A life as a server shows it.
+/// A life as published.
 fn whole_life(life_ms: u64) -> u32 {
     u32::try_from(life_ms).unwrap_or(u32::MAX)
 }

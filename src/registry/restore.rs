@@ -219,7 +219,7 @@ mod tests {
 
     /// The rest of the server's life, as reported to other nodes.
     fn reported_ms(registry: &Registry, now: Now) -> Option<u64> {
-        registry.known(address(), now).map(|known| match known {
+        registry.local_state(address(), now).map(|local| match local {
             LocalState::Listed { life_left_ms, .. } => life_left_ms,
             LocalState::Gone(gone) => panic!("{gone:?}"),
         })

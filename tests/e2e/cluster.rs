@@ -200,7 +200,8 @@ fn nothing_proven_is_lost_when_nats_servers_die() {
         until_at_last("all at all", || lists(node, &[2001, 2002, 2003, 2004, 2005]).then_some(()));
     }
     witness.saw_nothing_missing();
-    let complaints = a.log().lines().filter(|line| line.contains("WARN") && line.contains("no connection to NATS")).count();
+    let complaints =
+        a.log().lines().filter(|line| line.contains("WARN") && line.contains("no connection to NATS")).count();
     assert!((2..=6).contains(&complaints), "warned at every loss, not at every attempt:\n{}", a.log());
 }
 

@@ -67,7 +67,7 @@ fn a_server_that_no_longer_answers_holds_its_place_no_longer() {
     }
     assert_eq!(registry.apply(&Change::Announce(connected(server, "other", 95_000)), at(95_000)), Outcome::Changed);
     // Other nodes learn with it that the stronger one is over, and an older copy of that one brings nothing back.
-    let known = registry.known(server, at(95_000));
+    let known = registry.local_state(server, at(95_000));
     let Some(merge::LocalState::Listed { stronger_gone_ms, .. }) = known else { panic!("{known:?}") };
     assert_eq!(stronger_gone_ms, Some(T + 90_000));
     let Change::Announce(old) = asked(server, 80_000) else { unreachable!() };
@@ -101,7 +101,7 @@ fn a_stronger_proof_that_has_gone_does_not_stay_in_the_store_for_newcomers() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&told(connected(server, "other", 1_000), Some(T + 500)), at(1_000));
-    let known = registry.known(server, at(1_000)).unwrap();
+    let known = registry.local_state(server, at(1_000)).unwrap();
     for (ms, is_ahead) in [(400, true), (500, true), (600, false)] {
         let Change::Merge(late) = told(asked_announce(server, ms), None) else { unreachable!() };
         assert_eq!(known.is_ahead_of(&late), is_ahead, "{ms}");
@@ -131,7 +131,7 @@ fn a_stronger_proof_takes_the_place_of_a_weaker_one_even_if_it_is_older() {
     // A node that is told of the weaker one answers with the stronger one, so that the store has it again.
     let mut registry = Registry::new(SETTINGS, at(0));
     registry.apply(&announce(server, 0, 7), at(0));
-    let known = registry.known(server, at(6_000)).unwrap();
+    let known = registry.local_state(server, at(6_000)).unwrap();
     let Change::Merge(weaker) = told(connected(server, "other", 5_000), None) else { unreachable!() };
     assert!(known.is_ahead_of(&weaker));
     let Change::Merge(gone) = told_gone(server, 5_000, None, true) else { unreachable!() };
