@@ -1,4 +1,4 @@
-//! The rooms put together: binds every port, starts every thread and task, reloads and stops them.
+//! Puts the rooms together: binds every port, starts every thread and task, reloads and stops them.
 
 mod services;
 
@@ -38,17 +38,18 @@ use crate::store::Store;
 use crate::web::{self, Home, HttpLimits, Pages, Site};
 use services::Services;
 
-/// A cookie key seals for this long, and opens for as long before and after; longer than any cookie is good for.
+/// How long a cookie key is used before the next one. The keys before and after it are accepted, too, so this is longer
+/// than any cookie is valid.
 const KEY_EVERY: Duration = Duration::from_secs(60);
-/// How often the keys and the threads are looked at.
+/// How often the age of the keys and the state of the threads are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Everybody gets this long to come to an end when the program stops.
+/// How long connections and threads may take to end when the program stops.
 const GRACE: Duration = Duration::from_secs(2);
 /// Descriptors that are not for connections: listeners, files, sockets to game servers and other masters.
 const DESCRIPTORS_RESERVED: usize = 192;
 
 pub struct App {
-    /// What the ports were bound by.
+    /// The configuration that the ports were bound with.
     started_with: Config,
     config: Config,
     hub: Arc<Hub>,
@@ -68,7 +69,7 @@ pub struct App {
 }
 
 impl App {
-    /// Binds every port, then starts. Nothing runs yet when a port cannot be had.
+    /// Binds every port, then starts. If a port cannot be bound, nothing has started.
     pub async fn start(config: Config) -> anyhow::Result<App> {
         let pages = Pages::load(&config)?;
         config.cluster.check().map_err(anyhow::Error::msg)?;
@@ -142,7 +143,7 @@ impl App {
         Ok(app)
     }
 
-    /// Lists what was listed before, so that the first who asks sees it, and keeps it from here on.
+    /// Restores the list from the store before anything is served, and starts writing changes to it.
     fn restore(&mut self) -> anyhow::Result<()> {
         let Some(store) = &mut self.store else { return Ok(()) };
         let bans = self.guard.bans();
@@ -179,8 +180,7 @@ impl App {
         Ok(())
     }
 
-    /// Looks after what has to be looked after for as long as it is polled: rotates the cookie keys, and ends with an error
-    /// when a thread or a task has died, because nobody would notice otherwise.
+    /// Runs until a thread or a task has died, which is an error; rotates the cookie keys meanwhile.
     pub async fn keep(&mut self) -> anyhow::Error {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -193,7 +193,7 @@ impl App {
                 let why = ended.err().map(|error| format!(" ({error})")).unwrap_or_default();
                 return anyhow::anyhow!("a task has ended{why}: this is a bug. Start the program again");
             }
-            // Many nodes rotate the keys together.
+            // In a cluster, the nodes rotate the keys together.
             if self.started_with.is_one_of_many() || self.keys_made.elapsed() < KEY_EVERY {
                 continue;
             }
@@ -207,7 +207,7 @@ impl App {
         }
     }
 
-    /// Takes over what can change while running. On an error nothing has changed.
+    /// Applies what can change while running. On an error nothing has changed.
     pub fn reload(&mut self, mut new: Config) -> anyhow::Result<()> {
         let pages = Pages::load(&new)?;
         let fixed = self.started_with.needs_restart(&new);
@@ -237,7 +237,7 @@ impl App {
         Ok(())
     }
 
-    /// Stops everything. What has not come to its end when the grace time is over is left where it is.
+    /// Stops everything. What is still running after the grace time is abandoned.
     pub async fn stop(mut self) {
         let give_up = Instant::now() + GRACE;
         self.stop_threads.store(true, Ordering::Relaxed);
@@ -250,7 +250,7 @@ impl App {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         if let Some(store) = self.store {
-            self.hub.publish(self.hub.clock.now()); // the last changes, and then they are written
+            self.hub.publish(self.hub.clock.now()); // so that the store writes the last changes
             store.stop();
         }
     }
@@ -325,9 +325,9 @@ impl App {
 
 /// A bound port.
 struct Bound {
-    /// The key that asked for it.
+    /// The key of the configuration that names it.
     key: String,
-    /// None for the page's own.
+    /// None for `web.listen`.
     card: Option<&'static Card>,
     tcp: Option<std::net::TcpListener>,
     udp: Vec<UdpSocket>,
@@ -360,14 +360,14 @@ fn bind(config: &Config) -> Result<Vec<Bound>, ListenError> {
     Ok(bound)
 }
 
-/// As many connections as are configured, or as the system has descriptors for.
+/// The configured number of connections, or fewer where the system allows fewer descriptors.
 fn connections_max(config: &Config) -> usize {
     let wanted = config.guard.connections_max;
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(usize::MAX, |(soft, _)| soft as usize);
     let possible = descriptors.saturating_sub(DESCRIPTORS_RESERVED).max(16);
     if possible < wanted {
         warn!(
-            "guard.max_connections is {wanted}, but the system allows only {descriptors} descriptors: {possible} it is"
+            "guard.max_connections is {wanted}, but the system allows only {descriptors} descriptors: using {possible}"
         );
     }
     wanted.min(possible)

@@ -20,10 +20,10 @@ use crate::protocols::{Ask, Fault, Query, Question};
 
 /// Tries of one question, at most.
 pub const TRIES_MAX: u8 = 4;
-/// Owners of whom something is remembered though none of their servers is being asked.
+/// Idle lines that are kept at least: their pace still counts.
 const LINES_KEPT: usize = 1024;
 
-/// No game is waited for longer than this between two questions.
+/// Upper bound on the pause between two questions to one server.
 const SPACING_US_MAX: u64 = 2_000_000;
 
 /// A local port to ask from, as the caller numbers them.
@@ -42,7 +42,7 @@ pub struct Settings {
     pub per_ip_per_second: u32,
 }
 
-/// How it ended with one server.
+/// The result for one server.
 #[derive(Debug)]
 pub struct Finished<T> {
     pub address: Address,
@@ -55,15 +55,15 @@ pub struct Response {
     pub rtt_us: u32,
     /// None when the server has proven itself, and then said nothing more that can be believed.
     pub facts: Option<Facts<'static>>,
-    /// What was wrong with what it said instead.
+    /// What was wrong with its answer, if there are no facts.
     pub fault: Option<Fault>,
-    /// Facts came that differ, or that nobody asked for: somebody forges them.
+    /// Different facts arrived, or facts that were not asked for: somebody forges them.
     pub disputed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Not a single answer.
+    /// No answer at all.
     Silent,
     /// Answers, but none that counts; this was wrong with the last one.
     Bad(Fault),
@@ -86,15 +86,15 @@ pub struct Asker<T> {
     waiting: HashMap<Address, Asking<T>>,
     /// How many of those have not been silent yet.
     fresh: usize,
-    /// What is to be sent, by whom it is for: one with many servers stands in nobody's way.
+    /// What is to be sent, one line per owner, so that an owner with many servers delays no other.
     lines: HashMap<Prefix, Line>,
     /// The wider prefixes around them.
     networks: HashMap<Prefix, Network>,
     /// Addresses that have only the pace of their own.
     exempt: Arc<Networks>,
-    /// Those with questions to send, who take turns.
+    /// Owners with questions to send; they take turns.
     ready: VecDeque<Prefix>,
-    /// Those whose own pace does not allow another question before this time.
+    /// Owners whose pace does not allow another question before this time.
     resting: BTreeSet<(u64, Prefix)>,
     /// When servers were last asked that do not answer often, and those that wait for that reason.
     asked_us: HashMap<Address, u64>,
@@ -111,7 +111,7 @@ pub struct Asker<T> {
 struct Line {
     /// To be sent as soon as the pace allows.
     questions: VecDeque<(Address, u64)>,
-    /// Whether the owner is among those who are ready or resting.
+    /// Whether the owner is in `ready` or `resting`.
     in_turn: bool,
     /// Servers that have been asked, or wait for their turn.
     in_flight: usize,
@@ -127,7 +127,7 @@ struct Network {
 }
 
 impl<T> Asker<T> {
-    /// The seed is secret: whoever knows it can foretell the nonces.
+    /// The seed is secret: the nonces follow from it.
     pub fn new(settings: Settings, seed: [u8; 16]) -> Asker<T> {
         Asker {
             settings,
@@ -152,7 +152,7 @@ impl<T> Asker<T> {
         self.settings = settings;
     }
 
-    /// The networks in which each address has only a pace of its own. What is under way counts anew.
+    /// The networks in which each address has only a pace of its own. Questions under way are counted again.
     pub fn set_exempt(&mut self, exempt: Arc<Networks>) {
         self.exempt = exempt;
         self.networks.clear();
@@ -190,7 +190,8 @@ impl<T> Asker<T> {
         in_flight < per_second as usize && !self.wider(ip).any(is_full)
     }
 
-    /// Of those in flight, the ones of which no try has timed out and facts are awaited: so much may still be on its way.
+    /// Servers in flight of which no try has timed out and whose facts are still missing: so many answers may be on their
+    /// way.
     pub fn fresh(&self) -> usize {
         self.fresh
     }
@@ -230,7 +231,7 @@ impl<T> Asker<T> {
         }
     }
 
-    /// It is over with this server.
+    /// Removes a server and returns its result.
     fn finish(&mut self, address: Address, facts: Option<Facts<'static>>) -> Option<Finished<T>> {
         let asking = self.waiting.remove(&address)?;
         self.fresh -= usize::from(asking.fresh);
@@ -242,7 +243,7 @@ impl<T> Asker<T> {
         Some(Finished { address, tag, result })
     }
 
-    /// Ends it with a server of which something else has told that it is not there.
+    /// Removes a server that is known to be gone by other means, such as an ICMP error.
     pub fn give_up(&mut self, address: Address) -> Option<T> {
         self.finish(address, None).map(|finished| finished.tag)
     }
@@ -333,7 +334,7 @@ impl<T> Asker<T> {
         }
     }
 
-    /// Sends another try where there is one left, and ends it where there is none.
+    /// Queues another try, or finishes with the server if there is none left.
     fn ask_again(&mut self, now_us: u64, address: Address, first: bool) -> Option<Finished<T>> {
         let asking = self.waiting.get_mut(&address).filter(|asking| !asking.queued)?;
         let in_time = asking.began_us.is_none_or(|began_us| now_us < began_us + self.settings.all_us);
@@ -409,7 +410,7 @@ impl<T> Asker<T> {
     }
 }
 
-/// A pace: so many a second, and at most a twentieth of a second's worth at once.
+/// A token bucket: `per_second`, with bursts of at most a twentieth of a second's worth.
 #[derive(Default)]
 struct Bucket {
     at_us: u64,

@@ -1,4 +1,4 @@
-//! The protocols at work: their rules and networks, replaced as a whole when keys rotate or the configuration changes.
+//! The rules and networks of all protocols, replaced when keys rotate or the configuration changes.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ pub struct Services {
     now: Mutex<Now>,
 }
 
-/// What the datagram rules follow from.
+/// What the datagram rules are made from.
 struct Now {
     sections: Vec<Box<dyn Section>>,
     cookies: Cookies,
@@ -33,7 +33,7 @@ pub struct Service {
     pub datagrams: Option<SharedRules>,
     pub streams: Option<SharedStreamRules>,
     pub network: Option<watch::Sender<MasterNetwork>>,
-    /// What its listeners for conversations are bound to.
+    /// The addresses of its TCP listeners.
     listening: Vec<SocketAddr>,
 }
 
@@ -48,7 +48,7 @@ impl Services {
         self.all.iter().find(|service| service.card.name == card.name)
     }
 
-    /// Takes over another configuration.
+    /// Applies another configuration.
     pub fn set(&self, config: &Config) {
         let mut now = self.now();
         now.sections = config.protocols.clone();
@@ -58,7 +58,7 @@ impl Services {
         }
     }
 
-    /// What is set is in use when this returns: each batch of datagrams begins with a look at the rules.
+    /// In effect when this returns: each batch of datagrams loads the rules anew.
     pub fn set_cookies(&self, change: impl FnOnce(&mut Cookies)) {
         let mut now = self.now();
         change(&mut now.cookies);
@@ -67,7 +67,7 @@ impl Services {
         }
     }
 
-    /// What the nodes of a cluster tell each other for cookies.
+    /// Applies the cookie keys and the time that the nodes of a cluster agree on.
     pub fn followed(self: Arc<Services>) -> impl Fn(Keys, SharedTime) + Send + Sync {
         move |keys, time| self.set_cookies(|cookies| *cookies = Cookies { keys, time })
     }

@@ -1,6 +1,6 @@
 //! One server while it is being asked: its tries, and which of the datagrams heard from it count.
 //!
-//! A nonce counts on the lane from which it was sent, and proves the address. Facts without a nonce could be anybody's.
+//! A nonce counts on the lane from which it was sent, and proves the address. Facts without a nonce can come from anybody.
 //! They are believed only when the nonce of a question for facts came back on the same lane shortly before them, and
 //! nothing different is heard for a moment after them. Facts that come before their nonce spend that try. Facts that
 //! differ, or that come to a lane from which nobody asked for any, are a forger's: they spend all tries under way. A spent
@@ -44,7 +44,7 @@ pub(super) struct Asking<T> {
     /// What the answer to the first question said already.
     some: Option<Box<Facts<'static>>>,
     claim: Option<Claim>,
-    /// Somebody forged facts.
+    /// Forged facts were received.
     disputed: bool,
     fault: Option<Fault>,
 }
@@ -55,7 +55,7 @@ struct Try {
     sent_us: u64,
     /// When its nonce came back.
     proven_us: Option<u64>,
-    /// It brings no facts any more.
+    /// Its facts no longer count.
     spent: bool,
 }
 
@@ -248,7 +248,7 @@ impl<T> Asking<T> {
         (u64::from(self.rtt_us.unwrap_or(0)) * FACTS_RTTS).clamp(FACTS_US_MIN, FACTS_US_MAX)
     }
 
-    /// How it ended.
+    /// The result.
     pub fn end(self, facts: Option<Facts<'static>>) -> (T, Result<Response, Failure>) {
         // Better what the first answer said than nothing.
         let facts = facts.or(self.some.map(|some| *some));

@@ -11,7 +11,7 @@ use crate::settings::{Item, Key, Problem};
 pub const KEYS: &[Key<Config>] = &[
     Key {
         name: "log",
-        doc: "How much to tell on stderr: \"error\", \"warn\", \"info\" (start and stop), \"debug\" (every refusal).",
+        doc: "How much to log on stderr: \"error\", \"warn\", \"info\" (start and stop), \"debug\" (every refusal).",
         default: "\"info\"",
         example: "",
         set: |config, item| {
@@ -21,8 +21,8 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "data_dir",
-        doc: "The folder for what survives a restart: the list and its history, in one file. Made when it is missing.\n\
-              Empty: nothing is kept.",
+        doc: "The folder for the list and its history, which survive a restart in one file. Created if it is missing.\n\
+              Empty: nothing is stored.",
         default: "\"rallypoint-data\"",
         example: "",
         set: |config, item| {
@@ -74,8 +74,8 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "web.token",
-        doc: "Whoever sends it (`Authorization: Bearer …`) may announce other addresses than their own through the API;\n\
-              empty: nobody may.",
+        doc: "Clients that send this token (`Authorization: Bearer …`) may announce any address through the API, not only\n\
+              their own. Empty: no client may.",
         default: "\"\"",
         example: "",
         set: |config, item| {
@@ -85,7 +85,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "probe.every",
-        doc: "How often each listed server of a game that can be queried is asked.",
+        doc: "How often each listed server is queried, if its game can be.",
         default: "\"30s\"",
         example: "",
         set: |config, item| {
@@ -95,7 +95,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "probe.misses",
-        doc: "So many times in a row without an answer, and a server is taken off the list.",
+        doc: "A server is taken off the list after this many queries in a row without an answer.",
         default: "3",
         example: "",
         set: |config, item| {
@@ -105,7 +105,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "probe.max_per_second",
-        doc: "Questions a second to all servers together.",
+        doc: "Queries per second, to all servers together.",
         default: "20000",
         example: "",
         set: |config, item| {
@@ -115,7 +115,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "history.every",
-        doc: "How often players are counted. Counts are kept for a day, means of 5 minutes for a month, of an hour for a year.",
+        doc: "How often players are counted. Counts are kept for a day, 5-minute means for a month, hourly means for a year.",
         default: "\"60s\"",
         example: "",
         set: |config, item| {
@@ -125,7 +125,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "history.max_mib",
-        doc: "How much the files in data_dir may take on the disk, in MiB; beyond, the oldest history goes first. 0: no history.",
+        doc: "Upper bound on the size of the files in data_dir, in MiB; the oldest history is removed first. 0: no history.",
         default: "512",
         example: "",
         set: |config, item| {
@@ -135,7 +135,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "guard.max_servers",
-        doc: "Servers listed in all. A full list takes the newest one of the network that has most for a newcomer of another.",
+        doc: "Upper bound on listed servers. When the list is full, a new server replaces the newest one of the largest network.",
         default: "2000000",
         example: "",
         set: |config, item| {
@@ -262,7 +262,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "cluster.credentials",
-        doc: "A credentials file for NATS (.creds). A user and password can stand in the address: nats://user:password@host.",
+        doc: "A credentials file for NATS (.creds). A user and password can be part of the address: nats://user:password@host.",
         default: "\"\"",
         example: "",
         set: |config, item| {
@@ -272,7 +272,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "cluster.ca",
-        doc: "A file with the certificate authority of your NATS servers (PEM), where the system does not know it.",
+        doc: "A file with the certificate authority of your NATS servers (PEM), if the system does not trust it.",
         default: "\"\"",
         example: "",
         set: |config, item| {

@@ -1,5 +1,5 @@
 //! The configuration: one TOML file, or none. Every key is a row in a table, in [`keys::KEYS`] or in the section of a
-//! protocol; the default file, the checks, `--set` and the tests all follow from the rows.
+//! protocol; the default file, the checks, `--set` and the tests are made from the rows.
 
 pub mod keys;
 
@@ -102,7 +102,7 @@ impl Default for Config {
     }
 }
 
-/// All that is wrong with a configuration: one line each, with the place, the key and what to do.
+/// Everything that is wrong with a configuration: one line per problem, with its place, its key and what to do.
 #[derive(Debug)]
 pub struct Errors(Vec<String>);
 
@@ -188,7 +188,7 @@ impl Config {
         set.unwrap_or(Ok(())).map_err(|(_, reason)| reason)
     }
 
-    /// Sets a key by its whole path; None where there is no such key.
+    /// Sets a key by its full path; None if there is no such key.
     fn set(&mut self, path: &str, item: &Item<'_>) -> Option<Result<(), Problem>> {
         if let Some(key) = KEYS.iter().find(|key| key.name == path) {
             return Some((key.set)(self, item));
@@ -198,7 +198,7 @@ impl Config {
         section.set(name, item)
     }
 
-    /// The settings of one protocol, as it knows them itself.
+    /// The settings of one protocol, in its own type.
     pub fn protocol<S: Configured>(&self) -> S {
         self.protocols.iter().find_map(|section| section.as_any().downcast_ref()).cloned().unwrap_or_default()
     }
@@ -222,14 +222,15 @@ impl Config {
         changed.map(|((path, _), _)| path).chain(general).chain(lives).collect()
     }
 
-    /// Keeps what cannot change while the program is one of many nodes: what they share is kept for the longest life.
+    /// Keeps the lives of another configuration: in a cluster they cannot change, since shared records are kept for the
+    /// longest life.
     pub fn keep_lives(&mut self, from: &Config) {
         for (section, from) in self.protocols.iter_mut().zip(&from.protocols) {
             section.keep_life(&**from);
         }
     }
 
-    /// Whether there are other nodes. What all of them share is kept for the longest life, so that cannot change either.
+    /// Whether this node is part of a cluster.
     pub fn is_one_of_many(&self) -> bool {
         !self.cluster.nats.is_empty()
     }
@@ -244,13 +245,13 @@ impl Config {
         listeners
     }
 
-    /// An address that is named twice could be bound only once.
+    /// Reports addresses that are named twice: they could be bound only once.
     fn check_listeners(&self, errors: &mut Vec<String>) {
         let mut seen: Vec<(String, SocketAddr)> = Vec::new();
         for (path, addresses) in self.listeners() {
             for &address in addresses.iter().filter(|address| address.port() != 0) {
                 match seen.iter().find(|(_, known)| *known == address) {
-                    Some((other, _)) if *other == path => errors.push(format!("{path}: {address} stands there twice")),
+                    Some((other, _)) if *other == path => errors.push(format!("{path}: {address} is listed twice")),
                     Some((other, _)) => errors.push(format!("{path}: {address} is taken by {other} already")),
                     None => seen.push((path.clone(), address)),
                 }
@@ -264,17 +265,17 @@ impl Config {
         Duration::from_millis(lives.max().unwrap_or(0))
     }
 
-    /// What the operator says of servers, of all games.
+    /// The servers that the operator names, of all protocols.
     pub fn named_servers(&self) -> Arc<[NamedServer]> {
         self.protocols.iter().flat_map(|section| section.named_servers()).cloned().collect()
     }
 
-    /// What is allowed, but hardly meant.
+    /// Settings that are allowed but probably a mistake.
     pub fn warnings(&self) -> Vec<String> {
         self.protocols.iter().flat_map(|section| section.warnings()).collect()
     }
 
-    /// What the registry has to know.
+    /// The registry's settings.
     pub fn registry(&self) -> Settings {
         Settings {
             servers_max: self.guard.servers_max,
@@ -286,7 +287,7 @@ impl Config {
 }
 
 impl Guard {
-    /// What the guard at the door has to know; `connections_max` is what the system allows of it.
+    /// The guard's settings; `connections_max` is the number that the system allows.
     pub fn at_the_door(&self, connections_max: usize) -> guard::Settings {
         guard::Settings {
             connections_max,
@@ -302,7 +303,7 @@ impl Guard {
     }
 }
 
-/// Every key with its whole path. The protocols stand behind the general settings and the page.
+/// Every key with its full path. The protocols come after the general settings and the page.
 fn all_keys() -> impl Iterator<Item = (String, KeyText)> {
     let general = |key: &'static Key<Config>| (key.name.to_string(), key.text());
     let is_first = |key: &&Key<Config>| section(key.name).is_none_or(|section| section == "web");

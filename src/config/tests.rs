@@ -167,7 +167,7 @@ fn one_address_for_two_listeners_is_an_error() {
     let error = set("web.listen=28900").unwrap_err();
     assert!(error.contains("0.0.0.0:28900 is taken") && error.contains("[::]:28900 is taken"), "{error}");
     assert!(set("web.listen=127.0.0.1:1,127.0.0.1:1").unwrap_err().contains("twice"));
-    assert!(set("web.listen=80,0.0.0.0:80").unwrap_err().contains("0.0.0.0:80 stands there twice"));
+    assert!(set("web.listen=80,0.0.0.0:80").unwrap_err().contains("0.0.0.0:80 is listed twice"));
     assert!(set("web.listen=127.0.0.1:0,127.0.0.1:0").is_ok());
 }
 

@@ -55,7 +55,7 @@ pub trait Configured: Clone + Debug + Default + PartialEq + Send + Sync + 'stati
         None
     }
 
-    /// What is allowed, but hardly meant.
+    /// Settings that are allowed but probably a mistake.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }

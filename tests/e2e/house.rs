@@ -83,7 +83,7 @@ fn the_registry_knows_no_protocol_and_the_protocols_not_each_other() {
 }
 
 /// Rooms that still name games, until all of them walk the table of cards.
-const MAY_NAME_GAMES: &[&str] = &["cli", "client", "web"];
+const MAY_NAME_GAMES: &[&str] = &["client"];
 
 #[test]
 fn outside_the_protocols_no_code_names_a_game() {
