@@ -250,8 +250,12 @@ impl<T> Asking<T> {
 
     /// The result.
     pub fn end(self, facts: Option<Facts<'static>>) -> (T, Result<Response, Failure>) {
-        // Better what the first answer said than nothing.
-        let facts = facts.or(self.some.map(|some| *some));
+        let facts = match (facts, self.some) {
+            // The answer with all facts may not say which game it is.
+            (Some(facts), Some(some)) if facts.game.is_empty() => Some(Facts { game: some.game, ..facts }),
+            // Better what the first answer said than nothing.
+            (facts, some) => facts.or(some.map(|some| *some)),
+        };
         let fault = if facts.is_some() { None } else { self.fault };
         let result = match (self.rtt_us, fault) {
             (Some(rtt_us), fault) => Ok(Response { rtt_us, facts, fault, disputed: self.disputed }),

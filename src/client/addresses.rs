@@ -112,13 +112,13 @@ mod tests {
     #[test]
     fn a_wrong_line_is_named_and_the_others_go_on() {
         let (found, wrong) =
-            read("netpanzer://a\n127.0.0.1:3030\nNETP\nNETPM m:28900\nQ3S q:27960\nNETP b:x\nnetpanzer://c");
+            read("netpanzer://a\n127.0.0.1:3030\nNETP\nNETPM m:28900\nHLS q:27015\nNETP b:x\nnetpanzer://c");
         assert_eq!(found.iter().map(Target::to_string).collect::<Vec<_>>(), ["netpanzer://a", "netpanzer://c"]);
         let says = [
             (2, "write netpanzer://127.0.0.1:3030"),
             (3, "`NETP` has no address behind it"),
             (4, "`NETPM` is a master: `rallypoint list netpanzer://HOST`"),
-            (5, "`Q3S` servers cannot be asked; of qstat's types, NETP can"),
+            (5, "`HLS` servers cannot be asked; of qstat's types, NETP"),
             (6, "`x` is not a port"),
         ];
         assert_eq!(wrong.len(), says.len(), "{wrong:?}");

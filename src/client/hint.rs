@@ -112,7 +112,7 @@ mod tests {
             ("htps", "did you mean http"),
             ("bloodmaster+http", "did you mean bloodmasters+http://host:1?"),
             ("netpanzer+http", "netPanzer is not reached that way; write netpanzer://host:1"),
-            ("quake", "known are iceball, netpanzer, hyperbol, bloodmasters, iceball+http"),
+            ("doom", "known are iceball, netpanzer, hyperbol, bloodmasters,"),
         ] {
             let hint = unknown_scheme(scheme, "host:1");
             assert!(hint.contains(says), "{scheme}: {hint}");

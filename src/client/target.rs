@@ -310,7 +310,7 @@ mod tests {
         for (text, why) in [
             ("203.0.113.5:3030", "write netpanzer://203.0.113.5:3030"),
             ("", "write for example"),
-            ("quake://host", "`quake` is not known; known are iceball, netpanzer"),
+            ("doom://host", "`doom` is not known; known are iceball, netpanzer"),
             ("netpanser://host:1", "did you mean netpanzer://host:1?"),
             ("netpanzer:127.0.0.1", "write netpanzer://127.0.0.1"),
             ("netpanzer+http://host/", "write netpanzer://host"),

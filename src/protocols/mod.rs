@@ -90,7 +90,7 @@ pub type XmlAttribute = (&'static str, fn(&Facts<'_>) -> Option<String>);
 pub type Decoder = (&'static str, fn(&[u8]) -> bool);
 
 /// All protocols. A new one is a folder and a row here.
-pub const CARDS: &[Card] = &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, bloodmasters::CARD];
+pub const CARDS: &[Card] = &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, bloodmasters::CARD, quake3::CARD];
 
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name == name)
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(names.len(), CARDS.len());
         assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len());
         for card in CARDS {
-            assert!(card.name.bytes().all(|b| b.is_ascii_lowercase()), "{}", card.name);
+            assert!(card.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()), "{}", card.name);
             assert!(card.life_ms > 2 * card.announce_every_ms, "{}: one lost announcement ends it", card.name);
             assert!((card.join_link)("203.0.113.5:1".parse().unwrap()).starts_with(card.name));
         }
@@ -379,6 +379,11 @@ mod tests {
                             told.push(facts.into_owned());
                         }
                     }
+                }
+                // Which game of a family it is, only the first answer says.
+                if let Ok(Heard::Some { facts: first, .. }) = query.hear(&proof[0]) {
+                    assert_eq!(first.game, facts.game, "{} {number}", card.name);
+                    told.iter_mut().for_each(|told| told.game = first.game.clone().into_owned().into());
                 }
                 assert_eq!((nonces, told), (vec![nonce], vec![facts.clone()]), "{} {number}", card.name);
                 let proven = match query.hear(&proof[0]).unwrap() {

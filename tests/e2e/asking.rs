@@ -123,7 +123,7 @@ fn a_master_that_says_nothing_is_given_up_and_one_that_fails_is_tried_again() {
 fn one_bad_line_ends_nothing_and_qstats_lines_are_understood() {
     let (tank, other) = (Tank::new(), Tank::new());
     let text = format!(
-        "# servers\n\nnetpanser://127.0.0.1\nNETP 127.0.0.1:{}\n127.0.0.1:3030\nQ3S 127.0.0.1:27960\n\
+        "# servers\n\nnetpanser://127.0.0.1\nNETP 127.0.0.1:{}\n127.0.0.1:3030\nHLS 127.0.0.1:27015\n\
          NETP 127.0.0.1:{}      5/ 8  Two clans     12 / 0  A server\n",
         tank.port, other.port
     );
@@ -135,7 +135,7 @@ fn one_bad_line_ends_nothing_and_qstats_lines_are_understood() {
     assert_eq!(lines.len(), 3, "{stderr}");
     assert!(lines[0].starts_with("stdin:3: ") && lines[0].contains("did you mean netpanzer://127.0.0.1?"), "{stderr}");
     assert!(lines[1].starts_with("stdin:5: ") && lines[1].contains("write netpanzer://127.0.0.1:3030"), "{stderr}");
-    assert!(lines[2].starts_with("stdin:6: `Q3S` servers cannot be asked"), "{stderr}");
+    assert!(lines[2].starts_with("stdin:6: `HLS` servers cannot be asked"), "{stderr}");
     // With nothing good in it, nothing was asked: that is a mistake of the file's.
     let (_, stderr) = ends(2, &["query", "--from", "-"], "127.0.0.1:3030\nhttp://127.0.0.1\n");
     assert!(stderr.ends_with("none of these can be asked\n"), "{stderr}");

@@ -36,6 +36,7 @@ mod plots;
 mod programs;
 mod proofs;
 mod pty;
+mod quake3;
 mod real_programs;
 mod screen;
 mod store;

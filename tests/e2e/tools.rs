@@ -576,13 +576,13 @@ fn mistakes_of_the_tools_users() {
     let folder = Folder::new("tool-mistakes");
     let bad = folder.write("bad", "netpanzer://127.0.0.1:1\n\n127.0.0.1:3030\n");
     let bad = bad.to_str().unwrap();
-    let all_bad = folder.write("all-bad", "127.0.0.1:3030\nQ3S 127.0.0.1\n");
+    let all_bad = folder.write("all-bad", "127.0.0.1:3030\nHLS 127.0.0.1\n");
     let all_bad = all_bad.to_str().unwrap();
     let empty = folder.write("empty", "# nobody\n");
     let cases: &[(&[&str], i32, &str)] = &[
         (&["list"], 2, "Usage"),
         (&["list", "127.0.0.1"], 2, "write iceball://127.0.0.1, netpanzer://127.0.0.1"),
-        (&["list", "quake://127.0.0.1"], 2, "known are iceball, netpanzer"),
+        (&["list", "doom://127.0.0.1"], 2, "known are iceball, netpanzer"),
         (&["list", "netpanser://127.0.0.1"], 2, "did you mean netpanzer://127.0.0.1?"),
         (&["list", "netpanzer:127.0.0.1"], 2, "write netpanzer://127.0.0.1"),
         (&["list", "127.0.0.1:3030"], 2, "write netpanzer://127.0.0.1:3030"),
@@ -619,7 +619,7 @@ fn mistakes_of_the_tools_users() {
         ),
         (&["export", "netpanzer://127.0.0.1", "--xml", "x", "--every", "5m", "--once"], 2, "cannot be used with"),
         (&["simulate"], 2, "Usage"),
-        (&["simulate", "quake"], 2, "the games are iceball, netpanzer, hyperbol"),
+        (&["simulate", "doom"], 2, "the games are iceball, netpanzer, hyperbol"),
         (&["simulate", "netpanzer", "--count", "0"], 2, "0 is not in"),
         (&["simulate", "netpanzer", "--loss", "101"], 2, "101 is not in"),
         (&["simulate", "netpanzer", "--delay", "30"], 2, "write 30s for seconds"),

@@ -17,7 +17,7 @@ impl Query for Slow {
         let nonce = u32::from_be_bytes(nonce.try_into().map_err(|_| fault("no nonce"))?);
         let facts = |name: &'static str| Facts { name: name.into(), ..Facts::default() };
         match kind {
-            b'i' => Ok(Heard::Some { nonce, facts: facts("short") }),
+            b'i' => Ok(Heard::Some { nonce, facts: Facts { game: "chess".into(), ..facts("short") } }),
             _ => Ok(Heard::Whole { nonce, facts: facts("long") }),
         }
     }
@@ -41,7 +41,8 @@ fn the_second_question_comes_later_and_says_more() {
     let (_, second) = asker.next_question(1_051_000, LANE).unwrap();
     assert_eq!(second[0], b's');
     let finished = asker.heard(1_070_000, LANE, server(1).socket(), &second).unwrap();
-    assert_eq!(finished.result.unwrap().facts.unwrap().name, "long");
+    let facts = finished.result.unwrap().facts.unwrap();
+    assert_eq!((&*facts.name, &*facts.game), ("long", "chess"), "only the short answer says the game");
 }
 
 #[test]

@@ -9,12 +9,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::wire::HEADER;
 use crate::bytes::Reader;
 use crate::model::Address;
+use crate::protocols::fetch::Packet;
 
 /// What fits through every path without fragments, and what dpmaster sends.
 pub const PACKET_BYTES_MAX: usize = 1_400;
 const PLAIN: &[u8] = b"getserversResponse";
 const EXTENDED: &[u8] = b"getserversExtResponse";
-const END: &[u8] = b"\\EOT\0\0\0";
+/// The end of the last packet.
+pub const END: &[u8] = b"\\EOT\0\0\0";
 
 /// The answer with these servers, in their order. IPv6 addresses are left out of a plain answer. There is always a last
 /// packet with an end mark, and never more than `packets_max`: the rest of the servers is left out.
@@ -50,14 +52,6 @@ pub fn encode(extended: bool, servers: impl IntoIterator<Item = Address>, packet
     packet.extend(END);
     packets.push(packet);
     packets
-}
-
-/// A packet of a list, as a client reads it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Packet {
-    pub servers: Vec<Address>,
-    /// Whether this is the last packet.
-    pub end: bool,
 }
 
 /// Reads a packet; None where it is none. Entries with port 0 are left out, and so is what is cut off at the end.

@@ -1,0 +1,214 @@
+//! The Quake III family's section of the configuration.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use super::challenge::Challenges;
+use super::list::Lists;
+use super::tags::{NAME_BYTES_MAX, TAGS_MAX, Tag, Tags};
+use super::wire::GAME_BYTES_MAX;
+use super::{DATAGRAM_BYTES_MAX, NAME, serve};
+use crate::model::{Address, NamedServer, Overrides};
+use crate::protocols::section::{Configured, Cookies, Listener, Spoken};
+use crate::protocols::{DatagramRules, game};
+use crate::settings::{Item, Key, Problem};
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    pub listen: Vec<SocketAddr>,
+    pub life_ms: u64,
+    /// The operator's tags, beside the built-in ones.
+    pub tags: Vec<Tag>,
+    pub servers: Vec<NamedServer>,
+    lists: SharedLists,
+}
+
+/// Lists outlive the rules, which are made anew as keys rotate.
+#[derive(Clone, Default)]
+struct SharedLists(Arc<OnceLock<Arc<Lists>>>);
+
+impl std::fmt::Debug for SharedLists {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("lists")
+    }
+}
+
+/// They follow from the settings.
+impl PartialEq for SharedLists {
+    fn eq(&self, _: &SharedLists) -> bool {
+        true
+    }
+}
+
+impl Settings {
+    /// All tags that are served.
+    pub fn all_tags(&self) -> Tags {
+        Tags::with(&self.tags)
+    }
+}
+
+impl Configured for Settings {
+    const KEYS: &'static [Key<Settings>] = KEYS;
+
+    fn listeners(&self) -> Vec<Listener<'_>> {
+        let spoken = Spoken::Datagrams { bytes_max: DATAGRAM_BYTES_MAX };
+        vec![Listener { key: "listen", addresses: &self.listen, spoken }]
+    }
+
+    fn datagrams(&self, cookies: Cookies) -> Option<Box<dyn DatagramRules>> {
+        let lists = self.lists.0.get_or_init(|| Arc::new(Lists::new(self.all_tags())));
+        Some(Box::new(serve::Rules {
+            tags: self.all_tags(),
+            life_ms: self.life_ms,
+            challenges: Challenges::new(&cookies.keys),
+            time: cookies.time,
+            lists: lists.clone(),
+        }))
+    }
+
+    fn named_servers(&self) -> &[NamedServer] {
+        &self.servers
+    }
+
+    fn life_max_ms(&self) -> u64 {
+        self.life_ms
+    }
+
+    fn keep_life(&mut self, from: &Settings) {
+        self.life_ms = from.life_ms;
+    }
+}
+
+const KEYS: &[Key<Settings>] = &[
+    Key {
+        name: "listen",
+        doc: "UDP for game servers and game clients.",
+        default: "[\"0.0.0.0:27950\", \"[::]:27950\"]",
+        example: "",
+        set: |settings, item| {
+            settings.listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "life",
+        doc: "How long a server stays listed after its last heartbeat. Games send one every two to five minutes.",
+        default: "\"15m\"",
+        example: "",
+        set: |settings, item| {
+            settings.life_ms = item.duration_ms(1_000, 86_400_000)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "tags",
+        doc: "More tags of heartbeats, beside DarkPlaces, QuakeArena-1, Wolfenstein-1 and EnemyTerritory-1. `game` is the name\n\
+              of the game that a tag stands for; without it, servers must name their game themselves. `protocols` are the\n\
+              numbers that mean this game when a client names none, `dead` is the tag of servers that go away, and with\n\
+              `lists_all` lists always include empty and full servers.",
+        default: "[]",
+        example: "[[quake3.tags]]\ntag = \"Unvanquished\"\ngame = \"unv\"\nprotocols = [86]\ndead = \"Unvanquished-dead\"",
+        set: |settings, item| {
+            settings.tags = item.list("a list of tables: write [[quake3.tags]]", |table| tag(&table))?;
+            if settings.all_tags().all().count() >= TAGS_MAX {
+                return Err((None, format!("must be fewer than {TAGS_MAX}, with the built-in ones")));
+            }
+            settings.lists = SharedLists::default();
+            Ok(())
+        },
+    },
+    Key {
+        name: "servers",
+        doc: "Servers that need not announce themselves: queried within seconds, listed while they answer. `game` is the\n\
+              gamename; `official` and `priority` (higher comes first) can only be set here.",
+        default: "[]",
+        example: "[[quake3.servers]]\naddress = \"203.0.113.5:27960\"\ngame = \"Quake3Arena\"\nofficial = true\npriority = 10",
+        set: |settings, item| {
+            settings.servers = item.list("a list of tables: write [[quake3.servers]]", |table| named_server(&table))?;
+            Ok(())
+        },
+    },
+];
+
+fn tag(table: &Item<'_>) -> Result<Tag, Problem> {
+    table.only(&["tag", "game", "protocols", "dead", "lists_all"])?;
+    let numbers = |item: &Item<'_>| {
+        item.list("a list of numbers like [68, 71]", |item| Ok(item.integer(i32::MIN.into(), i32::MAX.into())? as i32))
+    };
+    Ok(Tag {
+        name: table.required("tag", |item| word(item, NAME_BYTES_MAX))?,
+        game: table.optional("game", |item| word(item, GAME_BYTES_MAX))?,
+        protocols: table.optional("protocols", numbers)?.unwrap_or_default(),
+        dead: table.optional("dead", |item| word(item, NAME_BYTES_MAX))?,
+        lists_all: table.optional("lists_all", Item::boolean)?.unwrap_or(false),
+    })
+}
+
+/// A text without blanks, as it stands in messages.
+fn word(item: &Item<'_>, bytes_max: usize) -> Result<Box<str>, Problem> {
+    let text = item.text()?;
+    let is_word = !text.is_empty() && text.len() <= bytes_max && text.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_plain = is_word && !text.contains(['\\', '"']);
+    if is_plain {
+        Ok(text.into())
+    } else {
+        Err((None, format!("must be a name of 1 to {bytes_max} characters without blanks")))
+    }
+}
+
+fn named_server(table: &Item<'_>) -> Result<NamedServer, Problem> {
+    table.only(&["address", "game", "official", "priority"])?;
+    let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:27960\""))?;
+    let name = table.required("game", |item| word(item, GAME_BYTES_MAX))?;
+    let game =
+        game(NAME, &name).ok_or_else(|| (None, format!("`game` must not be another protocol's name, like {name}")))?;
+    let official = table.optional("official", Item::boolean)?.unwrap_or(false);
+    let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
+    let overrides = Overrides { official, priority: priority as i32, flavor: 0 };
+    Ok(NamedServer { address, game, overrides, asked: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocols::section::{Section, defaults};
+    use toml::de::DeValue;
+
+    fn set(key: &str, value: &str) -> Result<Settings, String> {
+        let mut section: Box<dyn Section> = defaults::<Settings>();
+        let value = DeValue::parse(value).unwrap();
+        section.set(key, &Item::new(value.get_ref())).unwrap().map_err(|(_, reason)| reason)?;
+        Ok(section.as_any().downcast_ref::<Settings>().unwrap().clone())
+    }
+
+    #[test]
+    fn tags_are_open() {
+        let settings =
+            set("tags", r#"[{ tag = "Own-1", game = "own", protocols = [7], dead = "OwnDead-1" }]"#).unwrap();
+        let tags = settings.all_tags();
+        assert_eq!(tags.find(b"Own-1").unwrap().1.game.as_deref(), Some("own"));
+        assert!(tags.is_dead(b"OwnDead-1") && tags.game_of(7) == Some("own") && tags.find(b"DarkPlaces").is_some());
+        for bad in [
+            r#"[{ game = "own" }]"#,
+            r#"[{ tag = "a b" }]"#,
+            r#"[{ tag = "" }]"#,
+            r#"[{ tag = "a\\b" }]"#,
+            r#"[{ tag = "a", protocols = ["x"] }]"#,
+            r#"[{ tag = "a", games = "b" }]"#,
+        ] {
+            assert!(set("tags", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn servers_of_the_operator() {
+        let settings =
+            set("servers", r#"[{ address = "203.0.113.5:27960", game = "Xonotic", official = true, priority = 3 }]"#)
+                .unwrap();
+        let server = &settings.servers[0];
+        assert_eq!((server.game.protocol(), server.game.name(), server.asked), (NAME, "Xonotic", true));
+        assert_eq!(server.overrides, Overrides { official: true, priority: 3, flavor: 0 });
+        assert!(set("servers", r#"[{ address = "203.0.113.5:27960" }]"#).unwrap_err().contains("game"));
+        assert!(set("servers", r#"[{ address = "203.0.113.5:27960", game = "iceball" }]"#).is_err());
+    }
+}
