@@ -14,7 +14,7 @@ use super::{Found, Patience, State};
 use crate::asker::drive::{self, Driver};
 use crate::asker::{Asker, Failure, Finished, Lane, Response, Settings};
 use crate::model::Address;
-use crate::protocols::{Ask, Question, query_of};
+use crate::protocols::{Ask, Question, game, query_of};
 
 /// How fast to ask, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -268,6 +268,10 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
         let state = match result {
             Ok(Response { rtt_us, facts: Some(facts), .. }) => {
                 if let Some(server) = self.found.get_mut(tag.turn.number) {
+                    // A server of a protocol with many games says which one it is.
+                    if let Some(game) = game(server.game.protocol(), &facts.game) {
+                        server.game = game;
+                    }
                     server.facts = facts;
                     server.rtt_us = Some(rtt_us);
                 }

@@ -21,7 +21,7 @@ use crate::model::{
     Address, Announce, Details, Facts, GAME_BYTES_MAX, Gone, HeartbeatKeys, Now, Player, Proof, RemoteServer,
     RemoteState, VersionText,
 };
-use crate::protocols::{allow_players, game_named};
+use crate::protocols::{allow_players, card, game, game_named};
 use crate::registry::merge::LocalState;
 use crate::text;
 
@@ -78,6 +78,8 @@ pub enum RecordError {
     TooLong,
     /// Written by a later version of the program.
     Version(u8),
+    /// Of a protocol that only a later version knows.
+    Protocol,
     Malformed,
 }
 
@@ -117,6 +119,9 @@ struct WireGone {
 
 #[derive(Serialize, Deserialize)]
 struct WireListed<'a> {
+    /// Absent in records of older nodes: it follows from the game's name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    protocol: Option<Cow<'a, str>>,
     game: Cow<'a, str>,
     proof: Cow<'a, str>,
     node: u8,
@@ -189,6 +194,7 @@ pub fn encode(by: &str, put_ms: u64, known: &LocalState, offset: Offset) -> Vec<
         }
         LocalState::Listed { server, life_left_ms, asked, stronger_gone_ms } => {
             wire.listed = Some(WireListed {
+                protocol: Some(server.game.protocol().into()),
                 game: server.game.name().into(),
                 proof: server.verified_by.name().into(),
                 node: server.node,
@@ -261,6 +267,9 @@ pub fn decode(address: Address, value: &[u8]) -> Result<Record, RecordError> {
         }
     };
     let told = match (wire.listed, wire.gone) {
+        (Some(listed), None) if listed.protocol.as_ref().is_some_and(|name| card(name).is_none()) => {
+            return Err(RecordError::Protocol);
+        }
         (Some(listed), None) => RemoteState::Listed(read_listed(address, listed).ok_or(RecordError::Malformed)?),
         (None, Some(WireGone { at, quit, game_at })) => {
             let game_at_ms = game_at.unwrap_or(at).min(at);
@@ -272,7 +281,11 @@ pub fn decode(address: Address, value: &[u8]) -> Result<Record, RecordError> {
 }
 
 fn read_listed(address: Address, wire: WireListed<'_>) -> Option<RemoteServer<'static>> {
-    let game = game_named(&cleaned(&wire.game, GAME_BYTES_MAX))?;
+    let name = cleaned(&wire.game, GAME_BYTES_MAX);
+    let game = match &wire.protocol {
+        Some(protocol) => game(protocol, &name)?,
+        None => game_named(&name)?,
+    };
     let fact = |text: &str| Cow::Owned(cleaned(text, PART_BYTES_MAX).into_string());
     let version: VersionText = text::version(wire.version.as_bytes());
     let mut facts = Facts {
@@ -445,7 +458,7 @@ mod tests {
         let before = server("203.0.113.5:7");
         let value = encode("a", T, &known(before.clone()), NONE);
         assert!(
-            value.starts_with(br#"{"v":1,"by":"a","put":1760000000000,"listed":{"game":"netpanzer","proof":"query""#)
+            value.starts_with(br#"{"v":1,"by":"a","put":1760000000000,"listed":{"protocol":"netpanzer","game":"netpanzer","proof":"query""#)
         );
         let record = read(&value).unwrap();
         assert_eq!(record.by, "a");
@@ -457,6 +470,25 @@ mod tests {
         assert_eq!((&announce.game, announce.proof, announce.proven_at_ms), (&before.game, Proof::Query, T - 1_000));
         assert_eq!(announce.keys, before.keys);
         assert!(before.matches_facts(&announce.facts), "{:?}", announce.facts);
+    }
+
+    /// Nodes of the version before leave out a field that they do not know, and put records without a protocol.
+    #[test]
+    fn nodes_of_several_versions_read_each_other() {
+        let value = encode("a", T, &known(server("203.0.113.5:7")), NONE);
+        let text = String::from_utf8(value).unwrap();
+        let game = |text: &str| read(text.as_bytes()).map(|record| listed(record.told).announce.game);
+        let with = |protocol: &str, name: &str| {
+            let named = format!(r#""listed":{{{protocol}"game":"{name}""#);
+            text.replace(r#""listed":{"protocol":"netpanzer","game":"netpanzer""#, &named)
+        };
+        assert_eq!(game(&with("", "netpanzer")), Ok(Game::Own("netpanzer")));
+        assert_eq!(game(&with("", "iceball")), Ok(Game::Own("iceball")));
+        assert_eq!(game(&with("", "tanks")), Ok(game_named("tanks").unwrap()));
+        assert_eq!(game(&with(r#""protocol":"netpanzer","#, "tanks")), Ok(game_named("tanks").unwrap()));
+        assert_eq!(game(&with(r#""protocol":"later","#, "tanks")), Err(RecordError::Protocol));
+        assert_eq!(game(&with(r#""protocol":"netpanzer","#, "iceball")), Err(RecordError::Malformed));
+        assert_eq!(game(&with(r#""later":[1],"#, "iceball")), Ok(Game::Own("iceball")));
     }
 
     #[test]
@@ -506,7 +538,10 @@ mod tests {
         assert_eq!(read(&vec![b' '; VALUE_BYTES_MAX + 1]).unwrap_err(), RecordError::TooLong);
         let value = String::from_utf8(encode("a", T, &known(server("203.0.113.5:7")), NONE)).unwrap();
         assert_eq!(read(value.replace("\"query\"", "\"magic\"").as_bytes()).unwrap_err(), RecordError::Malformed);
-        assert_eq!(read(value.replace("netpanzer", "").as_bytes()).unwrap_err(), RecordError::Malformed);
+        assert_eq!(
+            read(value.replace(r#""game":"netpanzer""#, r#""game":"""#).as_bytes()).unwrap_err(),
+            RecordError::Malformed
+        );
         let dirty = value.replace("mesa", r"me\u001bsa\u202e").replace("\"left\":60000", "\"left\":999999999999999");
         let (told, _) = read(dirty.as_bytes()).unwrap().settle(T, NONE, NOW);
         let announce = listed(told).announce;

@@ -216,6 +216,10 @@ impl<'a> Session<'a> {
                 let message = || format!("ignoring records of version {v}: some nodes run a newer rallypoint");
                 return self.cluster.warn("version", message);
             }
+            Err(RecordError::Protocol) => {
+                let words = || "ignoring servers of an unknown protocol: some nodes run a newer rallypoint".into();
+                return self.cluster.warn("protocol", words);
+            }
             Err(error) => return self.cluster.warn("record", || format!("ignoring record {}: {error:?}", entry.key)),
         };
         let caught_up = *self.caught_up.borrow();

@@ -59,6 +59,7 @@ pub const FIELDS: &[Field] = &[
     Field { name: "flavor", kind: Plain, text: |found| known(found.flavor) },
     Field { name: "rtt_ms", kind: Plain, text: |found| known(found.rtt_us.map(milliseconds)) },
     Field { name: FAULT, kind: Text, text: |found| found.failure().unwrap_or_default().into() },
+    Field { name: "protocol", kind: Text, text: |found| found.game.protocol().into() },
 ];
 
 /// Why a server did not answer. Those that failed are shown where this is.
@@ -76,6 +77,7 @@ pub const COLUMNS: &[Column] = &[
     column("ping", "Ping", &["rtt_ms"], Shape::Number, ping),
     column("address", "Address", &["address", "port"], Shape::Whole, |found| found.address.to_string()),
     column("game", "Game", &["game"], Shape::Text(12), game),
+    column("protocol", "Protocol", &["protocol"], Shape::Text(12), |found| found.game.protocol().into()),
     column("password", "Password", &["password"], Shape::Whole, |found| yes_or_no(found.facts.password)),
     column("official", "Official", &["official"], Shape::Whole, |found| yes_or_no(found.official)),
     column("flavor", "Flavor", &["flavor"], Shape::Number, |found| known(found.flavor)),

@@ -48,6 +48,7 @@ struct Event<'a> {
 
 #[derive(Serialize)]
 struct Row<'a> {
+    protocol: &'static str,
     game: &'a str,
     address: String,
     port: u16,
@@ -123,6 +124,7 @@ fn row(found: &Found) -> Row<'_> {
         rules.entry(name.to_string()).or_insert_with(|| Value::from(&**value));
     }
     Row {
+        protocol: found.game.protocol(),
         game: found.game.name(),
         address: found.address.ip().to_string(),
         port: found.address.port(),
@@ -155,16 +157,17 @@ mod tests {
         let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["total"], 2, "the one that failed is not among them");
         let expected = serde_json::json!({
-            "game": "hyperbol", "address": "203.0.113.5", "port": 20200, "name": "A \"quoted\", <b>&amp;</b> name",
+            "protocol": "hyperbol", "game": "hyperbol", "address": "203.0.113.5", "port": 20200, "name": "A \"quoted\", <b>&amp;</b> name",
             "mode": "Deathmatch", "map": "a_doommkii.hba", "players_current": 3, "players_max": 8, "version": "1.08b",
             "password": false, "official": true, "flavor": 4, "rtt_ms": 12.345,
             "players": [{"name": "Al,ice", "team": "red"}], "rules": {"skill": "above novice", "players_IMF": "3"}
         });
         assert_eq!(json["servers"][0], expected);
-        let named = serde_json::json!({"game": "netpanzer", "address": "2001:db8::1", "port": 3030});
+        let named =
+            serde_json::json!({"protocol": "netpanzer", "game": "netpanzer", "address": "2001:db8::1", "port": 3030});
         assert_eq!(json["servers"][1], named);
         let failed = serde_json::json!([
-            {"game": "hyperbol", "address": "203.0.113.6", "port": 20200, "fault": "no answer"}
+            {"protocol": "hyperbol", "game": "hyperbol", "address": "203.0.113.6", "port": 20200, "fault": "no answer"}
         ]);
         assert_eq!(json["failed"], failed);
         assert!(!write(&servers()[..1], &Look::default()).contains("failed"));

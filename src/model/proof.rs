@@ -35,7 +35,7 @@ impl Proof {
         self.strength() < other.strength()
     }
 
-    const ALL: [Proof; 4] = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];
+    pub const ALL: [Proof; 4] = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];
 
     /// The proof of this name.
     pub fn named(name: &str) -> Option<Proof> {

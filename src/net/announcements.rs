@@ -15,9 +15,9 @@ use super::stopped;
 use crate::asker::{Failure, Response};
 use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
-use crate::model::{Address, Announce, Change, Facts, Proof, Server};
+use crate::model::{Address, Announce, Change, Facts, Game, Proof, Server};
 use crate::prefix::Networks;
-use crate::protocols::{Heartbeat, Verdict, query_of};
+use crate::protocols::{Heartbeat, Verdict, game, is_unnamed, query_of};
 use crate::registry::view::Delta;
 use crate::registry::{Outcome, Refusal};
 
@@ -46,7 +46,9 @@ impl Announcements {
         self.retries().take(address);
         let query = query_of(&heartbeat.game);
         let of = || format!(" from {address} over UDP");
-        let verdict = match query.filter(|_| heartbeat.verify) {
+        // Without an answer, nobody knows which game of its family it is.
+        let verify = heartbeat.verify || is_unnamed(&heartbeat.game);
+        let verdict = match query.filter(|_| verify) {
             _ if query.is_some() && self.renew(&heartbeat) => Verdict::Listed,
             None => self.apply(heartbeat, Proof::Connection, None, Facts::default()).await,
             Some(query) => match self.prober.prove(address, query).await {
@@ -100,9 +102,13 @@ impl Announcements {
     /// It has answered. Where it said nothing that can be believed, what was known of it stays.
     async fn proven(&self, heartbeat: Heartbeat, answer: Response) -> Verdict {
         let known = self.hub.address_state(heartbeat.address).map(|record| record.server);
-        let known = known.as_deref().filter(|server| server.game == heartbeat.game);
+        let known = known.as_deref().filter(|server| is_same(&server.game, &heartbeat.game));
         let facts = answer.facts.or_else(|| known.map(Server::facts)).unwrap_or_default();
-        self.apply(heartbeat, Proof::Query, Some(answer.rtt_us), facts).await
+        let game = match said_game(&heartbeat.game, &facts, known) {
+            Ok(game) => game,
+            Err(reason) => return Verdict::Refused(reason),
+        };
+        self.apply(Heartbeat { game, ..heartbeat }, Proof::Query, Some(answer.rtt_us), facts).await
     }
 
     /// The networks that have only the limit per address.
@@ -139,9 +145,10 @@ impl Announcements {
     }
 
     fn renew(&self, heartbeat: &Heartbeat) -> bool {
+        let listed = self.hub.listed(heartbeat.address).filter(|server| is_same(&server.game, &heartbeat.game));
         let change = Change::Heartbeat {
             address: heartbeat.address,
-            game: heartbeat.game.clone(),
+            game: listed.map_or_else(|| heartbeat.game.clone(), |server| server.game.clone()),
             life_ms: heartbeat.life_ms,
             keys: heartbeat.keys.clone(),
         };
@@ -187,12 +194,32 @@ fn in_words(refusal: Refusal) -> &'static str {
     }
 }
 
+/// Whether a server that is known can be the one that was announced. One of a family may be of any of its games.
+fn is_same(known: &Game, announced: &Game) -> bool {
+    known == announced || is_unnamed(announced) && known.protocol() == announced.protocol()
+}
+
+/// The game of a server that has answered: as announced or, in a family, as it says itself. The error is for its owner.
+fn said_game(announced: &Game, facts: &Facts<'_>, known: Option<&Server>) -> Result<Game, String> {
+    if !is_unnamed(announced) {
+        return Ok(announced.clone());
+    }
+    match (&*facts.game, known) {
+        ("", Some(known)) => Ok(known.game.clone()),
+        ("", None) => Err("it answers, but does not say which game it is: it needs a gamename".into()),
+        (name, _) => {
+            game(announced.protocol(), name).ok_or_else(|| "its gamename is not one that can be listed here".into())
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metrics::Metrics;
-    use crate::model::Game;
+    use crate::model::HeartbeatKeys;
     use crate::net::prober::{self, Asking, Worker};
+    use crate::protocols::{self, CARDS, Card, Games};
     use crate::registry::Settings;
     use tokio::net::UdpSocket;
 
@@ -260,5 +287,57 @@ mod tests {
         let server = announcements.hub.listed(address).unwrap();
         assert_eq!((server.facts(), server.verified_by), (known, Proof::Query));
         assert!(announcements.ledger.notes(address).iter().any(|note| note.what == What::Disputed));
+    }
+
+    /// A pretend server of a family, which says that it is this game.
+    async fn server_of(card: &'static Card, game: &'static str) -> Address {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let local = socket.local_addr().unwrap();
+        let address = Address::new(local.ip(), local.port()).unwrap();
+        let facts = Facts { game: game.into(), ..(card.pretend)(1) };
+        tokio::spawn(async move {
+            let mut buffer = [0; 200];
+            while let Ok((size, from)) = socket.recv_from(&mut buffer).await {
+                for answer in card.answer.unwrap()(&facts, address, &buffer[..size]) {
+                    socket.send_to(&answer, from).await.unwrap();
+                }
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn a_server_of_a_family_says_which_game_it_is() {
+        for card in CARDS.iter().filter(|card| card.games == Games::Family) {
+            let (announcements, address) = (announcements(), server_of(card, "Tanks").await);
+            let heartbeat = |address| Heartbeat::new(address, None, card.name, HeartbeatKeys::default()).unwrap();
+            // Whatever the setting is: the answer alone says which game it is.
+            let unverified = Heartbeat { verify: false, ..heartbeat(address) };
+            assert_eq!(announcements.announce(unverified).await, Verdict::Listed);
+            let game = |address| announcements.hub.listed(address).map(|server| server.game.clone());
+            assert_eq!(game(address), protocols::game(card.name, "Tanks"));
+            assert_eq!(
+                announcements.announce(heartbeat(address)).await,
+                Verdict::Listed,
+                "another heartbeat renews it"
+            );
+            assert_eq!(game(address), protocols::game(card.name, "Tanks"));
+            for bad in ["", CARDS[0].name] {
+                let address = server_of(card, bad).await;
+                let verdict = announcements.announce(heartbeat(address)).await;
+                assert!(matches!(&verdict, Verdict::Refused(reason) if reason.contains("gamename")), "{verdict:?}");
+                assert_eq!(game(address), None);
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_server_of_a_family_may_say_which_game_it_is() {
+        let facts = Facts { game: "Tanks".into(), ..Facts::default() };
+        for card in CARDS {
+            let said = said_game(&Game::Own(card.name), &facts, None).unwrap();
+            let expected = if card.games == Games::Family { "Tanks" } else { card.name };
+            assert_eq!((said.protocol(), said.name()), (card.name, expected));
+        }
     }
 }

@@ -58,6 +58,11 @@ pub fn own_card(game: &Game) -> Option<&'static Card> {
     card_of(game).filter(|card| matches!(game, Game::Own(_)) || card.games == Games::Family)
 }
 
+/// Whether a server of a family has yet to say which of its games it is.
+pub fn is_unnamed(game: &Game) -> bool {
+    matches!(game, Game::Own(name) if card(name).is_some_and(|card| card.games == Games::Family))
+}
+
 /// How servers of a game are queried, where they can be.
 pub fn query_of(game: &Game) -> Option<&'static dyn Query> {
     own_card(game).and_then(|card| card.query)

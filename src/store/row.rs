@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, Row, named_params};
 
 use crate::model::{Address, Details, Facts, HeartbeatKey, HeartbeatKeys, Proof, Server, VersionText, round_trip};
-use crate::protocols::{allow_players, game_named};
+use crate::protocols::{allow_players, game, game_named};
 
 /// An address as bytes: 4 or 16 for the IP address, 2 for the port (big endian).
 pub fn address_bytes(address: Address) -> Vec<u8> {
@@ -31,7 +31,7 @@ pub fn address_from(bytes: &[u8]) -> Option<Address> {
 pub fn write(connection: &Connection, server: &Server) -> rusqlite::Result<()> {
     let mut insert = connection.prepare_cached(
         "INSERT OR REPLACE INTO servers VALUES (:address, :game, :proof, :proven_at, :first_seen, :last_seen, :life,
-         :rtt_us, :name, :mode, :map, :version, :players, :players_max, :password, :details, :keys)",
+         :rtt_us, :name, :mode, :map, :version, :players, :players_max, :password, :details, :keys, :protocol)",
     )?;
     let details = server.details.as_ref().map(|details| {
         // Plain data without maps: cannot fail.
@@ -54,6 +54,7 @@ pub fn write(connection: &Connection, server: &Server) -> rusqlite::Result<()> {
         ":players_max": server.players_max,
         ":password": server.password,
         ":details": details,
+        ":protocol": server.game.protocol(),
         ":keys": server.keys.as_ref().map(|keys| keys_bytes(keys)),
     })?;
     Ok(())
@@ -78,7 +79,10 @@ fn read(row: &Row<'_>) -> Option<Server> {
     let text = |at: usize| row.get_ref(at).ok()?.as_str().ok();
     let number = |at: usize| row.get::<_, Option<u16>>(at).ok().flatten();
     let address = address_from(row.get_ref(0).ok()?.as_blob().ok()?)?;
-    let game = game_named(text(1)?)?;
+    let game = match row.get::<_, Option<String>>(17).ok()? {
+        Some(protocol) => game(&protocol, text(1)?)?,
+        None => game_named(text(1)?)?,
+    };
     let mut facts = Facts {
         name: text(8)?.into(),
         mode: text(9)?.into(),

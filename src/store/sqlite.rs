@@ -68,6 +68,10 @@ const MIGRATIONS: &[&str] = &[
         at INTEGER NOT NULL, part INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (at, part)
     ) WITHOUT ROWID;
 ",
+    "
+    -- One protocol carries many games. NULL in rows from before: the protocol follows from the game's name.
+    ALTER TABLE servers ADD COLUMN protocol TEXT;
+",
 ];
 
 /// Why the file could not be opened or written.

@@ -295,8 +295,8 @@ fn newer_and_foreign_files_are_refused_and_not_changed() {
     };
     pragma("user_version", 99);
     let newer = folder.open().err().unwrap().to_string();
-    assert!(newer.contains("written by a newer rallypoint (its schema is 99, this one knows up to 2)"), "{newer}");
-    pragma("user_version", 2);
+    assert!(newer.contains("written by a newer rallypoint (its schema is 99, this one knows up to 3)"), "{newer}");
+    pragma("user_version", 3);
     assert_eq!(folder.restored().1.listed, 1);
 
     std::fs::remove_file(folder.file()).unwrap();
@@ -311,17 +311,45 @@ fn newer_and_foreign_files_are_refused_and_not_changed() {
 #[test]
 fn a_file_of_an_older_version_is_migrated() {
     let folder = Folder::new("older");
-    folder.run(&[announce(1, 0, Proof::Cookie)]);
+    let Change::Announce(other) = announce(2, 0, Proof::Cookie) else { unreachable!() };
+    let own = Change::Announce(Announce { game: Game::Own("iceball"), ..other });
+    folder.run(&[announce(1, 0, Proof::Cookie), own]);
     let older = Connection::open(folder.file()).unwrap();
     older
-        .execute_batch("DROP TABLE samples; CREATE TABLE samples (at INTEGER PRIMARY KEY, data BLOB NOT NULL)")
+        .execute_batch(
+            "ALTER TABLE servers DROP COLUMN protocol;
+             DROP TABLE samples; CREATE TABLE samples (at INTEGER PRIMARY KEY, data BLOB NOT NULL)",
+        )
         .unwrap();
     older.pragma_update(None, "user_version", 1).unwrap();
     drop(older);
-    assert_eq!(folder.restored().1.listed, 1);
+    let (hub, restored) = folder.restored();
+    assert_eq!(restored.listed, 2);
+    let game = |port| hub.listed(address(port)).unwrap().game.clone();
+    assert_eq!((game(1), game(2)), (game_named("tanks").unwrap(), Game::Own("iceball")), "by their names");
     let newer = Connection::open(folder.file()).unwrap();
     newer.prepare("SELECT part FROM samples").unwrap();
-    assert_eq!(newer.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(2));
+    newer.prepare("SELECT protocol FROM servers").unwrap();
+    assert_eq!(newer.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(3));
+}
+
+/// What the file says of the protocol counts, and a row of a protocol that is not known here is left out.
+#[test]
+fn a_server_keeps_its_protocol() {
+    let folder = Folder::new("protocol");
+    folder.run(&[announce(1, 0, Proof::Cookie), announce(2, 0, Proof::Cookie)]);
+    let file = Connection::open(folder.file()).unwrap();
+    let protocols: Vec<(String, String)> = file
+        .prepare("SELECT protocol, game FROM servers")
+        .and_then(|mut select| select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
+        .unwrap();
+    let tanks = game_named("tanks").unwrap();
+    assert!(protocols.iter().all(|found| *found == (tanks.protocol().into(), "tanks".into())), "{protocols:?}");
+    file.execute("UPDATE servers SET protocol = 'later' WHERE address = ?1", [row::address_bytes(address(2))]).unwrap();
+    drop(file);
+    let (hub, restored) = folder.restored();
+    assert_eq!((restored.listed, restored.unreadable), (1, 1));
+    assert_eq!(hub.listed(address(1)).unwrap().game, tanks);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::json::ServerJson;
 use super::reply::{self, Fresh};
 use super::{JSON, Peer, Site, check, events, history, origin};
 use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
-use crate::protocols::{Heartbeat, Verdict, is_one_host};
+use crate::protocols::{Heartbeat, Verdict, card, is_one_host};
 use crate::registry::view::{Renderer, View};
 
 /// How long a client may cache a list.
@@ -169,8 +169,11 @@ async fn one(State(site): State<Arc<Site>>, Path((game, address)): Path<(String,
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Announcement {
-    /// The game's name.
+    /// The game's name. May be left out if the protocol is given and has one game, or if the server's answer says which.
+    #[serde(default)]
     game: String,
+    /// The protocol that the server speaks. If absent, it follows from the game's name.
+    protocol: Option<String>,
     /// The port that players connect to.
     port: u16,
     /// Its IP address, if that is not the caller's own. Needs the operator's token.
@@ -244,11 +247,20 @@ fn heartbeat(announcement: &Announcement, ip: IpAddr) -> Result<Heartbeat, Wrong
     if !is_one_host(ip) {
         return Err(Wrong::parameter("address", "is not the address of one host"));
     }
+    let protocol = match &announcement.protocol {
+        Some(name) => Some(card(name).ok_or_else(|| Wrong::parameter("protocol", "is unknown here"))?),
+        None => None,
+    };
+    // A protocol with one game needs no name beside its own, and a server of a family says it itself.
+    let name = match protocol {
+        Some(card) if name.is_empty() => card.name,
+        _ => &name,
+    };
     if name.is_empty() || name.len() > GAME_BYTES_MAX || name.contains('\\') || name == MASTER {
         return Err(Wrong::parameter("game", "is not the name of a game"));
     }
-    Heartbeat::new(address, None, &name, HeartbeatKeys::of(&name, address))
-        .map_err(|error| Wrong::parameter("game", error))
+    let keys = HeartbeatKeys::of(name, address);
+    Heartbeat::new(address, protocol, name, keys).map_err(|error| Wrong::parameter("game", error))
 }
 
 fn has_token(headers: &HeaderMap, token: &str) -> bool {

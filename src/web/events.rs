@@ -189,6 +189,7 @@ struct Deltas<'a> {
 
 #[derive(Serialize)]
 struct Gone<'a> {
+    protocol: &'static str,
     game: &'a str,
     address: String,
     port: u16,
@@ -232,6 +233,7 @@ fn batch_event(events: &Events, batch: &Batch, game: &str) -> String {
                 deltas.changed.push(ServerJson::new(server))
             }
             Delta::Removed(server) if concerns(server, game) => deltas.removed.push(Gone {
+                protocol: server.game.protocol(),
                 game: server.game.name(),
                 address: server.address.ip().to_string(),
                 port: server.address.port(),

@@ -39,6 +39,8 @@ impl Wrong {
 pub struct Filter {
     /// Only this game, by its name.
     pub game: Option<String>,
+    /// Only servers that speak this protocol, by its name: the `protocol` of a server.
+    pub protocol: Option<String>,
     /// Only servers with this text in their name, map, mode, version or address, ignoring case.
     pub q: Option<String>,
     /// Only this map, ignoring case.
@@ -68,8 +70,9 @@ pub struct Filter {
 }
 
 /// The names of all parameters.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 14] = [
     "game",
+    "protocol",
     "q",
     "map",
     "mode",
@@ -157,6 +160,7 @@ impl Filter {
             };
             match &*name {
                 "game" => filter.game = text(),
+                "protocol" => filter.protocol = text(),
                 "q" => filter.q = text(),
                 "map" => filter.map = text(),
                 "mode" => filter.mode = text(),
@@ -181,10 +185,10 @@ impl Filter {
     }
 
     fn check(&self) -> Result<(), Wrong> {
-        let proofs = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config].map(Proof::name);
         if let Some(proof) = &self.verified_by
-            && !proofs.contains(&proof.as_str())
+            && Proof::named(proof).is_none()
         {
+            let proofs = Proof::ALL.map(Proof::name);
             return Err(Wrong::parameter("verified_by", format!("must be one of {}", proofs.join(", "))));
         }
         if let Some(sort) = &self.sort
@@ -260,7 +264,8 @@ impl Filter {
             texts.iter().any(|text| text.to_lowercase().contains(q))
         };
         let players = server.players_current.unwrap_or(0);
-        is(&self.map, texts.map())
+        self.protocol.as_ref().is_none_or(|protocol| protocol == server.game.protocol())
+            && is(&self.map, texts.map())
             && is(&self.mode, texts.mode())
             && is(&self.version, texts.version())
             && (!self.not_empty || players > 0)

@@ -12,6 +12,8 @@ use crate::times;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Server)]
 pub struct ServerJson<'a> {
+    /// The protocol that it speaks.
+    protocol: &'static str,
     /// The game's name, as its protocol writes it.
     game: &'a str,
     /// The IP address.
@@ -64,6 +66,7 @@ impl<'a> ServerJson<'a> {
         let details = server.details.as_deref();
         let has_flavor = own_card(&server.game).is_some_and(|card| card.flavors);
         ServerJson {
+            protocol: server.game.protocol(),
             game: server.game.name(),
             address: server.address.ip().to_string(),
             port: server.address.port(),

@@ -14,7 +14,7 @@ use super::plots::{self, Plots, Small, Wanted, Whole};
 use super::template::{PageError, Template, read};
 use crate::config;
 use crate::model::{Address, Player, Server};
-use crate::protocols::{CARDS, Card, card};
+use crate::protocols::{CARDS, Card, card, own_card};
 use crate::registry::view::{Renderer, View};
 use crate::store::history::ALL_GAMES;
 
@@ -348,20 +348,21 @@ fn join_pattern(card: &Card) -> String {
 
 /// All games with a card, the others with the most servers, and the requested one.
 fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
-    let mut others: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut others: BTreeMap<&str, (usize, Option<&'static Card>)> = BTreeMap::new();
     for server in view.games().filter(|server| card(server.game.name()).is_none()) {
-        *others.entry(server.game.name()).or_default() += 1;
+        others.entry(server.game.name()).or_insert_with(|| (0, own_card(&server.game))).0 += 1;
     }
-    let mut others: Vec<_> = others.into_iter().collect();
-    others.sort_by_key(|(_, servers)| std::cmp::Reverse(*servers));
+    let mut others: Vec<_> = others.into_iter().map(|(name, (servers, card))| (name, servers, card)).collect();
+    others.sort_by_key(|(_, servers, _)| std::cmp::Reverse(*servers));
     others.truncate(OTHER_GAMES_MAX);
     if let Some(asked) = asked
         && card(asked).is_none()
-        && others.iter().all(|(name, _)| *name != asked)
+        && others.iter().all(|(name, _, _)| *name != asked)
     {
-        others.push((asked, 0));
+        others.push((asked, 0, None));
     }
-    let others = others.into_iter().map(|(name, _)| Choosable { name, title: name, join: None });
+    let others =
+        others.into_iter().map(|(name, _, card)| Choosable { name, title: name, join: card.map(join_pattern) });
     CARDS.iter().map(Choosable::known).chain(others).collect()
 }
 
@@ -408,7 +409,7 @@ impl<'a> Row<'a> {
             game,
             game_title: card.map_or(game, |card| card.title),
             name: server.texts.name(),
-            link: card.map(|card| (card.join_link)(server.address)),
+            link: own_card(&server.game).map(|card| (card.join_link)(server.address)),
             mode: server.texts.mode(),
             map: server.texts.map(),
             version: server.texts.version(),

@@ -39,7 +39,7 @@ fn lists_with_filters_sorting_and_paging() {
     assert_eq!((list["total"].as_u64(), ports(&list)), (Some(3), vec![2, 3, 1]));
     let first = &list["servers"][0];
     let expected = json!({
-        "game": "iceball", "address": "127.0.0.1", "port": 2, "name": "Alpha", "mode": "ctf", "map": "mesa.vxl",
+        "protocol": "iceball", "game": "iceball", "address": "127.0.0.1", "port": 2, "name": "Alpha", "mode": "ctf", "map": "mesa.vxl",
         "players_current": 64, "players_max": 64, "version": "0.2.1-37", "official": false, "verified_by": "cookie",
     });
     for (key, value) in expected.as_object().unwrap() {
@@ -52,6 +52,8 @@ fn lists_with_filters_sorting_and_paging() {
         assert!(first.get(unknown).is_none(), "absent means unknown: {unknown}");
     }
     assert_eq!(ports(&server.json("/api/v1/servers?game=iceball&not_full=1&sort=name")), [1, 3]);
+    assert_eq!(ports(&server.json("/api/v1/servers?protocol=iceball&sort=name")), [2, 1, 3]);
+    assert_eq!(server.json("/api/v1/servers?protocol=netpanzer")["total"], 0);
     let page = server.json("/api/v1/servers?sort=address&limit=2");
     assert_eq!(ports(&page), [1, 2]);
     assert_eq!(page["total"], 3);
@@ -147,7 +149,7 @@ fn the_openapi_document_describes_every_path() {
     }
     assert!(document["paths"]["/api/v1/servers"].get("post").is_some());
     let parameters = document["paths"]["/api/v1/servers"]["get"]["parameters"].as_array().unwrap();
-    assert_eq!(parameters.len(), 13);
+    assert_eq!(parameters.len(), 14);
     // What the document says of a server is what a server has.
     let properties = document["components"]["schemas"]["Server"]["properties"].as_object().unwrap().clone();
     three(&server);
@@ -189,12 +191,22 @@ fn announcements() {
         (r#"{"game": "master", "port": 1}"#, 400),
         (r#"{"game": "iceball", "port": 1}"#, 400),
         (r#"{"game": "x", "port": 1, "prot": 2}"#, 400),
+        (r#"{"game": "x", "protocol": "y", "port": 1}"#, 400),
+        (r#"{"game": "x", "protocol": "hyperbol", "port": 1}"#, 400),
+        (r#"{"game": "hyperbol", "protocol": "netpanzer", "port": 1}"#, 400),
+        (r#"{"protocol": "iceball", "port": 1}"#, 400),
+        (r#"{"port": 1}"#, 400),
+        (r#"{"game": "x", "protocol": "netpanzer", "port": 2}"#, 200),
         ("nonsense", 400),
         (r#"{"game": "x", "port": 1, "address": "127.0.0.2"}"#, 401),
         (r#"{"game": "x", "port": 1, "address": "255.255.255.255"}"#, 401),
     ] {
         assert_eq!(post(&server, body, "").status(), status, "{body}");
     }
+    let again = post(&server, &format!(r#"{{"protocol": "hyperbol", "port": {port}}}"#), "");
+    assert_eq!(again.status(), 200, "its one game needs no name: {}", again.text());
+    let carried = server.json("/api/v1/servers/x/127.0.0.1:2");
+    assert_eq!((&carried["protocol"], &carried["game"]), (&json!("netpanzer"), &json!("x")));
     let wrong_token = "Authorization: Bearer wrong\r\n";
     let token = "Authorization: Bearer secret\r\n";
     let elsewhere = r#"{"game": "x", "port": 1, "address": "127.0.0.2"}"#;

@@ -301,7 +301,7 @@ fn servers_that_failed_are_in_every_file_with_the_reason() {
         (&address.port().into(), &"no answer".into())
     );
     let csv = fs::read_to_string(&csv_file).unwrap();
-    assert!(csv.lines().nth(1).unwrap().ends_with(",no answer"), "{csv}");
+    assert!(csv.lines().nth(1).unwrap().contains(",no answer,"), "{csv}");
 
     // With one that answers, it is a success; what failed is in CSV and JSON lines, too.
     let (_servers, mut addresses) = simulate("bloodmasters", 1, &[]);
@@ -311,7 +311,7 @@ fn servers_that_failed_are_in_every_file_with_the_reason() {
     assert!(log.contains("2 servers listed, 1 of them silent"), "{log}");
     let (csv, _) = ends(0, &["list", &master, "--query", "--format", "csv"]);
     let line = csv.lines().find(|line| line.contains(&format!(",{},", address.port()))).unwrap();
-    assert!(csv.starts_with("game,address,port,") && line.ends_with(",no answer"), "{csv}");
+    assert!(csv.starts_with("game,address,port,") && line.contains(",no answer,"), "{csv}");
     let (table, said) = ends(0, &["list", &master, "--query", "--not-empty"]);
     assert!(table.is_empty() && said.contains("no servers match the filters"), "{said}");
     let (lines, _) = ends(0, &["list", &master, "--query", "--format", "jsonl"]);

@@ -81,8 +81,9 @@ fn emit(ip: Ipv4Addr, port: u16, form: Form, out: &mut Vec<u8>) {
 /// another protocol has only its game and its port.
 fn matches(server: &Server, filter: &[(Vec<u8>, Vec<u8>)]) -> bool {
     filter.iter().all(|(key, wanted)| match (&server.keys, key.as_slice()) {
+        // A server of a family may have been announced before it said which game it is.
+        (_, b"gamename") => server.game.name().as_bytes() == wanted.as_slice(),
         (Some(keys), key) => keys.get(key) == Some(wanted.as_slice()),
-        (None, b"gamename") => server.game.name().as_bytes() == wanted.as_slice(),
         (None, b"port") => server.address.port().to_string().as_bytes() == wanted.as_slice(),
         (None, _) => false,
     })
