@@ -1,4 +1,4 @@
-//! The registry against a simple model of it, and its rules one by one.
+//! The registry's rules one by one, and a comparison with a simple model.
 
 mod strength;
 
@@ -67,7 +67,7 @@ fn only(registry: &mut Registry) -> Arc<Server> {
 }
 
 #[test]
-fn life_counts_from_the_proof_and_a_replay_prolongs_nothing() {
+fn life_counts_from_the_proof_and_a_replay_extends_nothing() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     assert_eq!(registry.apply(&announce(server, 0, 1), at(10_000)), Outcome::Added);
@@ -81,7 +81,7 @@ fn life_counts_from_the_proof_and_a_replay_prolongs_nothing() {
 }
 
 #[test]
-fn an_older_word_never_overwrites_a_newer_one() {
+fn an_older_announcement_never_overwrites_a_newer_one() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&announce(server, 2_000, 7), at(2_000));
@@ -90,12 +90,12 @@ fn an_older_word_never_overwrites_a_newer_one() {
 }
 
 #[test]
-fn of_two_that_were_begun_in_the_same_millisecond_the_second_counts_once() {
+fn of_two_announcements_of_the_same_millisecond_the_second_counts_once() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     let players = |registry: &Registry| registry.listed(server).unwrap().players_current;
     assert_eq!(registry.apply(&announce(server, 1_000, 3), at(1_010)), Outcome::Added);
-    assert_eq!(registry.apply(&announce(server, 1_000, 3), at(1_011)), Outcome::Stale, "the very same");
+    assert_eq!(registry.apply(&announce(server, 1_000, 3), at(1_011)), Outcome::Stale, "identical");
     assert_eq!(registry.apply(&announce(server, 1_000, 4), at(1_012)), Outcome::Changed);
     assert_eq!((players(&registry), registry.listed(server).unwrap().proven_at_ms), (Some(4), T + 1_001));
     for replayed in [3, 4] {
@@ -103,11 +103,11 @@ fn of_two_that_were_begun_in_the_same_millisecond_the_second_counts_once() {
     }
     assert_eq!(players(&registry), Some(4));
     while registry.expire(at(LIFE_MS + 1_000 + wheel::TICK_MS), 100) {}
-    assert!(registry.is_empty(), "and no life is longer for it");
+    assert!(registry.is_empty(), "and its life is not extended");
 }
 
 #[test]
-fn a_clock_that_was_set_back_locks_nobody_out() {
+fn announcements_count_after_the_clock_was_set_back() {
     let mut registry = Registry::new(SETTINGS, at(3_600_000));
     let server = address(1, 1);
     registry.apply(&announce(server, 3_600_000, 1), at(3_600_000));
@@ -127,21 +127,21 @@ fn unchanged_proofs_are_published_once_a_quarter_of_a_life() {
     assert_eq!(registry.apply(&announce(server, 30_000, 1), at(30_000)), Outcome::Refreshed);
     let published = only(&mut registry);
     assert_eq!((published.proven_at_ms, published.first_seen_ms), (T + 30_000, T));
-    // The life counts from the newest proof all the same.
+    // The life still counts from the newest proof.
     registry.apply(&announce(server, 40_000, 1), at(40_000));
     registry.expire(at(LIFE_MS + 39_000), 100);
     assert_eq!(registry.len(), 1);
 }
 
 #[test]
-fn limits_hold_for_newcomers_and_places_come_free() {
+fn limits_apply_to_newcomers_and_places_become_free() {
     let mut registry = Registry::new(SETTINGS, at(0));
     for port in 1..=2 {
         assert_eq!(registry.apply(&announce(address(1, port), 0, 0), at(0)), Outcome::Added);
     }
     let third = announce(address(1, 3), 0, 0);
     assert_eq!(registry.apply(&third, at(0)), Outcome::Refused(Refusal::FullForIp));
-    // The operator's own servers do not count against the limit per address, nor does the limit hold for them.
+    // Named servers neither count for the limit per address nor are subject to it.
     registry.apply(&named_servers(address(1, 3), "one", 1), at(0));
     assert_eq!(registry.apply(&third, at(0)), Outcome::Added);
     registry.apply(&named_servers(address(1, 1), "one", 1), at(0));
@@ -157,7 +157,7 @@ fn limits_hold_for_newcomers_and_places_come_free() {
 }
 
 #[test]
-fn what_is_banned_later_goes_and_its_place_comes_free() {
+fn servers_banned_later_are_removed_and_their_places_become_free() {
     let mut registry = Registry::new(SETTINGS, at(0));
     for (ip, port) in [(1, 1), (1, 2), (2, 1)] {
         registry.apply(&announce(address(ip, port), 0, 0), at(0));
@@ -169,7 +169,7 @@ fn what_is_banned_later_goes_and_its_place_comes_free() {
 }
 
 #[test]
-fn another_game_replaces_except_where_the_operator_named_one() {
+fn another_game_replaces_the_server_unless_the_operator_names_one() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let place = address(1, 1);
     registry.apply(&announce(place, 0, 1), at(0));
@@ -177,7 +177,7 @@ fn another_game_replaces_except_where_the_operator_named_one() {
     let server = only(&mut registry);
     assert_eq!((server.game.name(), server.first_seen_ms), ("other", T + 1));
     assert_eq!(registry.len(), 1);
-    // An override for one game takes the other game off, and keeps it off.
+    // Naming one game removes the other, and keeps it off the list.
     registry.apply(&named_servers(place, "one", 5), at(2));
     assert!(registry.is_empty());
     let refused = Outcome::Refused(Refusal::OtherGameConfigured);
@@ -185,7 +185,7 @@ fn another_game_replaces_except_where_the_operator_named_one() {
     registry.apply(&announce(place, 4, 1), at(4));
     assert_eq!(registry.apply(&announce_game(place, "other", 5, 1), at(5)), refused);
     assert_eq!(only(&mut registry).overrides, Overrides { official: true, priority: 5, flavor: 0 });
-    // And without the word, nothing is official any more.
+    // No longer named, it is no longer official.
     registry.apply(&Change::NamedServers(Arc::new([])), at(6));
     assert_eq!(only(&mut registry).overrides, Overrides::default());
 }
@@ -220,7 +220,7 @@ fn due(registry: &mut Registry, ms: u64) -> Vec<Address> {
 }
 
 #[test]
-fn a_heartbeat_renews_the_life_of_what_is_listed_and_nothing_else() {
+fn a_heartbeat_renews_the_life_of_a_listed_server_and_nothing_else() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     let refused = Outcome::Refused(Refusal::NotListed);
@@ -236,11 +236,11 @@ fn a_heartbeat_renews_the_life_of_what_is_listed_and_nothing_else() {
     assert!(registry.is_empty());
     let other = Change::Heartbeat { address: server, game: Game::Own("other"), life_ms: 1, keys: keys("1") };
     registry.apply(&asked(server, 1_100_000), at(1_100_000));
-    assert_eq!(registry.apply(&other, at(1_100_000)), refused, "another game has to be proven first");
+    assert_eq!(registry.apply(&other, at(1_100_000)), refused, "another game must be proven first");
 }
 
 #[test]
-fn a_shorter_life_ends_when_it_says() {
+fn a_shorter_life_takes_effect() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&asked(server, 0), at(0)); // 720 s
@@ -248,7 +248,7 @@ fn a_shorter_life_ends_when_it_says() {
     let short = Change::Heartbeat { address: server, game, life_ms: 180_000, keys: keys("1") };
     drained(&mut registry);
     assert_eq!(registry.apply(&short, at(1_000)), Outcome::Refreshed);
-    assert_eq!(only(&mut registry).life_ms, 180_000, "a restart counts with the published life");
+    assert_eq!(only(&mut registry).life_ms, 180_000, "a restart uses the published life");
     while registry.expire(at(180_750), 10) {}
     assert_eq!(registry.len(), 1);
     while registry.expire(at(181_250), 10) {}
@@ -265,7 +265,7 @@ fn a_shorter_life_ends_when_it_says() {
 }
 
 #[test]
-fn an_announcement_starts_the_count_of_misses_again() {
+fn an_announcement_resets_the_count_of_misses() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&asked(server, 0), at(0));
@@ -281,7 +281,7 @@ fn an_announcement_starts_the_count_of_misses_again() {
     assert_eq!(registry.apply(&miss(server), at(120_000)), Outcome::Changed, "the third in a row");
 }
 
-/// The announcement of a server that was asked for it: no round trip was measured.
+/// The announcement of a server in answer to a query: no round trip was measured.
 fn announced_by_answer(address: Address, ms: u64, name: &'static str) -> Change<'static> {
     let Change::Announce(announce) = asked(address, ms) else { unreachable!() };
     let facts = Facts { name: name.into(), ..Facts::default() };
@@ -289,22 +289,26 @@ fn announced_by_answer(address: Address, ms: u64, name: &'static str) -> Change<
 }
 
 #[test]
-fn what_a_server_answers_says_more_than_what_it_announces() {
+fn answers_to_queries_take_precedence_over_announced_facts() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&announced_by_answer(server, 0, "first"), at(0));
     registry.apply(&announced_by_answer(server, 1_000, "second"), at(1_000));
-    assert_eq!(only(&mut registry).texts.name(), "second", "it has not been asked yet");
+    assert_eq!(only(&mut registry).texts.name(), "second", "it has not been queried yet");
     registry.apply(&answer(server, 2), at(20_000));
     drained(&mut registry);
     let again = announced_by_answer(server, 300_000, "third");
     assert_eq!(registry.apply(&again, at(300_000)), Outcome::Refreshed);
     let listed = only(&mut registry);
     assert_eq!((listed.texts.name(), listed.players_current), ("answered", Some(2)));
-    assert_eq!((listed.rtt_us, listed.last_seen_ms), (Some(round_trip(25_000)), T + 300_000), "and it lives on");
+    assert_eq!(
+        (listed.rtt_us, listed.last_seen_ms),
+        (Some(round_trip(25_000)), T + 300_000),
+        "and its life is renewed"
+    );
     while registry.expire(at(1_000_000), 10) {}
     assert_eq!(registry.len(), 1, "720 s from the last announcement");
-    // One that no longer answers is what it announces.
+    // If it no longer answers, its announcements count.
     for _ in 0..3 {
         registry.apply(&miss(server), at(310_000));
     }
@@ -313,19 +317,19 @@ fn what_a_server_answers_says_more_than_what_it_announces() {
 }
 
 #[test]
-fn a_server_that_was_just_asked_is_not_asked_again_within_a_second() {
+fn a_server_that_was_just_queried_is_not_queried_again_within_a_second() {
     let mut registry = Registry::new(Settings { ask_every_ms: 1_000, ..SETTINGS }, at(0));
     let server = address(1, 1);
     registry.apply(&announced_by_answer(server, 0, "first"), at(0));
     assert_eq!(due(&mut registry, 1_000), []);
     assert_eq!(due(&mut registry, 1_500), [server]);
     registry.apply(&announced_by_answer(server, 2_000, "first"), at(2_000));
-    assert_eq!(due(&mut registry, 3_000), [], "it was its turn");
+    assert_eq!(due(&mut registry, 3_000), [], "it would be due now");
     assert_eq!(due(&mut registry, 3_500), [server]);
 }
 
 #[test]
-fn an_announcement_is_published_when_the_published_sign_of_life_is_old_however_new_the_proof() {
+fn an_announcement_is_published_when_the_published_heartbeat_is_old_however_new_the_proof() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&asked(server, 0), at(0));
@@ -333,12 +337,12 @@ fn an_announcement_is_published_when_the_published_sign_of_life_is_old_however_n
     let answered = only(&mut registry);
     let Change::Announce(announce) = asked(server, 180_000) else { unreachable!() };
     let announce = Change::Announce(Announce { facts: answered.facts(), ..announce });
-    assert_eq!(registry.apply(&announce, at(180_000)), Outcome::Refreshed, "it says nothing new");
-    assert_eq!(only(&mut registry).last_seen_ms, T + 180_000, "other nodes hear that it lives on");
+    assert_eq!(registry.apply(&announce, at(180_000)), Outcome::Refreshed, "it changes nothing");
+    assert_eq!(only(&mut registry).last_seen_ms, T + 180_000, "other nodes see that it is alive");
 }
 
 #[test]
-fn an_answer_that_brings_a_server_back_takes_back_its_removal() {
+fn an_answer_that_brings_a_server_back_cancels_its_removal() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&asked(server, 0), at(0));
@@ -347,11 +351,11 @@ fn an_answer_that_brings_a_server_back_takes_back_its_removal() {
     }
     assert_eq!(registry.own_removals(0, at(90_000)).collect::<Vec<_>>(), [server]);
     registry.apply(&answer(server, 1), at(95_000));
-    assert_eq!(registry.own_removals(0, at(95_000)).count(), 0, "it is listed: other nodes must not be told otherwise");
+    assert_eq!(registry.own_removals(0, at(95_000)).count(), 0, "it is listed, so no removal must be put");
 }
 
 #[test]
-fn a_server_that_is_queued_twice_is_asked_once() {
+fn a_server_that_is_queued_twice_is_queried_once() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&asked(server, 0), at(0)); // queued for some time between 15 s and 30 s
@@ -371,7 +375,7 @@ fn a_new_server_has_the_round_trip_of_its_proof() {
 }
 
 #[test]
-fn answers_fill_in_and_misses_take_off_and_the_record_stays() {
+fn answers_fill_in_facts_and_misses_unlist_but_the_entry_stays() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&asked(server, 0), at(0));
@@ -382,7 +386,7 @@ fn answers_fill_in_and_misses_take_off_and_the_record_stays() {
     for _ in 0..2 {
         assert_eq!(registry.apply(&miss(server), at(60_000)), Outcome::Refreshed);
     }
-    assert_eq!(registry.apply(&answer(server, 4), at(61_000)), Outcome::Refreshed, "an answer begins the count anew");
+    assert_eq!(registry.apply(&answer(server, 4), at(61_000)), Outcome::Refreshed, "an answer resets the count");
     drained(&mut registry);
     for _ in 0..2 {
         registry.apply(&miss(server), at(62_000));
@@ -390,8 +394,8 @@ fn answers_fill_in_and_misses_take_off_and_the_record_stays() {
     assert!(registry.listed(server).is_some());
     assert_eq!(registry.apply(&miss(server), at(63_000)), Outcome::Changed);
     assert!(registry.listed(server).is_none());
-    assert!(matches!(drained(&mut registry)[..], [(_, None)]), "readers see it go");
-    assert_eq!(registry.len(), 1, "its owner can still ask about it");
+    assert!(matches!(drained(&mut registry)[..], [(_, None)]), "readers see the removal");
+    assert_eq!(registry.len(), 1, "the doctor still knows it");
     assert_eq!(registry.apply(&heartbeat(server, "1"), at(64_000)), Outcome::Refused(Refusal::NotListed));
     assert_eq!(registry.apply(&answer(server, 4), at(65_000)), Outcome::Changed, "and it may come back");
     assert_eq!(only(&mut registry).proven_at_ms, T + 65_000);
@@ -399,13 +403,13 @@ fn answers_fill_in_and_misses_take_off_and_the_record_stays() {
 }
 
 #[test]
-fn every_server_is_asked_once_a_round_and_not_all_at_once() {
+fn every_server_is_queried_once_per_interval_and_not_all_at_once() {
     let settings = Settings { servers_max: 10_000, servers_per_ip_max: 10_000, ..SETTINGS };
     let mut registry = Registry::new(settings, at(0));
     for port in 1..=3_000 {
         registry.apply(&asked(address(1, port), 0), at(0));
     }
-    registry.apply(&announce(address(2, 1), 0, 0), at(0)); // cannot be asked
+    registry.apply(&announce(address(2, 1), 0, 0), at(0)); // cannot be queried
     let mut counts = Vec::new();
     for round in 0..3u64 {
         let mut seen = std::collections::HashSet::new();
@@ -423,11 +427,11 @@ fn every_server_is_asked_once_a_round_and_not_all_at_once() {
 }
 
 #[test]
-fn quits_take_off_what_came_by_heartbeat_and_masters_only_for_masters() {
+fn quits_remove_servers_that_came_by_heartbeat_and_masters_only_for_masters() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let quit = |address, master| Change::Quit { address, master };
     registry.apply(&announce(address(1, 1), 0, 1), at(0));
-    assert_eq!(registry.apply(&quit(address(1, 1), false), at(1)), Outcome::Stale, "it came by cookie");
+    assert_eq!(registry.apply(&quit(address(1, 1), false), at(1)), Outcome::Stale, "it was proven by a cookie");
     registry.apply(&asked(address(1, 2), 0), at(0));
     assert_eq!(registry.apply(&quit(address(1, 2), true), at(1)), Outcome::Stale);
     assert_eq!(registry.apply(&quit(address(1, 2), false), at(1)), Outcome::Changed);
@@ -439,7 +443,7 @@ fn quits_take_off_what_came_by_heartbeat_and_masters_only_for_masters() {
 }
 
 #[test]
-fn a_quit_of_what_the_operator_names_is_looked_into() {
+fn a_named_server_that_quits_is_queried_immediately() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     let named = NamedServer { address: server, game: Game::Own("one"), overrides: Overrides::default(), asked: true };
@@ -449,12 +453,12 @@ fn a_quit_of_what_the_operator_names_is_looked_into() {
     due(&mut registry, 16_000);
     assert_eq!(registry.apply(&Change::Quit { address: server, master: false }, at(16_100)), Outcome::Changed);
     assert!(registry.listed(server).is_none());
-    assert_eq!(due(&mut registry, 16_250), [server], "asked at once");
+    assert_eq!(due(&mut registry, 16_250), [server], "queried immediately");
     registry.apply(&answer(server, 2), at(16_300));
-    assert!(registry.listed(server).is_some(), "it was there all the time");
+    assert!(registry.listed(server).is_some(), "it was running all the time");
     assert_eq!(registry.apply(&Change::Quit { address: server, master: false }, at(16_400)), Outcome::Stale, "once");
 
-    // Also when nothing but a connection had proven it, because it no longer answered.
+    // Also if only a connection had proven it, because it no longer answered.
     for _ in 0..3 {
         registry.apply(&miss(server), at(16_500));
     }
@@ -465,7 +469,7 @@ fn a_quit_of_what_the_operator_names_is_looked_into() {
 }
 
 #[test]
-fn a_connection_proves_nothing_where_a_query_is_wanted() {
+fn a_connection_is_no_proof_where_a_query_is_required() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let Change::Announce(connected) = asked(address(1, 1), 0) else { unreachable!() };
     registry.apply(&Change::Announce(Announce { proof: Proof::Connection, asked: false, ..connected }), at(0));
@@ -475,7 +479,7 @@ fn a_connection_proves_nothing_where_a_query_is_wanted() {
 }
 
 #[test]
-fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
+fn a_named_server_is_queried_immediately_and_listed_while_it_answers() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     let overrides = Overrides { official: true, priority: 0, flavor: 4 };
@@ -488,12 +492,12 @@ fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
     registry.apply(&answer(server, 2), at(30_000));
     let published = registry.listed(server).unwrap();
     assert_eq!((published.overrides.flavor, published.verified_by), (4, Proof::Query));
-    // No life ends while the operator names it, however long that is.
+    // A named server never expires.
     for hour in 0..50u64 {
         while registry.expire(at(hour * 3_600_000), 10) {}
     }
     assert!(registry.listed(server).is_some());
-    // The same words again change nothing; without them it goes.
+    // Naming it again changes nothing; no longer named, it is removed.
     registry.apply(&Change::NamedServers(Arc::new([named])), at(180_000_000));
     while registry.expire(at(180_001_000), 10) {}
     assert!(registry.listed(server).is_some());
@@ -503,7 +507,7 @@ fn what_the_operator_names_is_asked_at_once_and_listed_while_it_answers() {
 }
 
 #[test]
-fn what_is_restored_lives_for_what_is_left_and_knows_the_limits() {
+fn restored_servers_have_the_rest_of_their_lives_and_respect_the_size_of_the_list() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let known = |port: u16| {
         let mut server = Server::new(address(1, port), Game::Own("one"), Proof::Cookie, T, &Facts::default());
@@ -531,12 +535,12 @@ fn what_is_restored_lives_for_what_is_left_and_knows_the_limits() {
         Life { address: address(1, port), ends_at_ms: T + 110_000, proven_at_ms }
     };
     assert_eq!(lives, (1..=6).map(expected).collect::<Vec<_>>());
-    // A life that it had before goes on, and its next proof is like any other.
+    // Its life goes on, and its next proof counts like any other.
     assert_eq!(registry.apply(&announce(address(1, 1), 105_000, 1), at(105_000)), Outcome::Changed);
     registry.expire(at(111_000), 100);
     assert_eq!(registry.len(), 1);
 
-    // The clock was set back by an hour meanwhile: no life is longer than it ever was.
+    // The clock was set back by an hour meanwhile: that must not extend a life.
     let mut registry = Registry::new(SETTINGS, at(0));
     let back = Now { mono_ms: at(0).mono_ms, unix_ms: T - 3_600_000 };
     assert_eq!(registry.apply(&restore(1, LIFE_MS), back), Outcome::Added);
@@ -560,7 +564,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the model knows of a server: the game, the players, the proof and when its life ends.
+/// A server in the model: game, players, proof and end of life.
 #[derive(Clone, Debug, PartialEq)]
 struct Known {
     game: &'static str,
@@ -580,7 +584,7 @@ fn network(of: Address) -> Option<Prefix> {
     Prefix::all(of.ip(), &Networks::default()).last().copied()
 }
 
-/// Takes what the registry has taken to make room for a newcomer from the model, and checks that it was the right one.
+/// Removes from the model what the registry evicted for a newcomer, and checks that it was the right one.
 fn make_room(
     registry: &Registry,
     model: &mut BTreeMap<Address, Known>,
@@ -608,7 +612,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Wait { ms: wait } => {
-                    // To a whole tick, so that the model need not know of ticks.
+                    // Rounded to a tick, so that the model need not know about ticks.
                     ms += wait.next_multiple_of(wheel::TICK_MS);
                     while registry.expire(at(ms), 3) {}
                     model.retain(|_, known| known.ends_ms > ms);
@@ -670,6 +674,6 @@ proptest! {
 }
 
 #[test]
-fn a_slot_is_as_small_as_a_million_of_them_need() {
+fn a_slot_is_small_enough_for_a_million_of_them() {
     assert_eq!(size_of::<Slot>(), 64);
 }

@@ -1,4 +1,4 @@
-//! A weaker proof never replaces, edits, prolongs or ends a stronger one that lives.
+//! A weaker proof never replaces, changes, extends or ends a live stronger one.
 
 use super::*;
 use crate::model::{Gone, RemoteServer, RemoteState};
@@ -17,13 +17,13 @@ fn connected(address: Address, game: &'static str, ms: u64) -> Announce<'static>
     }
 }
 
-fn told(announce: Announce<'static>, stronger_gone_ms: Option<u64>) -> Change<'static> {
+fn remote(announce: Announce<'static>, stronger_gone_ms: Option<u64>) -> Change<'static> {
     let (first_seen_ms, last_seen_ms) = (announce.proven_at_ms, announce.proven_at_ms);
     let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms };
     Change::Merge(Box::new(RemoteState::Listed(listed)))
 }
 
-fn told_gone(address: Address, ms: u64, game_ms: Option<u64>, quit: bool) -> Change<'static> {
+fn remote_gone(address: Address, ms: u64, game_ms: Option<u64>, quit: bool) -> Change<'static> {
     let game_at_ms = game_ms.map_or(0, |ms| T + ms);
     Change::Merge(Box::new(RemoteState::Gone(Gone { address, at_ms: T + ms, game_at_ms, quit, foreign: true })))
 }
@@ -37,7 +37,7 @@ fn restored(proof: Proof, game: &'static str, ms: u64) -> Change<'static> {
 const REFUSED: Outcome = Outcome::Refused(Refusal::StrongerProof);
 
 #[test]
-fn a_connection_neither_blanks_nor_prolongs_nor_ends_what_a_cookie_proved() {
+fn a_connection_neither_clears_nor_extends_nor_ends_a_server_proven_by_a_cookie() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 20737);
     registry.apply(&announce(server, 0, 7), at(0));
@@ -47,17 +47,17 @@ fn a_connection_neither_blanks_nor_prolongs_nor_ends_what_a_cookie_proved() {
     }
     assert_eq!(registry.apply(&heartbeat(server, "1"), at(1_000)), Outcome::Refused(Refusal::NotListed));
     assert_eq!(registry.apply(&Change::Quit { address: server, master: false }, at(1_000)), Outcome::Stale);
-    assert_eq!(registry.apply(&told(connected(server, "other", 2_000), None), at(2_000)), Outcome::Stale);
-    assert_eq!(registry.apply(&told_gone(server, 2_000, None, true), at(2_000)), Outcome::Stale);
+    assert_eq!(registry.apply(&remote(connected(server, "other", 2_000), None), at(2_000)), Outcome::Stale);
+    assert_eq!(registry.apply(&remote_gone(server, 2_000, None, true), at(2_000)), Outcome::Stale);
     assert!(!registry.is_dirty());
     assert!(Arc::ptr_eq(registry.listed(server).unwrap(), &before));
-    // Its life ends when it always did. From then on, even before it is expired, its place is free.
+    // The end of its life has not changed. From then on, even before it is expired, its place is free.
     assert_eq!(registry.apply(&Change::Announce(connected(server, "other", 119_999)), at(119_999)), REFUSED);
     assert_eq!(registry.apply(&Change::Announce(connected(server, "other", 120_000)), at(120_000)), Outcome::Changed);
 }
 
 #[test]
-fn a_server_that_no_longer_answers_holds_its_place_no_longer() {
+fn a_server_that_no_longer_answers_gives_up_its_place() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&asked(server, 0), at(0));
@@ -66,20 +66,20 @@ fn a_server_that_no_longer_answers_holds_its_place_no_longer() {
         registry.apply(&miss(server), at(90_000));
     }
     assert_eq!(registry.apply(&Change::Announce(connected(server, "other", 95_000)), at(95_000)), Outcome::Changed);
-    // Other nodes learn with it that the stronger one is over, and an older copy of that one brings nothing back.
+    // Its record tells other nodes that the stronger proof has ended, so an older copy of that one is ignored.
     let known = registry.local_state(server, at(95_000));
     let Some(merge::LocalState::Listed { stronger_gone_ms, .. }) = known else { panic!("{known:?}") };
     assert_eq!(stronger_gone_ms, Some(T + 90_000));
     let Change::Announce(old) = asked(server, 80_000) else { unreachable!() };
-    assert_eq!(registry.apply(&told(old, None), at(96_000)), Outcome::Stale);
+    assert_eq!(registry.apply(&remote(old, None), at(96_000)), Outcome::Stale);
     assert_eq!(registry.listed(server).unwrap().game.name(), "other");
 
     let mut elsewhere = Registry::new(SETTINGS, at(0));
     elsewhere.apply(&asked(server, 80_000), at(80_000));
-    let newer = told(connected(server, "other", 95_000), stronger_gone_ms);
+    let newer = remote(connected(server, "other", 95_000), stronger_gone_ms);
     assert_eq!(elsewhere.apply(&newer, at(96_000)), Outcome::Changed);
     assert_eq!(elsewhere.listed(server).unwrap().verified_by, Proof::Connection);
-    // But not over a proof that is newer than the removal.
+    // But it does not replace a proof that is newer than the removal.
     let mut elsewhere = Registry::new(SETTINGS, at(0));
     elsewhere.apply(&asked(server, 91_000), at(91_000));
     assert_eq!(elsewhere.apply(&newer, at(96_000)), Outcome::Stale);
@@ -87,23 +87,27 @@ fn a_server_that_no_longer_answers_holds_its_place_no_longer() {
 }
 
 #[test]
-fn a_weaker_proof_of_the_millisecond_in_which_the_stronger_one_went_counts_on_all_nodes() {
+fn a_weaker_proof_of_the_millisecond_in_which_the_stronger_one_ended_counts_on_all_nodes() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
     registry.apply(&announce(server, 0, 7), at(0));
-    registry.apply(&told(connected(server, "other", 1_000), Some(T + 1_000)), at(1_000));
+    registry.apply(&remote(connected(server, "other", 1_000), Some(T + 1_000)), at(1_000));
     assert_eq!(only(&mut registry).game.name(), "other");
-    assert_eq!(registry.apply(&told(asked_announce(server, 1_000), None), at(1_000)), Outcome::Stale, "it went then");
+    assert_eq!(
+        registry.apply(&remote(asked_announce(server, 1_000), None), at(1_000)),
+        Outcome::Stale,
+        "it ended then"
+    );
 }
 
 #[test]
-fn a_stronger_proof_that_has_gone_does_not_stay_in_the_store_for_newcomers() {
+fn a_stronger_proof_that_has_ended_does_not_stay_in_the_store() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let server = address(1, 1);
-    registry.apply(&told(connected(server, "other", 1_000), Some(T + 500)), at(1_000));
+    registry.apply(&remote(connected(server, "other", 1_000), Some(T + 500)), at(1_000));
     let known = registry.local_state(server, at(1_000)).unwrap();
     for (ms, is_ahead) in [(400, true), (500, true), (600, false)] {
-        let Change::Merge(late) = told(asked_announce(server, ms), None) else { unreachable!() };
+        let Change::Merge(late) = remote(asked_announce(server, ms), None) else { unreachable!() };
         assert_eq!(known.is_ahead_of(&late), is_ahead, "{ms}");
     }
 }
@@ -122,19 +126,19 @@ fn a_stronger_proof_takes_the_place_of_a_weaker_one_even_if_it_is_older() {
         registry
     };
     let Change::Announce(strong) = announce(server, 4_000, 7) else { unreachable!() };
-    for change in [Change::Announce(strong.clone()), told(strong, None), restored(Proof::Cookie, "one", 4_000)] {
+    for change in [Change::Announce(strong.clone()), remote(strong, None), restored(Proof::Cookie, "one", 4_000)] {
         let mut registry = weak();
         assert!(matches!(registry.apply(&change, at(6_000)), Outcome::Changed | Outcome::Added), "{change:?}");
         let listed = registry.listed(server).unwrap();
         assert_eq!((listed.verified_by, listed.game.name()), (Proof::Cookie, "one"));
     }
-    // A node that is told of the weaker one answers with the stronger one, so that the store has it again.
+    // A node that reads the weaker one puts the stronger one again.
     let mut registry = Registry::new(SETTINGS, at(0));
     registry.apply(&announce(server, 0, 7), at(0));
     let known = registry.local_state(server, at(6_000)).unwrap();
-    let Change::Merge(weaker) = told(connected(server, "other", 5_000), None) else { unreachable!() };
+    let Change::Merge(weaker) = remote(connected(server, "other", 5_000), None) else { unreachable!() };
     assert!(known.is_ahead_of(&weaker));
-    let Change::Merge(gone) = told_gone(server, 5_000, None, true) else { unreachable!() };
+    let Change::Merge(gone) = remote_gone(server, 5_000, None, true) else { unreachable!() };
     assert!(known.is_ahead_of(&gone));
 }
 
@@ -179,9 +183,9 @@ impl Act {
         };
         Some(match *self {
             Act::Announce { proof, game, age_ms } => Change::Announce(announce(proof, game, age_ms)),
-            Act::RemoteState { proof, game, age_ms } => told(announce(proof, game, age_ms), None),
+            Act::RemoteState { proof, game, age_ms } => remote(announce(proof, game, age_ms), None),
             Act::Restore { proof, game, age_ms } => restored(proof, game, ms - age_ms),
-            Act::Gone { age_ms, strong, quit } => told_gone(server, ms - age_ms, strong.then_some(ms - age_ms), quit),
+            Act::Gone { age_ms, strong, quit } => remote_gone(server, ms - age_ms, strong.then_some(ms - age_ms), quit),
             Act::Heartbeat { game } => {
                 Change::Heartbeat { address: server, game: Game::Own(game), life_ms: 50_000, keys: keys("2") }
             }
@@ -192,7 +196,7 @@ impl Act {
         })
     }
 
-    /// Whether it shows less than the server's own proof.
+    /// Whether its proof is weaker than the listed one.
     fn is_weaker_than(&self, listed: Proof) -> bool {
         match self {
             Act::Announce { proof, .. } | Act::RemoteState { proof, .. } | Act::Restore { proof, .. } => {
@@ -215,7 +219,7 @@ proptest! {
             let Some(change) = act.change(ms) else {
                 let Act::Wait { ms: wait_ms } = act else { unreachable!() };
                 ms += wait_ms;
-                if wait_ms % 2 == 0 { // or the end of a life has not been noticed yet
+                if wait_ms % 2 == 0 { // otherwise the end of a life has not been noticed yet
                     while registry.expire(at(ms), 10) {}
                 }
                 continue;
