@@ -78,11 +78,12 @@ fn games_announce_themselves_and_every_command_finds_them() {
     let all = listed(&server);
     assert_eq!(places(&all), addresses);
     for server in &all {
-        assert_eq!(server["verified_by"], "query");
+        assert_eq!((&server["protocol"], &server["verified_by"]), (&"quake3".into(), &"query".into()));
         assert!(!server["name"].as_str().unwrap().contains('^'), "without colours: {server}");
     }
     let games_listed: HashSet<_> = all.iter().map(|server| server["game"].as_str().unwrap()).collect();
     assert_eq!(games_listed, HashSet::from(["Xonotic", "Quake3Arena", "Nexuiz", "et", "wolfmp"]));
+    assert_eq!(server.json("/api/v1/servers?protocol=quake3")["total"], 12);
     assert_eq!(server.json("/api/v1/servers?game=Xonotic")["total"], 2);
 
     // getstatus brings players and the round trip.
@@ -102,7 +103,7 @@ fn games_announce_themselves_and_every_command_finds_them() {
     let master = master(&server);
     let found = json(&["list", &format!("{master}/Xonotic?protocol=3"), "--query"]);
     assert_eq!(places(&found), of("Xonotic", "3"));
-    assert!(found.iter().all(|server| server["game"] == "Xonotic"), "{found:?}");
+    assert!(found.iter().all(|server| server["game"] == "Xonotic" && server["protocol"] == "quake3"), "{found:?}");
     assert!(found.iter().any(|server| server["players_max"].as_u64() > Some(0)), "they were queried: {found:?}");
     assert_eq!(places(&json(&["list", &format!("{master}/Quake3Arena?protocol=71")])), of("Quake3Arena", "71"));
     assert_eq!(places(&json(&["list", &master])), addresses, "every game of the table");
@@ -110,7 +111,7 @@ fn games_announce_themselves_and_every_command_finds_them() {
     let one = addresses.iter().next().unwrap();
     let found = json(&["query", &format!("quake3://{one}")]);
     let expected = all.iter().find(|server| place(server) == *one).unwrap();
-    assert_eq!(found[0]["name"], expected["name"]);
+    assert_eq!((&found[0]["name"], &found[0]["game"]), (&expected["name"], &expected["game"]));
 
     let folder = Folder::new("quake3-export");
     let file = folder.path().join("list.json");
@@ -148,6 +149,31 @@ fn only_the_game_itself_announces_to_its_masters_and_others_take_it_from_a_progr
     let (_games, addresses) = simulate("quake3", 1, &[]);
     let (_, said) = ends(2, &["announce", "quake3", "--from-query", &addresses[0], "--master", &master(&server)]);
     assert!(said.contains("sv_master1") && said.contains("dedicated 2"), "{said}");
+    let api = format!("http://{}", server.address("web.listen"));
+    let _announcing = Running::start(&["announce", "quake3", "--from-query", &addresses[0], "--master", &api]);
+    let found = until("it to be listed", || listed(&server).pop());
+    assert_eq!((&found["protocol"], &found["game"]), (&"quake3".into(), &"Xonotic".into()));
+    let player = socket("127.0.0.1:0");
+    let found = list(&player, server.address("quake3.listen"), "getservers Xonotic 3 empty full");
+    assert_eq!(format!("quake3://{}", found[0]), addresses[0], "its lists have it, too");
+}
+
+#[test]
+fn lists_are_the_same_after_a_restart() {
+    let folder = Folder::new("quake3-restart");
+    let data = format!("data_dir={}", folder.path().display());
+    let server = Server::start(&[&data]);
+    let (_games, _) = announced(&server, 12, &[]);
+    let player = socket("127.0.0.1:0");
+    let requests =
+        ["getservers 71 empty full", "getservers Xonotic 3 empty full", "getservers 84", "getservers 60 full"];
+    let lists = |server: &Server| requests.map(|request| list(&player, server.address("quake3.listen"), request));
+    let before = lists(&server);
+    assert!(before.iter().filter(|list| !list.is_empty()).count() >= 3, "{before:?}");
+    server.signal(nix::sys::signal::Signal::SIGTERM);
+    assert!(server.end().0.success());
+    let again = Server::start(&[&data]);
+    assert_eq!(lists(&again), before);
 }
 
 #[test]
