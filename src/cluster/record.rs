@@ -1,11 +1,11 @@
-//! What a node puts into the store: one value an address, as JSON that a person can read with `nats kv get`. No socket,
-//! no clock.
+//! The format of the records in the store: one value per address, as JSON that is readable with `nats kv get`. No socket, no
+//! clock.
 //!
-//! Keys are `v4.203-0-113-5.20737` and `v6.<32 hex digits>.20737`. A value has a version, who put it and when, and either
-//! a listed server with its proof and what was left of its life, or a removal. What comes back is read as what it is:
-//! from the network. It is bounded, cleaned again, and a version that is not ours is left alone.
+//! Keys are `v4.203-0-113-5.20737` and `v6.<32 hex digits>.20737`. A value has a version, the name of the node that put it,
+//! the time, and either a listed server with its proof and the rest of its life, or a removal. Values are untrusted input:
+//! they are bounded and cleaned again, and other versions are ignored.
 //!
-//! Times in a record are the store's: a node whose clock differs from it by more than [`SKEW_MAX_MS`] converts.
+//! Times in a record are the store's. A node whose clock differs by more than [`SKEW_MAX_MS`] converts them.
 
 use std::borrow::Cow;
 use std::hash::Hasher;
@@ -25,30 +25,30 @@ use crate::protocols::{allow_players, card, game, game_named};
 use crate::registry::merge::LocalState;
 use crate::text;
 
-/// The longest value. What would be longer goes without its players and rules.
+/// The longest value. A longer one is put without its players and rules.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
-/// No game's life is longer than what the configuration allows.
+/// The longest life that the configuration allows.
 const LIFE_MS_MAX: u64 = 2 * 86_400_000;
 const VERSION: u8 = 1;
 const KEYS_MAX: usize = 64;
 const PART_BYTES_MAX: usize = 1024;
-/// The teams that most games have: their names are shared, not copied.
+/// Common team names, which are borrowed instead of copied.
 const TEAMS: [&str; 3] = ["none", "red", "blue"];
 const TEAM_BYTES_MAX: usize = 64;
 
-/// A node's number among the living.
+/// A node's number, for [`super::share`].
 pub fn node_id(name: &str) -> u32 {
     let mut hasher = SipHasher13::new();
     hasher.write(name.as_bytes());
     hasher.finish() as u32
 }
 
-/// What breaks ties between proofs of the same millisecond, the same way everywhere. Never 0.
+/// Breaks ties between proofs of the same millisecond, in the same way on every node. Never 0.
 pub fn node_tag(name: &str) -> u8 {
     (node_id(name) as u8).max(1)
 }
 
-/// Where an address is in the store.
+/// The key of an address in the store.
 pub fn key(address: Address) -> String {
     match address.ip() {
         IpAddr::V4(ip) => {
@@ -59,7 +59,7 @@ pub fn key(address: Address) -> String {
     }
 }
 
-/// The address that a key names, if it names one that a server could have.
+/// The address of a key, if it is a valid address of a server.
 pub fn address(key: &str) -> Option<Address> {
     let (kind, rest) = key.split_once('.')?;
     let (ip, port) = rest.split_once('.')?;
@@ -72,13 +72,13 @@ pub fn address(key: &str) -> Option<Address> {
     (!address.ip().is_unspecified() && !address.ip().is_multicast()).then_some(address)
 }
 
-/// Why a value is no record.
+/// Why a value is not a valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordError {
     TooLong,
     /// Written by a later version of the program.
     Version(u8),
-    /// Of a protocol that only a later version knows.
+    /// A protocol that only a later version knows.
     Protocol,
     Malformed,
 }
@@ -89,7 +89,7 @@ pub struct Record {
     /// The name of the node that put it.
     pub by: String,
     pub put_ms: u64,
-    told: RemoteState<'static>,
+    remote: RemoteState<'static>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -112,7 +112,7 @@ struct WireVersion {
 struct WireGone {
     at: u64,
     quit: bool,
-    /// Up to when proofs of the game are over, where that is not `at`.
+    /// Proofs of the game up to this time have ended; absent if equal to `at`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     game_at: Option<u64>,
 }
@@ -150,7 +150,7 @@ struct WireListed<'a> {
     password: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     details: Option<WireDetails<'a>>,
-    /// Bytes as the characters of the same numbers: heartbeats are not always UTF-8.
+    /// Each byte as the character with the same code (Latin-1): heartbeats are not always UTF-8.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     keys: Option<Vec<(String, String)>>,
 }
@@ -180,10 +180,10 @@ struct WirePlayer<'a> {
     deaths: Option<i32>,
 }
 
-/// What is known of a server, as the node `by` puts it at `put_ms`; `put_ms` and all stamps by this node's clock.
-pub fn encode(by: &str, put_ms: u64, known: &LocalState, offset: Offset) -> Vec<u8> {
+/// The value of a record that the node `by` puts at `put_ms`. `put_ms` and all timestamps are by this node's clock.
+pub fn encode(by: &str, put_ms: u64, local: &LocalState, offset: Offset) -> Vec<u8> {
     let mut wire = Wire { v: VERSION, by: by.into(), put: offset.to_store(put_ms), listed: None, gone: None };
-    match known {
+    match local {
         LocalState::Gone(gone) => {
             let game_at = match gone.game_at_ms {
                 at_ms if at_ms == gone.at_ms => None,
@@ -228,7 +228,7 @@ pub fn encode(by: &str, put_ms: u64, known: &LocalState, offset: Offset) -> Vec<
 }
 
 fn json(wire: &Wire<'_>) -> Vec<u8> {
-    serde_json::to_vec(wire).unwrap_or_default() // plain data and text keys: nothing here can fail
+    serde_json::to_vec(wire).unwrap_or_default() // plain data and text keys: cannot fail
 }
 
 fn wire_details(details: &Details) -> WireDetails<'_> {
@@ -266,7 +266,7 @@ pub fn decode(address: Address, value: &[u8]) -> Result<Record, RecordError> {
             });
         }
     };
-    let told = match (wire.listed, wire.gone) {
+    let remote = match (wire.listed, wire.gone) {
         (Some(listed), None) if listed.protocol.as_ref().is_some_and(|name| card(name).is_none()) => {
             return Err(RecordError::Protocol);
         }
@@ -277,7 +277,7 @@ pub fn decode(address: Address, value: &[u8]) -> Result<Record, RecordError> {
         }
         _ => return Err(RecordError::Malformed),
     };
-    Ok(Record { by: cleaned(&wire.by, 64).into_string(), put_ms: wire.put, told })
+    Ok(Record { by: cleaned(&wire.by, 64).into_string(), put_ms: wire.put, remote })
 }
 
 fn read_listed(address: Address, wire: WireListed<'_>) -> Option<RemoteServer<'static>> {
@@ -343,7 +343,7 @@ fn read_team(team: &str) -> Option<Cow<'static, str>> {
     (!team.is_empty()).then_some(Cow::Owned(team))
 }
 
-/// None if there is anything in it that no heartbeat has.
+/// None if it contains anything that cannot come from a heartbeat.
 fn read_keys(wire: Vec<(String, String)>) -> Option<Arc<HeartbeatKeys>> {
     let bytes = |text: String| -> Option<Box<[u8]>> {
         let all: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(c).ok()).collect();
@@ -359,16 +359,16 @@ fn cleaned(text: &str, bytes_max: usize) -> Box<str> {
 }
 
 impl Record {
-    /// What was told, in this node's own time. `created_ms` is when the store took it, by the store's clock.
+    /// Converts the record to this node's time. `created_ms` is the store's timestamp of the record.
     ///
-    /// A node may be late (it, or its way to the store, stood still): its older stamps hold, so that nothing that has
-    /// expired is listed. It may not be ahead: what was put before its own time, by more than the skew, is moved back
-    /// to when the store took it, and by how much is told.
-    pub fn settle(self, created_ms: u64, offset: Offset, now: Now) -> (RemoteState<'static>, Option<u64>) {
+    /// If the node that put it was late (it, or its connection, stalled), its older timestamps hold, so that nothing expired
+    /// is listed. If its clock was ahead of the store's by more than the tolerated skew, all timestamps are moved back by
+    /// that amount, which is returned.
+    pub fn into_local_time(self, created_ms: u64, offset: Offset, now: Now) -> (RemoteState<'static>, Option<u64>) {
         let ahead_ms = Some(self.put_ms.saturating_sub(created_ms)).filter(|ahead_ms| *ahead_ms > SKEW_MAX_MS);
         let here = |ms: u64| offset.to_here(ms.saturating_sub(ahead_ms.unwrap_or(0)));
-        let mut told = self.told;
-        match &mut told {
+        let mut remote = self.remote;
+        match &mut remote {
             RemoteState::Gone(gone) => {
                 gone.at_ms = here(gone.at_ms);
                 gone.game_at_ms = if gone.game_at_ms == 0 { 0 } else { here(gone.game_at_ms) };
@@ -383,7 +383,7 @@ impl Record {
                 announce.life_ms = announce.life_ms.saturating_sub(since_put_ms);
             }
         }
-        (told, ahead_ms)
+        (remote, ahead_ms)
     }
 }
 
@@ -419,7 +419,7 @@ mod tests {
         server
     }
 
-    fn known(server: Server) -> LocalState {
+    fn local(server: Server) -> LocalState {
         LocalState::Listed { server: Arc::new(server), life_left_ms: 60_000, asked: true, stronger_gone_ms: None }
     }
 
@@ -427,15 +427,15 @@ mod tests {
         decode("203.0.113.5:7".parse().unwrap(), value)
     }
 
-    fn listed(told: RemoteState<'static>) -> RemoteServer<'static> {
-        match told {
+    fn listed(remote: RemoteState<'static>) -> RemoteServer<'static> {
+        match remote {
             RemoteState::Listed(listed) => listed,
             RemoteState::Gone(gone) => panic!("{gone:?}"),
         }
     }
 
     #[test]
-    fn keys_name_addresses_of_both_kinds() {
+    fn keys_are_addresses_of_both_families() {
         for (text, expected) in [
             ("203.0.113.5:20737", "v4.203-0-113-5.20737"),
             ("[2001:db8::1]:7", "v6.20010db8000000000000000000000001.7"),
@@ -449,21 +449,21 @@ mod tests {
         {
             assert_eq!(address(bad), None, "{bad}");
         }
-        // The same server under two names would be two.
+        // One server must not have two keys.
         assert_eq!(address("v6.00000000000000000000ffffcb007105.7"), address("v4.203-0-113-5.7"));
     }
 
     #[test]
-    fn a_server_comes_back_as_it_was() {
+    fn a_server_round_trips() {
         let before = server("203.0.113.5:7");
-        let value = encode("a", T, &known(before.clone()), NONE);
+        let value = encode("a", T, &local(before.clone()), NONE);
         assert!(
             value.starts_with(br#"{"v":1,"by":"a","put":1760000000000,"listed":{"protocol":"netpanzer","game":"netpanzer","proof":"query""#)
         );
         let record = read(&value).unwrap();
         assert_eq!(record.by, "a");
-        let (told, ahead_ms) = record.settle(T, NONE, NOW);
-        let RemoteServer { announce, node, first_seen_ms, last_seen_ms, .. } = listed(told);
+        let (remote, ahead_ms) = record.into_local_time(T, NONE, NOW);
+        let RemoteServer { announce, node, first_seen_ms, last_seen_ms, .. } = listed(remote);
         assert_eq!(ahead_ms, None);
         assert_eq!((node, first_seen_ms, last_seen_ms), (77, T - 9_000, T - 1_000));
         assert_eq!((announce.life_ms, announce.asked, announce.rtt_us), (60_000, true, Some(25_000)));
@@ -472,12 +472,12 @@ mod tests {
         assert!(before.matches_facts(&announce.facts), "{:?}", announce.facts);
     }
 
-    /// Nodes of the version before leave out a field that they do not know, and put records without a protocol.
+    /// Nodes of the previous version ignore an unknown field, and put records without a protocol.
     #[test]
     fn nodes_of_several_versions_read_each_other() {
-        let value = encode("a", T, &known(server("203.0.113.5:7")), NONE);
+        let value = encode("a", T, &local(server("203.0.113.5:7")), NONE);
         let text = String::from_utf8(value).unwrap();
-        let game = |text: &str| read(text.as_bytes()).map(|record| listed(record.told).announce.game);
+        let game = |text: &str| read(text.as_bytes()).map(|record| listed(record.remote).announce.game);
         let with = |protocol: &str, name: &str| {
             let named = format!(r#""listed":{{{protocol}"game":"{name}""#);
             text.replace(r#""listed":{"protocol":"netpanzer","game":"netpanzer""#, &named)
@@ -492,29 +492,29 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_comes_back_as_it_was() {
+    fn a_removal_round_trips() {
         let address = "203.0.113.5:7".parse().unwrap();
         let gone = Gone { address, at_ms: T - 5, game_at_ms: T - 5, quit: true, foreign: false };
         let value = encode("a", T, &LocalState::Gone(gone), NONE);
-        let (told, _) = read(&value).unwrap().settle(T, NONE, NOW);
-        assert!(matches!(told, RemoteState::Gone(Gone { at_ms, quit: true, foreign: true, .. }) if at_ms == T - 5));
+        let (remote, _) = read(&value).unwrap().into_local_time(T, NONE, NOW);
+        assert!(matches!(remote, RemoteState::Gone(Gone { at_ms, quit: true, foreign: true, .. }) if at_ms == T - 5));
     }
 
     #[test]
-    fn a_clock_that_is_ahead_is_not_trusted_and_a_late_record_gains_nothing() {
-        let value = encode("a", T, &known(server("203.0.113.5:7")), NONE);
+    fn a_clock_that_is_ahead_is_corrected_and_a_late_record_gains_nothing() {
+        let value = encode("a", T, &local(server("203.0.113.5:7")), NONE);
         let settled = |created_ms, now_ms| {
             let now = Now { mono_ms: 5_000, unix_ms: now_ms };
-            let (told, ahead_ms) = read(&value).unwrap().settle(created_ms, NONE, now);
-            let announce = listed(told).announce;
+            let (remote, ahead_ms) = read(&value).unwrap().into_local_time(created_ms, NONE, now);
+            let announce = listed(remote).announce;
             (announce.proven_at_ms, announce.life_ms, ahead_ms)
         };
         assert_eq!(settled(T, T), (T - 1_000, 60_000, None));
         assert_eq!(settled(T - SKEW_MAX_MS, T), (T - 1_000, 60_000, None), "within the skew");
-        // Put at T by its own clock, taken an hour earlier: all its stamps are an hour ahead.
+        // Put at T by its own clock, stored an hour earlier: all its timestamps are an hour ahead.
         let hour = 3_600_000;
         assert_eq!(settled(T - hour, T - hour), (T - hour - 1_000, 60_000, Some(hour)));
-        // Put at T, taken an hour later: its life ended meanwhile.
+        // Put at T, stored an hour later: its life has ended meanwhile.
         assert_eq!(settled(T + hour, T + hour), (T - 1_000, 0, None));
         assert_eq!(settled(T + 10_000, T + 10_000), (T - 1_000, 50_000, None));
     }
@@ -522,11 +522,11 @@ mod tests {
     #[test]
     fn a_node_whose_clock_is_off_converts_both_ways() {
         let behind = Offset { ms: 3_599_990 };
-        let value = encode("a", T, &known(server("203.0.113.5:7")), behind);
+        let value = encode("a", T, &local(server("203.0.113.5:7")), behind);
         let record = read(&value).unwrap();
         assert_eq!(record.put_ms, T + 3_599_990);
-        let (told, ahead_ms) = record.settle(T + 3_600_010, behind, NOW);
-        let announce = listed(told).announce;
+        let (remote, ahead_ms) = record.into_local_time(T + 3_600_010, behind, NOW);
+        let announce = listed(remote).announce;
         assert_eq!((announce.proven_at_ms, announce.life_ms, ahead_ms), (T - 1_000, 60_000, None));
     }
 
@@ -536,41 +536,41 @@ mod tests {
         assert_eq!(read(b"{\"v\":1}").unwrap_err(), RecordError::Malformed);
         assert_eq!(read(b"{\"v\":2,\"by\":\"a\",\"new\":[]}").unwrap_err(), RecordError::Version(2));
         assert_eq!(read(&vec![b' '; VALUE_BYTES_MAX + 1]).unwrap_err(), RecordError::TooLong);
-        let value = String::from_utf8(encode("a", T, &known(server("203.0.113.5:7")), NONE)).unwrap();
+        let value = String::from_utf8(encode("a", T, &local(server("203.0.113.5:7")), NONE)).unwrap();
         assert_eq!(read(value.replace("\"query\"", "\"magic\"").as_bytes()).unwrap_err(), RecordError::Malformed);
         assert_eq!(
             read(value.replace(r#""game":"netpanzer""#, r#""game":"""#).as_bytes()).unwrap_err(),
             RecordError::Malformed
         );
         let dirty = value.replace("mesa", r"me\u001bsa\u202e").replace("\"left\":60000", "\"left\":999999999999999");
-        let (told, _) = read(dirty.as_bytes()).unwrap().settle(T, NONE, NOW);
-        let announce = listed(told).announce;
+        let (remote, _) = read(dirty.as_bytes()).unwrap().into_local_time(T, NONE, NOW);
+        let announce = listed(remote).announce;
         assert_eq!((announce.facts.map.as_ref(), announce.life_ms), ("mesa", LIFE_MS_MAX));
         let long = value.replace("mesa", &"é".repeat(PART_BYTES_MAX));
-        let (told, _) = read(long.as_bytes()).unwrap().settle(T, NONE, NOW);
-        assert_eq!(listed(told).announce.facts.map.len(), PART_BYTES_MAX);
+        let (remote, _) = read(long.as_bytes()).unwrap().into_local_time(T, NONE, NOW);
+        assert_eq!(listed(remote).announce.facts.map.len(), PART_BYTES_MAX);
     }
 
     #[test]
-    fn what_would_be_too_long_goes_without_its_details() {
+    fn a_value_that_would_be_too_long_has_no_details() {
         let mut server = server("203.0.113.5:7");
         let rules = (0..100).map(|_| ("r".into(), "\"".repeat(PART_BYTES_MAX).into())).collect();
         server.details = Some(Arc::new(Details { players: Vec::new(), rules }));
-        let value = encode("a", T, &known(server), NONE);
+        let value = encode("a", T, &local(server), NONE);
         assert!(value.len() < 1_000);
-        let (told, _) = read(&value).unwrap().settle(T, NONE, NOW);
-        assert_eq!(listed(told).announce.facts.details, None);
+        let (remote, _) = read(&value).unwrap().into_local_time(T, NONE, NOW);
+        assert_eq!(listed(remote).announce.facts.details, None);
     }
 
     #[test]
-    fn any_team_comes_back_by_its_name() {
+    fn team_names_round_trip() {
         let back = |name: &str| {
             let mut server = server("203.0.113.5:7");
             let player = Player { name: "Zoë".into(), team: Some(name.to_string().into()), ..Player::default() };
             server.details = Some(Arc::new(Details { players: vec![player], rules: Vec::new() }));
-            let value = encode("a", T, &known(server), NONE);
-            let (told, _) = read(&value).unwrap().settle(T, NONE, NOW);
-            listed(told).announce.facts.details.unwrap().players[0].team.clone()
+            let value = encode("a", T, &local(server), NONE);
+            let (remote, _) = read(&value).unwrap().into_local_time(T, NONE, NOW);
+            listed(remote).announce.facts.details.unwrap().players[0].team.clone()
         };
         for name in ["red", "none", "green", "Équipe 4"] {
             assert_eq!(back(name).as_deref(), Some(name));
@@ -586,19 +586,19 @@ mod tests {
         let mut server = server("203.0.113.5:7");
         let pairs = (0..=KEYS_MAX).map(|number| (number.to_string().into_bytes().into(), b"1"[..].into()));
         server.keys = Some(Arc::new(HeartbeatKeys(pairs.collect())));
-        let value = encode("a", T, &known(server), NONE);
-        let (told, _) = read(&value).unwrap().settle(T, NONE, NOW);
-        let keys = listed(told).announce.keys.unwrap();
+        let value = encode("a", T, &local(server), NONE);
+        let (remote, _) = read(&value).unwrap().into_local_time(T, NONE, NOW);
+        let keys = listed(remote).announce.keys.unwrap();
         assert_eq!((keys.0.len(), KEYS_MAX), (64, 64));
         assert_eq!((keys.get(b"63"), keys.get(b"64")), (Some(&b"1"[..]), None), "the first ones stay");
     }
 
     #[test]
-    fn other_nodes_cannot_tell_of_more_players_than_the_game_allows() {
+    fn player_counts_are_limited_to_what_the_game_allows() {
         let mut server = server("203.0.113.5:7");
         (server.players_current, server.players_max) = (Some(65_535), Some(60_000));
-        let (told, _) = read(&encode("a", T, &known(server), NONE)).unwrap().settle(T, NONE, NOW);
-        let facts = listed(told).announce.facts;
+        let (remote, _) = read(&encode("a", T, &local(server), NONE)).unwrap().into_local_time(T, NONE, NOW);
+        let facts = listed(remote).announce.facts;
         assert_eq!((facts.players_current, facts.players_max), (Some(255), Some(255)));
     }
 
@@ -606,12 +606,12 @@ mod tests {
         #[test]
         fn nothing_panics(bytes: Vec<u8>, at: usize, byte: u8, cut: usize, created: u64, now: u64) {
             let _ = read(&bytes);
-            let mut value = encode("a", T, &known(server("203.0.113.5:7")), NONE);
+            let mut value = encode("a", T, &local(server("203.0.113.5:7")), NONE);
             let _ = read(&value[..cut % value.len()]);
             let at = at % value.len();
             value[at] = byte;
             if let Ok(record) = read(&value) {
-                let _ = record.settle(created, NONE, Now { mono_ms: 0, unix_ms: now });
+                let _ = record.into_local_time(created, NONE, Now { mono_ms: 0, unix_ms: now });
             }
             let _ = address(&String::from_utf8_lossy(&bytes));
         }

@@ -217,8 +217,8 @@ impl<'a> Session<'a> {
                 return self.cluster.warn("version", message);
             }
             Err(RecordError::Protocol) => {
-                let words = || "ignoring servers of an unknown protocol: some nodes run a newer rallypoint".into();
-                return self.cluster.warn("protocol", words);
+                let message = || "ignoring servers of an unknown protocol: some nodes run a newer rallypoint".into();
+                return self.cluster.warn("protocol", message);
             }
             Err(error) => return self.cluster.warn("record", || format!("ignoring record {}: {error:?}", entry.key)),
         };
@@ -227,7 +227,7 @@ impl<'a> Session<'a> {
             return; // our own echo
         }
         let by = record.by.clone();
-        let (remote, ahead_ms) = record.settle(created_ms, self.offset(now), now);
+        let (remote, ahead_ms) = record.into_local_time(created_ms, self.offset(now), now);
         if let Some(ahead_ms) = ahead_ms {
             let message = || format!("the clock of node {by} is {ahead_ms} ms ahead of NATS's; using NATS's time");
             self.cluster.warn("ahead", message);

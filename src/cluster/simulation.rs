@@ -225,7 +225,7 @@ impl Node {
         if record.by == self.name && self.read.is_some() {
             return None;
         }
-        let (remote, _) = record.settle(entry.created_ms, self.offset(ms), now);
+        let (remote, _) = record.into_local_time(entry.created_ms, self.offset(ms), now);
         if self.registry.apply(&Change::Merge(Box::new(remote.clone())), now) == Outcome::Stale
             && self.registry.local_state(entry.address, now).is_some_and(|known| known.is_ahead_of(&remote))
         {
@@ -583,7 +583,7 @@ fn some_records(rng: &mut Rng, of_both_strengths: bool) -> Vec<RemoteState<'stat
         let value = record::encode(name, now.unix_ms, &known, Offset::default());
         let record = record::decode(address(port), &value).unwrap();
         let later = Now { mono_ms: 30_000, unix_ms: T + 30_000 };
-        records.push(record.settle(now.unix_ms, Offset::default(), later).0);
+        records.push(record.into_local_time(now.unix_ms, Offset::default(), later).0);
     }
     records
 }

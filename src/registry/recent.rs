@@ -1,11 +1,10 @@
-//! Values for the keys that were asked for lately: above all renderers, so that equal requests share one, and its list is
-//! rendered once for all of them.
+//! A small LRU cache. It mostly holds renderers, so that equal requests share one and their list is rendered once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::view::Renderer;
 
-/// Keys that are kept; one more pushes out the one that was asked for longest ago.
+/// The number of keys. One more evicts the least recently used.
 const KEYS_MAX: usize = 32;
 
 pub struct Recent<K, V: ?Sized = dyn Renderer>(Mutex<Vec<(K, Arc<V>)>>);
@@ -17,7 +16,7 @@ impl<K, V: ?Sized> Default for Recent<K, V> {
 }
 
 impl<K: Clone + PartialEq, V: ?Sized> Recent<K, V> {
-    /// The value that is kept for this key, made where there is none.
+    /// The cached value of a key, made if there is none.
     pub fn get(&self, key: K, make: impl FnOnce(K) -> Arc<V>) -> Arc<V> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let pair = match all.iter().position(|(known, _)| *known == key) {
@@ -38,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_stays_and_the_number_is_bounded() {
+    fn recently_used_values_stay_and_the_number_is_bounded() {
         let recent = Recent::<usize, usize>::default();
         let ask = |key: usize| recent.get(key, Arc::new);
         let often = ask(0);

@@ -1,5 +1,5 @@
-//! The published list: an immutable snapshot with a serial, the deltas that led to it, and what is rendered from it. Readers
-//! share a view and never wait for a writer.
+//! The published list: an immutable snapshot with a serial, the deltas that led to it, and the lists rendered from it.
+//! Readers share a view and never wait for a writer.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -12,11 +12,11 @@ use siphasher::sip::SipHasher13;
 use super::Dirty;
 use crate::model::{MASTER, Now, Server};
 
-/// What can be made of a view: `/master.json`, a page, a protocol's list.
+/// Renders a view: `/master.json`, a page, a protocol's list.
 pub trait Renderer: Send + Sync {
     fn render(&self, view: &View) -> Vec<u8>;
 
-    /// Whether it would show the same view in another way now.
+    /// Whether the same view would be rendered differently now.
     fn is_stale(&self) -> bool {
         false
     }
@@ -25,15 +25,15 @@ pub trait Renderer: Send + Sync {
 /// A rendered list, shared by all its readers.
 pub struct Rendered {
     pub body: Bytes,
-    /// Follows from the content alone, so it outlives views and restarts in which nothing changed.
+    /// A hash of the content, so it stays the same across views and restarts that change nothing.
     pub etag: String,
-    /// Other encodings of the body, each made when first asked for.
+    /// Other encodings of the body, each made on first request.
     variants: [OnceLock<Option<Bytes>>; VARIANTS],
-    /// Whether somebody is making it.
+    /// Whether a thread has begun to make each.
     begun: [AtomicBool; VARIANTS],
 }
 
-/// How many encodings of a body can be kept.
+/// The number of other encodings of a body.
 pub const VARIANTS: usize = 3;
 
 impl Rendered {
@@ -54,12 +54,12 @@ impl Rendered {
         self.variants.get(number)?.get().cloned()
     }
 
-    /// Whether nobody else is making it: true once.
+    /// True for the first caller only, which has to make the variant.
     pub fn begin(&self, number: usize) -> bool {
         self.begun.get(number).is_some_and(|begun| !begun.swap(true, Ordering::Relaxed))
     }
 
-    /// The body in another encoding, made by the first who asks; None where that is of no use.
+    /// The body in another encoding, made by the first caller; None if it is of no use.
     pub fn variant(&self, number: usize, make: impl FnOnce(&Bytes) -> Option<Bytes>) -> Option<Bytes> {
         self.variants.get(number)?.get_or_init(|| make(&self.body)).clone()
     }
@@ -81,7 +81,7 @@ impl View {
         View { serial, published_at_ms, servers, by_game: OnceLock::new() }
     }
 
-    /// All servers that people play on: masters are listed, too, but are no games.
+    /// All game servers, without the listed masters.
     pub fn games(&self) -> impl Iterator<Item = &Arc<Server>> {
         self.servers.iter().filter(|server| !server.game.is_master())
     }
@@ -91,13 +91,13 @@ impl View {
         self.of_game(MASTER).filter(|server| server.game.is_master())
     }
 
-    /// The servers of a game of this name, in whichever protocol, without a look at those of other games.
+    /// The servers of the games of this name, in any protocol. Does not scan the servers of other games.
     pub fn of_game(&self, game: &str) -> impl Iterator<Item = &Arc<Server>> {
         let groups = self.by_game().get(game).map(Vec::as_slice).unwrap_or_default();
         groups.iter().flat_map(|(_, servers)| servers)
     }
 
-    /// The servers that speak a protocol, whatever their game is; in no particular order where there are several games.
+    /// The servers of a protocol, of any game. The order of games is unspecified.
     pub fn of_protocol(&self, protocol: &str) -> impl Iterator<Item = &Arc<Server>> {
         let groups = self.by_game().values().flatten().filter(move |(spoken, _)| *spoken == protocol);
         groups.flat_map(|(_, servers)| servers)
@@ -122,7 +122,7 @@ impl View {
     }
 }
 
-/// What became of one server between two views.
+/// The change of one server between two views.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {
     Added(Arc<Server>),
@@ -147,8 +147,8 @@ pub struct Batch {
     pub deltas: Vec<Delta>,
 }
 
-/// Makes views of what the registry drained. It keeps its own copy of the list, so that the registry is locked only
-/// for the drain, never for the time that a view takes.
+/// Makes views from drained changes. It keeps its own copy of the list, so that the registry is locked only while it is
+/// drained and not while a view is made.
 #[derive(Default)]
 pub struct Publisher {
     shadow: Vec<Option<Arc<Server>>>,
@@ -156,7 +156,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// The next view and what led to it; None when nothing changed in the end.
+    /// The next view and its deltas; None if nothing changed.
     pub fn publish(&mut self, dirty: &mut Vec<Dirty>, now: Now) -> Option<(View, Batch)> {
         let mut deltas = Vec::with_capacity(dirty.len());
         for (at, server) in dirty.drain(..) {
@@ -175,7 +175,7 @@ impl Publisher {
                     deltas.push(Delta::Changed(new))
                 }
                 (Some(old), Some(new)) => {
-                    // Another server: the slot went to another address in between, or another game is there now.
+                    // Another server: the slot was reused for another address, or the game has changed.
                     deltas.push(Delta::Removed(old));
                     deltas.push(Delta::Added(new));
                 }
@@ -184,7 +184,7 @@ impl Publisher {
         if deltas.is_empty() {
             return None;
         }
-        // A server that left one slot and came back in another is first removed, then added, for every reader.
+        // Removals first: a server may have left one slot and come back in another.
         deltas.sort_by_key(|delta| !matches!(delta, Delta::Removed(_)));
         self.serial += 1;
         let servers = self.shadow.iter().flatten().cloned().collect();

@@ -19,7 +19,7 @@ pub struct Rules {
     lists: Arc<Lists>,
 }
 
-/// What clients ask for.
+/// The renderers, shared by all connections.
 struct Lists {
     players: Arc<dyn Renderer>,
     official: Arc<dyn Renderer>,
@@ -60,7 +60,7 @@ impl Session for Conversation {
     fn on(&mut self, event: Event<'_>, out: &mut Vec<Output>) -> Next {
         match event {
             Event::Opened => {
-                // The players stand at the end: they are rendered as lists are.
+                // The last field, the number of players, is rendered like a list.
                 let greeting = Greeting { key: self.key, players_total: 0 }.emit();
                 let (before, _players) = greeting.split_last_chunk::<PLAYERS_BYTES>().unwrap_or((&[], &[0; 4]));
                 out.push(Output::Bytes(Bytes::copy_from_slice(before)));
@@ -97,7 +97,7 @@ impl Conversation {
     }
 }
 
-/// The players on all servers together, as the four bytes of the greeting.
+/// The total number of players, as the last four bytes of the greeting.
 struct Players;
 
 impl Renderer for Players {
