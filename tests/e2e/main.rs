@@ -37,6 +37,7 @@ mod programs;
 mod proofs;
 mod pty;
 mod quake3;
+mod quake3_programs;
 mod real_programs;
 mod screen;
 mod store;

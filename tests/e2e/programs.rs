@@ -1,8 +1,13 @@
 //! Other projects' programs, as Debian packages them. A test that misses one fails and names the package.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::support::*;
 
@@ -24,6 +29,12 @@ impl Program {
         command.stdin(Stdio::piped()).stdout(file.try_clone().unwrap()).stderr(file);
         let child = command.spawn().unwrap_or_else(|error| missing(command, package, &error));
         Program { child, output }
+    }
+
+    /// Ends it as an operator would, and waits until it has gone.
+    pub fn terminate(mut self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        until("the program to end", || self.child.try_wait().unwrap());
     }
 }
 
@@ -51,4 +62,95 @@ pub fn quakestat(arguments: &[&str]) -> String {
     command.args(["-mi", "0.5"]).args(arguments);
     let output = command.output().unwrap_or_else(|error| missing(&command, "qstat", &error));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+const IOQUAKE3: &str = "/usr/lib/ioquake3";
+
+/// The data of both Quake engines, an empty map for each, and their servers.
+pub struct Quake {
+    folder: Folder,
+}
+
+impl Quake {
+    pub fn new() -> Quake {
+        let folder = Folder::new("quake");
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quake3");
+        let copy = |from: &Path, to: &str| {
+            let to = folder.path().join(to);
+            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+            std::fs::copy(from, to).unwrap();
+        };
+        copy(&from.join("ioquake3.bsp"), "mini/maps/m.bsp");
+        folder.write("mini/default.cfg", "\n");
+        // The engine's own rules of the game. The file's name ends in the machine's architecture.
+        let rules = format!("{IOQUAKE3}/baseq3");
+        let rules = std::fs::read_dir(&rules)
+            .unwrap_or_else(|error| panic!("{rules}: {error}. Install Debian's ioquake3-server; scripts/test does"));
+        for path in rules.map(|entry| entry.unwrap().path()) {
+            copy(&path, &format!("mini/{}", path.file_name().unwrap().to_str().unwrap()));
+        }
+        // DarkPlaces looks here when it runs a game that is built on it, such as Xonotic.
+        copy(&from.join("darkplaces.bsp"), "data/maps/start.bsp");
+        copy(&from.join("darkplaces-progs.dat"), "data/progs.dat");
+        Quake { folder }
+    }
+
+    /// A dedicated ioquake3 server on this port. It announces itself once its map is loaded. `settings` are its own
+    /// variables.
+    pub fn ioquake3(&self, port: u16, settings: &[(&str, &str)]) -> Program {
+        let path = self.folder.path();
+        let (home, port) = (path.join(format!("home-{port}")), port.to_string());
+        let base = [
+            ("com_standalone", "1"),
+            ("com_basegame", "mini"),
+            ("fs_basepath", path.to_str().unwrap()),
+            ("fs_homepath", home.to_str().unwrap()),
+            ("vm_game", "0"),
+            ("sv_pure", "0"),
+            ("bot_enable", "0"),
+            ("dedicated", "2"),
+            ("net_port", &port),
+            // The default is a public master, and its name would be looked up first.
+            ("sv_master2", ""),
+            ("ttycon", "0"),
+        ];
+        let mut command = Command::new(format!("{IOQUAKE3}/ioq3ded"));
+        command.env("HOME", path);
+        for (name, value) in base.iter().chain(settings) {
+            command.args(["+set", name, value]);
+        }
+        Program::start(command.args(["+map", "m"]), &self.folder, &format!("ioquake3-{port}"), "ioquake3-server")
+    }
+
+    /// A DarkPlaces server on this port, as the engine of Xonotic.
+    pub fn xonotic(&self, port: u16, settings: &[(&str, &str)]) -> Program {
+        let mut command = Command::new("/usr/games/darkplaces-server");
+        command.env("HOME", self.folder.path()).arg("-xonotic").arg("-basedir").arg(self.folder.path());
+        let port = port.to_string();
+        for (name, value) in [("port", &*port), ("sv_public", "1"), ("maxplayers", "8")].iter().chain(settings) {
+            command.args([&format!("+{name}"), *value]);
+        }
+        Program::start(command.args(["+map", "start"]), &self.folder, &format!("xonotic-{port}"), "darkplaces-server")
+    }
+}
+
+/// A client that has joined a DarkPlaces server, and stays silent: the server counts it until it times out. Unlike
+/// ioquake3's, this engine's messages for that are plain text.
+pub fn join_darkplaces(server: SocketAddr) -> UdpSocket {
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    until("a DarkPlaces server to let a client in", || {
+        let ask = |message: &str| -> Option<Vec<u8>> {
+            client.send_to(&[b"\xff\xff\xff\xff", message.as_bytes()].concat(), server).ok()?;
+            let mut buffer = [0; 1500];
+            let size = client.recv(&mut buffer).ok()?;
+            buffer[..size].strip_prefix(b"\xff\xff\xff\xff").map(<[u8]>::to_vec)
+        };
+        let challenge = ask("getchallenge")?;
+        let challenge = challenge.strip_prefix(b"challenge ")?.split(|&byte| byte == 0).next()?;
+        let challenge = std::str::from_utf8(challenge).ok()?;
+        let connect = format!(r"connect\protocol\darkplaces 3\protocols\DP7\challenge\{challenge}");
+        (ask(&connect)? == b"accept").then_some(())
+    });
+    client
 }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rallypoint::protocols::CARDS;
+use rallypoint::protocols::announce::Announce;
+use rallypoint::protocols::{CARDS, Fetch, Games};
 use serde_json::Value;
 
 use crate::support::*;
@@ -134,36 +135,38 @@ pub fn xml(text: &str) -> Vec<std::collections::HashMap<String, String>> {
 fn every_game_from_its_server_to_the_players_files() {
     let server = Server::start(&["guard.max_servers_per_ip=100"]);
     let web = server.address("web.listen");
-    let cases = [
-        ("iceball", format!("iceball://{}", server.address("iceball.listen")), None),
-        ("netpanzer", format!("netpanzer://{}", server.address("netpanzer.listen")), None),
-        ("hyperbol", format!("hyperbol://{}", server.address("hyperbol.listen")), Some(format!("http://{web}"))),
-        ("bloodmasters", format!("bloodmasters+http://{web}/bloodmasterslist.php"), None),
-    ];
     let folder = Folder::new("every-game");
-    for (game, master, announce_to) in cases {
-        let announce_to = announce_to.unwrap_or(master.clone());
-        let (_servers, mut addresses) = simulate(game, 3, &["--announce", &announce_to]);
+    for card in CARDS {
+        let name = card.name;
+        let master = match (card.master_port, &card.fetch) {
+            (None, Fetch::Http { path, .. }) => format!("{name}+http://{web}{path}"),
+            _ => format!("{name}://{}", server.address(&format!("{name}.listen"))),
+        };
+        // Where its own masters take no announcements, the API does.
+        let announce_to =
+            if matches!(card.announce, Announce::None) { format!("http://{web}") } else { master.clone() };
+        let (_servers, mut addresses) = simulate(name, 3, &["--announce", &announce_to]);
         addresses.sort();
-        let listed = until(&format!("three {game} servers on the list"), || {
+        let listed = until(&format!("three {name} servers on the list"), || {
             let listed = json(&["list", &master]);
             (listed.len() == 3).then_some(listed)
         });
-        let mut found: Vec<_> = listed.iter().map(|server| format!("{game}://{}", place(server))).collect();
+        let mut found: Vec<_> = listed.iter().map(|server| format!("{name}://{}", place(server))).collect();
         found.sort();
         assert_eq!(found, addresses);
 
         let asked = json(&["list", &master, "--query", "--sort", "name"]);
         assert_eq!(asked.len(), 3);
         for server in &asked {
-            assert_eq!(server["game"], game);
+            assert_eq!(server["protocol"], name);
+            assert!(server["game"] == name || card.games == Games::Family, "{server}");
             assert!(server["name"].as_str().is_some_and(|name| name.ends_with(['1', '2', '3'])), "{server}");
             assert!(server["players_max"].as_u64().unwrap() > 0 && !server["map"].as_str().unwrap().is_empty());
-            assert_eq!(server["rtt_ms"].is_f64(), game != "iceball", "{server}");
+            assert_eq!(server["rtt_ms"].is_f64(), card.query.is_some(), "{server}");
         }
 
         // The same servers, as another Rallypoint lists them.
-        let api = json(&["list", &format!("http://{web}/api/v1/servers?game={game}"), "--sort", "name"]);
+        let api = json(&["list", &format!("http://{web}/api/v1/servers?protocol={name}"), "--sort", "name"]);
         let names = |servers: &[Value]| servers.iter().map(|server| server["name"].clone()).collect::<Vec<_>>();
         assert_eq!(names(&api), names(&asked));
 
@@ -182,10 +185,11 @@ fn every_game_from_its_server_to_the_players_files() {
             assert_eq!(json["players_current"].to_string(), element["playercount"]);
             assert_eq!(json["players_max"].to_string(), element["maxplayercount"]);
             assert_eq!(json["map"], *element["mapname"]);
-            assert_eq!(
-                (element.contains_key("skill"), element.contains_key("flavor")),
-                (game == "hyperbol", game == "hyperbol")
-            );
+            assert_eq!(element.contains_key("flavor"), card.flavors, "{name}");
+            for (attribute, _) in CARDS.iter().flat_map(|card| card.xml_attributes) {
+                let is_own = card.xml_attributes.iter().any(|(own, _)| own == attribute);
+                assert_eq!(element.contains_key(*attribute), is_own, "{name}: {attribute}");
+            }
         }
         let exported: Value = serde_json::from_slice(&std::fs::read(&json_file).unwrap()).unwrap();
         assert_eq!(exported["total"], 3);
