@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayString;
 
-use super::{Address, Details, Facts, Game, HeartbeatKeys, Overrides, Proof, VersionText};
+use super::{Address, Announce, Details, Facts, Game, HeartbeatKeys, Overrides, Proof, VersionText};
 
 /// The four texts of a listed server in one allocation: at a million servers, four would be the bulk of the memory.
 #[derive(Clone, PartialEq, Eq)]
@@ -149,6 +149,17 @@ impl Server {
             life_ms: 0,
             details: facts.details.clone(),
             keys: None,
+        }
+    }
+
+    /// A server as its announcement describes it.
+    pub fn announced(announce: &Announce<'_>) -> Server {
+        let Announce { address, game, proof, proven_at_ms, life_ms, rtt_us, keys, facts, asked: _ } = announce;
+        Server {
+            rtt_us: rtt_us.map(round_trip),
+            life_ms: u32::try_from(*life_ms).unwrap_or(u32::MAX),
+            keys: keys.clone(),
+            ..Server::new(*address, game.clone(), *proof, *proven_at_ms, facts)
         }
     }
 

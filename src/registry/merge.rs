@@ -212,22 +212,19 @@ impl Registry {
         if let Some(at) = self.find(address) {
             return self.merge_into(at, listed, end_ms, now);
         }
-        let named = named.map(|named| named.overrides);
         if named.is_none()
             && let Err(refusal) = self.make_room_for(address.ip())
         {
             return Outcome::Refused(refusal);
         }
-        let mut server =
-            Server::new(address, announce.game.clone(), announce.proof, announce.proven_at_ms, &announce.facts);
-        server.overrides = named.unwrap_or_default();
-        server.foreign = true;
-        server.node = listed.node;
-        server.rtt_us = announce.rtt_us.map(round_trip);
-        server.first_seen_ms = listed.first_seen_ms;
-        server.last_seen_ms = listed.last_seen_ms;
-        server.life_ms = whole_life_ms(listed, now);
-        server.keys = announce.keys.clone();
+        let server = Server {
+            foreign: true,
+            node: listed.node,
+            first_seen_ms: listed.first_seen_ms,
+            last_seen_ms: listed.last_seen_ms,
+            life_ms: whole_life_ms(listed, now),
+            ..Server::announced(announce)
+        };
         self.removals.forget(address, announce.proof);
         let at = self.insert(server, end_ms, announce.asked, true);
         self.queue_ask(at, now.mono_ms + self.spread_ms(at));

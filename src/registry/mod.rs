@@ -324,22 +324,14 @@ impl Registry {
     }
 
     fn add(&mut self, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
-        let named = self.named.get(&announce.address).map(|named| named.overrides);
-        if named.is_none() {
+        if !self.is_named(announce.address) {
             let ip = announce.address.ip();
             let fits = self.prefix_counts.fits(ip, self.settings.servers_per_ip_max);
             if let Err(refusal) = fits.and_then(|()| self.make_room_for(ip)) {
                 return Outcome::Refused(refusal);
             }
         }
-        let proven_at_ms = announce.proven_at_ms;
-        let game = announce.game.clone();
-        let mut server = Server::new(announce.address, game, announce.proof, proven_at_ms, &announce.facts);
-        server.overrides = named.unwrap_or_default();
-        server.rtt_us = announce.rtt_us.map(round_trip);
-        server.life_ms = whole_life(announce.life_ms);
-        server.keys = announce.keys.clone();
-        server.node = self.node;
+        let server = Server { node: self.node, ..Server::announced(announce) };
         self.removals.forget(announce.address, announce.proof);
         let at = self.insert(server, end_ms, announce.asked, true);
         if announce.asked {
@@ -471,17 +463,19 @@ impl Registry {
             // The configuration now names another game there.
             self.remove(at);
         }
-        let Some(NamedServer { game, overrides, asked: true, .. }) = named else { return false };
-        let mut server = Server::new(address, game, Proof::Config, now.unix_ms, &Facts::default());
-        server.overrides = overrides;
+        let Some(NamedServer { game, asked: true, .. }) = named else { return false };
+        let server = Server::new(address, game, Proof::Config, now.unix_ms, &Facts::default());
         let at = self.insert(server, now.mono_ms, true, false);
         self.queue_ask(at, now.mono_ms);
         true
     }
 
+    /// A new entry, with what the operator's configuration says of its address.
     fn insert(&mut self, server: Server, end_ms: u64, asked: bool, listed: bool) -> u32 {
         let address = server.address;
-        let counted = !self.named.contains_key(&address);
+        let named = self.named.get(&address);
+        let counted = named.is_none();
+        let server = Server { overrides: named.map(|named| named.overrides).unwrap_or_default(), ..server };
         let at = self.place(Slot {
             address,
             end_ms,
