@@ -294,7 +294,11 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let local = socket.local_addr().unwrap();
         let address = Address::new(local.ip(), local.port()).unwrap();
-        let facts = Facts { game: game.into(), ..(card.pretend)(1) };
+        let pretend = (card.pretend)(1);
+        // The game may be among its rules, too.
+        let mut details = pretend.details.as_deref().cloned().unwrap_or_default();
+        details.rules.retain(|(_, value)| **value != *pretend.game);
+        let facts = Facts { game: game.into(), details: Some(Arc::new(details)), ..pretend };
         tokio::spawn(async move {
             let mut buffer = [0; 200];
             while let Ok((size, from)) = socket.recv_from(&mut buffer).await {

@@ -324,7 +324,7 @@ impl Registry {
     }
 
     fn add(&mut self, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
-        if !self.is_named(announce.address) {
+        if !self.named.contains_key(&announce.address) {
             let ip = announce.address.ip();
             let fits = self.prefix_counts.fits(ip, self.settings.servers_per_ip_max);
             if let Err(refusal) = fits.and_then(|()| self.make_room_for(ip)) {
