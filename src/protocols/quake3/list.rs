@@ -365,6 +365,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_status_says_later_does_not_move_a_server_to_another_list() {
+        let mut server = server(&SERVERS[6]);
+        let rules =
+            [("clients", "2"), ("protocol", "99"), ("com_protocol", "99"), ("gametype", "ctf"), ("gamename", "x")];
+        let rules = rules.map(|(key, value)| (key.into(), value.into())).to_vec();
+        server.details = Some(Arc::new(Details { players: Vec::new(), rules }));
+        let view = View::new(1, 0, vec![Arc::new(server)]);
+        let found = |text: &str| {
+            let lists = Lists::new(Tags::default());
+            addresses(&lists.renderer(&canonical(&lists, text)).render(&view)).len()
+        };
+        assert_eq!((found("getservers Xonotic 3"), found("getservers Xonotic 99")), (1, 0));
+        assert_eq!((found("getservers Xonotic 3 ffa"), found("getservers Xonotic 3 gametype=ctf")), (1, 0));
+        assert_eq!(found("getservers x 3"), 0);
+    }
+
+    #[test]
     fn the_longest_request_fits() {
         let lists = Lists::new(Tags::default());
         let text = format!(
