@@ -1,5 +1,5 @@
-//! The loop around an [`Asker`]: hears what has arrived, ends what is overdue, and sends what the pace allows. The master's
-//! prober and the query command bring their sockets and clocks as a [`Driver`]; the order of the steps is here alone.
+//! The loop around an [`Asker`]: it receives answers, handles timeouts, and sends as many questions as the rate limits allow.
+//! The master's prober and the query command supply sockets and a clock as a [`Driver`].
 
 use std::net::SocketAddr;
 
@@ -7,10 +7,10 @@ use super::{Asker, Finished, Lane};
 use crate::model::Address;
 use crate::protocols::Question;
 
-/// What has arrived is heard after this many questions: the answers to a long burst may not fit into a socket's buffer.
+/// Receive after this many questions: the answers to a longer burst may not fit into the socket's buffer.
 const BURST: usize = 16;
 
-/// What an asker is connected to.
+/// The sockets, the clock and the consumer of an asker.
 pub trait Driver {
     type Tag;
 
@@ -18,25 +18,25 @@ pub trait Driver {
 
     fn now_us(&self) -> u64;
 
-    /// Reads a datagram into the buffer: the lane it came to, its size and its sender. None when there is none, or when
-    /// other work should have its turn.
+    /// Reads a datagram into the buffer: the lane that it arrived on, its size and its sender. None if there is none, or if
+    /// it is time for other work.
     fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)>;
 
-    /// Called when everything that had arrived has been heard.
+    /// Called after all datagrams that have arrived were handled.
     fn all_heard(&mut self, _buffer: &mut [u8]) {}
 
-    /// Called before a server that is overdue is finished.
+    /// Called before [`Driver::finish`] for a server that timed out.
     fn overdue(&mut self, _finished: &Finished<Self::Tag>, _buffer: &mut [u8]) -> impl Future<Output = ()> {
         async {}
     }
 
-    /// Called before questions are sent: the place to add servers.
+    /// Called before questions are sent; adds servers to query.
     fn prepare(&mut self);
 
-    /// The lane that the next question goes out from.
+    /// The lane to send the next question from.
     fn lane(&mut self) -> Option<Lane>;
 
-    /// Sends a question. One that cannot be sent is lost like any datagram; the next try follows.
+    /// Sends a question. A failure to send counts as a lost datagram: the next try follows.
     fn send(&mut self, lane: Lane, address: Address, question: Question) -> impl Future<Output = ()>;
 
     /// Takes a result.
@@ -55,7 +55,7 @@ pub async fn pass<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
     send(driver, buffer).await;
 }
 
-/// Hears what has arrived.
+/// Receives and handles the datagrams that have arrived.
 pub fn hear<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
     while let Some((lane, size, from)) = driver.receive(buffer) {
         let now_us = driver.now_us();
@@ -87,7 +87,7 @@ mod tests {
     use crate::model::Facts;
     use crate::protocols::{Ask, Fault, Heard, Query, fault};
 
-    /// A game that answers with the question itself.
+    /// A game that echoes the question.
     struct Echo;
 
     impl Query for Echo {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pass_hears_before_it_calls_anybody_silent_and_sends_last() {
+    async fn a_pass_receives_before_it_times_out_and_sends_last() {
         let mut memory = memory(vec![1, 2]);
         pass(&mut memory, &mut [0; 100]).await;
         assert!(memory.steps.is_empty() && memory.waiting.len() == 1, "asked, and one answer is on its way");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_heard_between_bursts_of_questions() {
+    async fn answers_are_received_between_bursts_of_questions() {
         let mut memory = memory((1..=500).map(|number| 2 * number).collect());
         pass(&mut memory, &mut [0; 100]).await;
         assert_eq!((memory.waiting_most, memory.steps.len() + memory.waiting.len()), (BURST, 500));

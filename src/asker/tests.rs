@@ -1,3 +1,5 @@
+//! Retries, rate limits and bounds of the asker.
+
 mod forgery;
 mod spacing;
 
@@ -7,7 +9,7 @@ use crate::protocols::testing::{one_step, two_steps};
 const SETTINGS: Settings =
     Settings { tries: 3, try_us: 1_000_000, all_us: 10_000_000, per_second: 1_000, per_ip_per_second: 1_000 };
 
-/// Where it does not matter.
+/// For tests that need only one.
 const LANE: Lane = 7;
 
 fn asker(settings: Settings) -> Asker<u32> {
@@ -27,7 +29,7 @@ fn the_answer_with_the_nonce_counts_and_nothing_else() {
     assert_eq!(address, server(1));
     assert!(asker.next_question(1_000, LANE).is_none());
     let answer = one_step::answer(&question);
-    assert!(asker.heard(2_000, LANE, server(2).socket(), &answer).is_none(), "from somebody else");
+    assert!(asker.heard(2_000, LANE, server(2).socket(), &answer).is_none(), "from another address");
     let mut forged = answer.clone();
     forged[3] ^= 0x10;
     assert!(asker.heard(2_000, LANE, server(1).socket(), &forged).is_none(), "another nonce");
@@ -55,7 +57,7 @@ fn a_lost_question_is_asked_again_and_a_late_answer_has_its_own_round_trip() {
 }
 
 #[test]
-fn silence_and_nonsense_are_told_apart() {
+fn silence_and_nonsense_are_different_failures() {
     let mut asker = asker(SETTINGS);
     asker.ask(server(1), one_step::QUERY, Ask::Proof, 1).unwrap();
     asker.ask(server(2), one_step::QUERY, Ask::Proof, 2).unwrap();
@@ -97,12 +99,12 @@ fn the_pace_holds_in_all_and_for_each_address() {
 }
 
 #[test]
-fn one_with_many_servers_stands_in_nobodys_way() {
+fn an_address_with_many_servers_does_not_delay_others() {
     let mut asker = asker(Settings { per_second: 1_000, per_ip_per_second: 20, ..SETTINGS });
     for port in 1..=60_000 {
         asker.ask(server(port), one_step::QUERY, Ask::Proof, 0).unwrap();
     }
-    // Addresses of one IPv6 network are one owner, too.
+    // Addresses of one IPv6 /64 share a queue.
     for host in 1..=1_000 {
         let ip = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
         asker.ask(Address::new(ip.into(), 1).unwrap(), one_step::QUERY, Ask::Proof, 0).unwrap();
@@ -113,16 +115,19 @@ fn one_with_many_servers_stands_in_nobodys_way() {
         let other = Address::new([198, 51, number, 1].into(), 1).unwrap();
         asker.ask(other, one_step::QUERY, Ask::Proof, 0).unwrap();
         now_us += 1_000;
-        assert!(asker.lines.len() == 3 + usize::from(number) && asker.ready.len() <= 3, "nobody else is looked at");
+        assert!(
+            asker.queues.len() == 3 + usize::from(number) && asker.ready.len() <= 3,
+            "other queues are not visited"
+        );
         let sent: Vec<_> = std::iter::from_fn(|| asker.next_question(now_us, LANE)).map(|(to, _)| to).collect();
         assert!(sent.contains(&other), "{number}: {sent:?}");
     }
 }
 
 #[test]
-fn what_is_over_is_forgotten() {
+fn finished_queries_leave_nothing_behind() {
     let mut asker = asker(Settings { per_second: 1_000_000, per_ip_per_second: 1_000_000, ..SETTINGS });
-    for number in 0..3 * LINES_KEPT as u32 {
+    for number in 0..3 * IDLE_KEPT as u32 {
         let ip = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number);
         asker.ask(Address::new(ip.into(), 1).unwrap(), one_step::QUERY, Ask::Proof, number).unwrap();
     }
@@ -131,7 +136,7 @@ fn what_is_over_is_forgotten() {
         while asker.timed_out(1 + second * 1_000_000).is_some() {}
     }
     assert_eq!((asker.in_flight(), asker.fresh(), asker.has_questions()), (0, 0, false));
-    assert!(asker.lines.is_empty());
+    assert!(asker.queues.is_empty());
 }
 
 #[test]
@@ -147,7 +152,7 @@ fn a_proven_server_is_asked_for_more_before_the_others() {
         assert!(asker.next_question(1, LANE).is_none(), "the pace");
         asker.heard(2, LANE, first.socket(), &question[6..14]);
         let (second, question) = asker.next_question(50_001, LANE).unwrap();
-        assert_eq!((second, question.ends_with(br"\status\")), (first, true), "it is proven, and waits already");
+        assert_eq!((second, question.ends_with(br"\status\")), (first, true), "the proven server comes first");
     }
 }
 
@@ -162,7 +167,7 @@ fn the_time_for_all_tries_ends_them() {
     let finished = asker.timed_out(2_000_000).expect("no third try after all_us");
     assert_eq!((finished.tag, finished.result), (1, Err(Failure::Silent)));
 
-    // Of all questions together: the second one does not begin anew.
+    // The time is for all questions together: the second one does not start it again.
     asker.ask(server(2), two_steps::QUERY, Ask::Proof, 2).unwrap();
     let (_, question) = asker.next_question(10_000_000, LANE).unwrap();
     asker.heard(10_900_000, LANE, server(2).socket(), &question[6..14]);
@@ -192,7 +197,7 @@ fn a_wider_network_has_a_pace_of_its_own() {
         for now_us in (1_000..900_000).step_by(1_000) {
             asked.extend(std::iter::from_fn(|| asker.next_question(now_us, LANE)).map(|(address, _)| address));
         }
-        assert!(asked.contains(&other), "somebody else is not held up");
+        assert!(asked.contains(&other), "other networks are not delayed");
         (asked.len() - 1, refused)
     };
     let (asked, refused) = asked_in_a_second(&[]);
@@ -202,7 +207,7 @@ fn a_wider_network_has_a_pace_of_its_own() {
 }
 
 #[test]
-fn nothing_is_left_of_the_networks_that_were_asked() {
+fn idle_networks_are_forgotten() {
     let settings = Settings { tries: 1, per_second: 1_000_000, ..SETTINGS };
     let mut asker = asker(settings);
     for network in 0..5_000u32 {
@@ -214,5 +219,5 @@ fn nothing_is_left_of_the_networks_that_were_asked() {
         while asker.timed_out(now_us).is_some() {}
     }
     assert_eq!(asker.in_flight(), 0);
-    assert!(asker.networks.len() <= LINES_KEPT && asker.networks.values().all(|network| network.in_flight == 0));
+    assert!(asker.networks.len() <= IDLE_KEPT && asker.networks.values().all(|network| network.in_flight == 0));
 }

@@ -349,7 +349,7 @@ fn bad_replies_are_told_for_what_they_are_and_the_run_goes_on() {
         (
             "netpanzer",
             game(move |q| [panzer(q), netpanzer_answers(br"\status\", b"hostname\\x\\final\\")].concat()),
-            "forges",
+            "forging",
         ),
         (
             "netpanzer",

@@ -1,5 +1,4 @@
-//! Answers in two datagrams, of which the second carries no nonce; and a forger who knows everything but the nonce and the
-//! lane.
+//! Answers in two datagrams, the second without a nonce, and a forger who knows everything except the nonce and the lane.
 
 use super::*;
 use crate::protocols::testing::two_steps::{QUERY, asks_for_status, forged, status, token};
@@ -26,7 +25,7 @@ fn hear(asker: &mut Asker<u32>, now_us: u64, lane: Lane, bytes: &[u8]) {
     assert!(finished.is_none(), "at once: {finished:?}");
 }
 
-/// What comes out by then.
+/// The result at this time.
 fn ends(asker: &mut Asker<u32>, now_us: u64) -> Response {
     asker.timed_out(now_us).expect("an end").result.expect("a proof")
 }
@@ -42,7 +41,7 @@ fn one_question_brings_the_nonce_and_then_the_status() {
     hear(&mut asker, 5_100, A, &status());
     assert_eq!((asker.fresh(), asker.in_flight()), (0, 1), "nothing more is on its way");
     hear(&mut asker, 6_000, A, &token);
-    hear(&mut asker, 6_000, A, &status()); // copies
+    hear(&mut asker, 6_000, A, &status()); // duplicates
     assert_eq!(asker.next_timeout_us(), Some(25_100), "it settles");
     assert!(asker.timed_out(25_099).is_none() && asker.next_question(25_099, A).is_none());
     let answer = ends(&mut asker, 25_100);
@@ -60,7 +59,7 @@ fn a_first_proof_is_short_and_the_long_answer_is_asked_for_then() {
     hear(&mut asker, 5_000, A, &token(&first));
     let (_, second) = asker.next_question(5_000, B).unwrap();
     assert!(asks_for_status(&second) && token(&second) != token(&first));
-    hear(&mut asker, 6_000, A, &token(&first)); // a copy
+    hear(&mut asker, 6_000, A, &token(&first)); // a duplicate
     hear(&mut asker, 9_000, B, &token(&second));
     hear(&mut asker, 9_000, B, &status());
     let answer = ends(&mut asker, 29_000);
@@ -89,7 +88,7 @@ fn a_nonce_counts_only_on_the_lane_it_was_sent_from() {
 }
 
 #[test]
-fn a_lost_status_is_asked_for_again_at_once_and_its_loss_is_no_silence() {
+fn a_lost_status_is_requested_again_at_once_and_does_not_count_as_silence() {
     let (mut asker, token_1) = asked();
     hear(&mut asker, 5_000, A, &token_1);
     assert!(asker.timed_out(104_999).is_none() && asker.next_question(104_999, B).is_none());
@@ -100,14 +99,14 @@ fn a_lost_status_is_asked_for_again_at_once_and_its_loss_is_no_silence() {
     hear(&mut asker, 110_000, B, &status());
     assert_eq!(name(&ends(&mut asker, 130_000)), Some("A server"));
 
-    // Too late is too late, even when nobody has looked yet.
+    // A late status is ignored even if its timeout was not handled yet.
     let (mut asker, token_1) = asked();
     hear(&mut asker, 5_000, A, &token_1);
     hear(&mut asker, 105_000, A, &status());
     assert_eq!(asker.timed_out(900_000).map(|finished| finished.result), None);
     assert!(asker.next_question(900_000, B).is_some());
 
-    // It never comes: alive, without facts.
+    // It never arrives: the server is alive, without facts.
     let (mut asker, token_1) = asked();
     hear(&mut asker, 5_000, A, &token_1);
     let mut finished = None;
@@ -126,7 +125,7 @@ fn a_lost_status_is_asked_for_again_at_once_and_its_loss_is_no_silence() {
 }
 
 #[test]
-fn a_status_before_its_nonce_is_not_believed() {
+fn a_status_before_its_nonce_is_not_accepted() {
     let (mut asker, token_1) = asked();
     hear(&mut asker, 1_000, A, &forged());
     hear(&mut asker, 5_000, A, &token_1);
@@ -138,7 +137,7 @@ fn a_status_before_its_nonce_is_not_believed() {
 }
 
 #[test]
-fn of_two_that_differ_neither_is_believed() {
+fn of_two_different_statuses_neither_is_accepted() {
     for order in [[forged(), status()], [status(), forged()]] {
         let (mut asker, token_1) = asked();
         let mut sent = token_1;
@@ -155,13 +154,13 @@ fn of_two_that_differ_neither_is_believed() {
         }
         let answer = finished.expect("the end of its tries").result.unwrap();
         assert_eq!((&answer.facts, answer.disputed), (&None, true));
-        assert!(answer.fault.unwrap().contains("forges"));
+        assert!(answer.fault.unwrap().contains("forging"));
         assert_eq!((asker.in_flight(), asker.has_questions()), (0, false));
     }
 }
 
 #[test]
-fn after_a_forgery_the_next_try_may_be_believed_and_the_forgery_is_told() {
+fn after_a_forgery_the_next_try_may_be_accepted_and_the_forgery_is_reported() {
     let (mut asker, token_1) = asked();
     hear(&mut asker, 5_000, A, &token_1);
     hear(&mut asker, 5_000, A, &forged());
@@ -174,7 +173,7 @@ fn after_a_forgery_the_next_try_may_be_believed_and_the_forgery_is_told() {
     assert_eq!((name(&answer), answer.disputed, answer.fault), (Some("A server"), true, None));
 }
 
-/// Statuses that come to other lanes, all the same: somebody tries all ports.
+/// The same status arrives on many lanes: a forger tries all ports.
 #[test]
 fn a_forger_who_tries_many_ports_changes_nothing() {
     for hits in 1..100 {
@@ -201,7 +200,7 @@ fn a_forger_who_tries_many_ports_changes_nothing() {
     }
 }
 
-/// A query whose answers never carry a nonce. Nothing of what it hears can be a proof.
+/// A query whose answers never carry a nonce, so none of them is a proof.
 struct Nonceless;
 
 impl Query for Nonceless {
@@ -231,9 +230,9 @@ fn an_answer_without_a_nonce_proves_nothing() {
     }
 }
 
-/// The last try's time is over while facts are due after the nonce of it or of an earlier one, and they never come.
+/// The last try times out while facts are due after its nonce or an earlier one's, and they never arrive.
 #[test]
-fn a_status_that_is_lost_after_the_last_timeout_keeps_nobody_waiting() {
+fn a_status_that_is_lost_after_the_last_timeout_does_not_block_the_query() {
     for late in [0, 1] {
         let (mut asker, token_1) = asked();
         assert!(asker.timed_out(1_000_000).is_none());
@@ -251,7 +250,7 @@ fn a_status_that_is_lost_after_the_last_timeout_keeps_nobody_waiting() {
 }
 
 proptest::proptest! {
-    /// Whatever comes, whenever and in whatever order: every question has an end, and only one.
+    /// For any datagrams at any time and in any order, every query ends exactly once.
     #[test]
     fn every_question_ends_once(
         proven in proptest::bool::ANY,
@@ -262,7 +261,7 @@ proptest::proptest! {
         asker.ask(game(), QUERY, ask, 0).unwrap();
         let (mut now_us, mut lane, mut ends) = (0, 0, 0);
         let mut sent: Vec<(Lane, Vec<u8>)> = Vec::new();
-        // After the events nothing comes any more.
+        // After the events, nothing else arrives.
         for (wait_ms, kind, number) in events.into_iter().chain([(10, 5, 0); 1_000]) {
             while asker.timed_out(now_us).is_some() {
                 ends += 1;

@@ -1,4 +1,5 @@
-//! Games that answer only so often, and games that say something with their first answer and more with the second.
+//! Games that require an interval between questions, and games that send some facts with the first answer and all with
+//! the second.
 
 use super::*;
 use crate::protocols::{Fault, Heard, fault};
@@ -32,7 +33,7 @@ fn the_second_question_comes_later_and_says_more() {
     let mut asker = asker(SETTINGS);
     asker.ask(server(1), &Slow, Ask::Proof, 0).unwrap();
     let (_, first) = asker.next_question(1_000, LANE).unwrap();
-    assert!(asker.heard(20_000, LANE, server(1).socket(), &first).is_none(), "it is asked for more");
+    assert!(asker.heard(20_000, LANE, server(1).socket(), &first).is_none(), "a second question follows");
     assert!(asker.next_question(20_000, LANE).is_none() && !asker.has_questions());
     assert_eq!(asker.next_timeout_us(), Some(1_001_000), "the first try's own");
     assert!(asker.timed_out(1_050_999).is_none() && asker.next_question(1_050_999, LANE).is_none());
@@ -46,7 +47,7 @@ fn the_second_question_comes_later_and_says_more() {
 }
 
 #[test]
-fn what_was_said_first_counts_where_nothing_follows_and_where_there_is_no_more() {
+fn the_first_answers_facts_count_if_no_others_follow() {
     let mut asker = asker(Settings { tries: 1, ..SETTINGS });
     asker.ask(server(1), &Slow, Ask::Proof, 0).unwrap();
     let (_, first) = asker.next_question(1_000, LANE).unwrap();
@@ -66,7 +67,7 @@ fn what_was_said_first_counts_where_nothing_follows_and_where_there_is_no_more()
 }
 
 #[test]
-fn every_two_questions_to_one_server_are_apart_and_others_do_not_wait() {
+fn questions_to_one_server_are_spaced_and_do_not_delay_others() {
     let mut asker = asker(Settings { try_us: 300_000, ..SETTINGS });
     let mut sent = Vec::new();
     for now_us in (1_000..12_000_000).step_by(1_000) {

@@ -1,10 +1,10 @@
-//! One server while it is being asked: its tries, and which of the datagrams heard from it count.
+//! A query in flight: its tries, and which datagrams from its server are accepted.
 //!
-//! A nonce counts on the lane from which it was sent, and proves the address. Facts without a nonce can come from anybody.
-//! They are believed only when the nonce of a question for facts came back on the same lane shortly before them, and
-//! nothing different is heard for a moment after them. Facts that come before their nonce spend that try. Facts that
-//! differ, or that come to a lane from which nobody asked for any, are a forger's: they spend all tries under way. A spent
-//! try can still prove the address, but facts have to be asked for again, from another lane.
+//! A nonce that comes back on the lane from which it was sent proves the address. Facts without a nonce can be forged. They
+//! are accepted only if the nonce of a question for facts came back on the same lane shortly before them, and no different
+//! facts arrive for a moment after them. Facts that arrive before their nonce spend that try. Facts that differ, or that
+//! arrive on a lane from which none were requested, are forged: they spend all tries in flight. A spent try can still prove
+//! the address, but facts have to be requested again, from another lane.
 
 use std::hash::Hasher;
 
@@ -16,23 +16,23 @@ use crate::model::Facts;
 use crate::protocols::{Ask, Fault, Heard, Query, Question, fault};
 
 /// How long facts may take after their nonce, in round trips and within these bounds. A server sends both at once; the
-/// shorter this is, the less time there is to slip in others when they are lost.
+/// shorter this window is, the harder it is to inject forged facts when the real ones are lost.
 const FACTS_RTTS: u64 = 2;
 const FACTS_US_MIN: u64 = 100_000;
 const FACTS_US_MAX: u64 = 500_000;
-/// How long to wait for facts that differ: one round trip, within these bounds.
+/// How long to wait for conflicting facts: one round trip, within these bounds.
 const SETTLE_US_MIN: u64 = 20_000;
 const SETTLE_US_MAX: u64 = 200_000;
 
-pub(super) struct Asking<T> {
-    /// Tells this question from earlier ones to the same address.
+pub(super) struct Pending<T> {
+    /// Distinguishes this question from earlier ones to the same address.
     pub serial: u64,
     pub tag: T,
-    /// No try of it has timed out, and facts are still awaited.
+    /// No try has timed out, and facts are still awaited.
     pub fresh: bool,
-    /// A try waits to be sent.
+    /// A try is waiting to be sent.
     pub queued: bool,
-    /// The last try timed out while facts were due: when those do not come, nothing else is waited for.
+    /// The last try timed out while facts were due: if they do not arrive, the query ends.
     pub overdue: bool,
     /// When the first try of the first question was sent.
     pub began_us: Option<u64>,
@@ -41,10 +41,10 @@ pub(super) struct Asking<T> {
     /// The tries of this question.
     tries: ArrayVec<Try, { TRIES_MAX as usize }>,
     rtt_us: Option<u32>,
-    /// What the answer to the first question said already.
+    /// Facts from the answer to the first question.
     some: Option<Box<Facts<'static>>>,
     claim: Option<Claim>,
-    /// Forged facts were received.
+    /// Conflicting or unsolicited facts arrived.
     disputed: bool,
     fault: Option<Fault>,
 }
@@ -53,34 +53,34 @@ struct Try {
     nonce: u32,
     lane: Lane,
     sent_us: u64,
-    /// When its nonce came back.
+    /// When the nonce came back.
     proven_us: Option<u64>,
-    /// Its facts no longer count.
+    /// No facts are accepted for this try any more.
     spent: bool,
 }
 
-/// Facts that are believed if nothing different is heard.
+/// Facts that are accepted unless different ones arrive.
 struct Claim {
     digest: u64,
     facts: Box<Facts<'static>>,
     settled_us: u64,
 }
 
-/// What a datagram, or the time, leads to.
+/// What to do after a datagram or a timeout.
 pub(super) enum Next {
     Wait,
-    /// Call [`Asking::look`] at this time.
+    /// Call [`Pending::look`] at this time.
     LookAt(u64),
-    /// The address is proven; the question for facts is next.
+    /// The address is proven; ask for facts next.
     AskForFacts,
-    /// None of the tries will bring facts.
+    /// No try so far will yield facts.
     NoFacts,
     Believe(Facts<'static>),
 }
 
-impl<T> Asking<T> {
-    pub fn new(serial: u64, query: &'static dyn Query, ask: Ask, tag: T) -> Asking<T> {
-        Asking {
+impl<T> Pending<T> {
+    pub fn new(serial: u64, query: &'static dyn Query, ask: Ask, tag: T) -> Pending<T> {
+        Pending {
             serial,
             tag,
             fresh: true,
@@ -98,7 +98,7 @@ impl<T> Asking<T> {
         }
     }
 
-    /// The next try. None when there were enough.
+    /// The next try. None if all tries are used up.
     pub fn send(&mut self, now_us: u64, lane: Lane, key: &[u8; 16]) -> Option<Question> {
         (self.queued, self.overdue) = (false, false);
         self.began_us.get_or_insert(now_us);
@@ -113,7 +113,7 @@ impl<T> Asking<T> {
         Some(question)
     }
 
-    /// How long to wait between two questions.
+    /// The interval that the game requires between two questions.
     pub fn spacing_us(&self) -> u64 {
         self.query.spacing_us()
     }
@@ -122,7 +122,7 @@ impl<T> Asking<T> {
         self.tries.len() as u8
     }
 
-    /// Takes a datagram from its address.
+    /// Takes a datagram from the server's address.
     pub fn hear(&mut self, now_us: u64, lane: Lane, bytes: &[u8], key: &[u8; 16]) -> Next {
         match self.query.hear(bytes) {
             Err(wrong) => {
@@ -138,7 +138,7 @@ impl<T> Asking<T> {
                     self.some = Some(Box::new(facts.into_owned()));
                     self.proven(now_us, number)
                 }
-                // It has nothing more to say.
+                // The server has no more than this.
                 Some(_) => Next::Believe(facts.into_owned()),
                 None => Next::Wait,
             },
@@ -154,20 +154,20 @@ impl<T> Asking<T> {
         }
     }
 
-    /// The try that this nonce was sent with, from this lane.
+    /// The index of the try that sent this nonce from this lane.
     fn prove(&mut self, now_us: u64, lane: Lane, nonce: u32) -> Option<usize> {
         let found = self.tries.iter().position(|sent| sent.nonce == nonce && sent.lane == lane);
         if let Some(sent) = found.and_then(|number| self.tries.get(number)) {
             let rtt_us = now_us.saturating_sub(sent.sent_us).min(u32::MAX.into()) as u32;
             self.rtt_us.get_or_insert(rtt_us);
         } else if self.rtt_us.is_none() {
-            // Later it may be a copy of the first proof.
-            self.fault = Some(fault("it does not bring back the number that was sent: forged, or late"));
+            // After the first proof, an unknown nonce may be a duplicate of it.
+            self.fault = Some(fault("the nonce is not one that was sent: the answer is forged or late"));
         }
         found
     }
 
-    /// A nonce came back alone.
+    /// A nonce came back without facts.
     fn proven(&mut self, now_us: u64, number: usize) -> Next {
         if self.ask == Ask::Proof {
             self.ask = Ask::Facts;
@@ -181,11 +181,11 @@ impl<T> Asking<T> {
                 sent.proven_us = Some(now_us);
                 if sent.spent { self.no_facts_yet() } else { Next::LookAt(now_us + facts_us) }
             }
-            _ => Next::Wait, // a copy
+            _ => Next::Wait, // a duplicate
         }
     }
 
-    /// Facts came without a nonce.
+    /// Facts arrived without a nonce.
     fn claim(&mut self, now_us: u64, lane: Lane, digest: u64, facts: Facts<'_>) -> Next {
         let facts_us = self.facts_us();
         let asked_for_facts = self.ask == Ask::Facts;
@@ -211,13 +211,13 @@ impl<T> Asking<T> {
 
     fn dispute(&mut self) -> Next {
         self.disputed = true;
-        self.fault = Some(fault("answers that differ, or that nobody asked for: somebody forges them"));
+        self.fault = Some(fault("conflicting or unsolicited answers: someone is forging them"));
         self.claim = None;
         self.tries.iter_mut().for_each(|sent| sent.spent = true);
         self.no_facts_yet()
     }
 
-    /// A time given by [`Next::LookAt`] has come.
+    /// The time given by [`Next::LookAt`] has come.
     pub fn look(&mut self, now_us: u64) -> Next {
         if let Some(claim) = self.claim.take_if(|claim| claim.settled_us <= now_us) {
             return Next::Believe(*claim.facts);
@@ -235,7 +235,7 @@ impl<T> Asking<T> {
         if is_proven && is_over && !self.is_listening() { Next::NoFacts } else { Next::Wait }
     }
 
-    /// Facts are due any moment, or are there and have to settle.
+    /// Facts are due, or have arrived and have to settle.
     pub fn is_listening(&self) -> bool {
         self.claim.is_some() || self.tries.iter().any(|sent| sent.proven_us.is_some() && !sent.spent)
     }
@@ -248,12 +248,12 @@ impl<T> Asking<T> {
         (u64::from(self.rtt_us.unwrap_or(0)) * FACTS_RTTS).clamp(FACTS_US_MIN, FACTS_US_MAX)
     }
 
-    /// The result.
+    /// The result of the query.
     pub fn end(self, facts: Option<Facts<'static>>) -> (T, Result<Response, Failure>) {
         let facts = match (facts, self.some) {
             // The answer with all facts may not say which game it is.
             (Some(facts), Some(some)) if facts.game.is_empty() => Some(Facts { game: some.game, ..facts }),
-            // Better what the first answer said than nothing.
+            // If the second answer is missing, the first one's facts are better than none.
             (facts, some) => facts.or(some.map(|some| *some)),
         };
         let fault = if facts.is_some() { None } else { self.fault };
