@@ -1,6 +1,6 @@
 //! Recent events per IP address, so that the doctor can explain why a server is not listed, and how often each kind of
-//! event happened. Memory is fixed: a number of pages, one per address, where the newest address replaces an older one.
-//! Good news never replaces a problem, neither on its own page nor on others.
+//! event happened. Memory is fixed: a number of pages, one per address; a new address replaces an older one. A good event
+//! never replaces a recent problem, neither on its own page nor on another address's.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -18,15 +18,15 @@ use crate::registry::Refusal;
 const SHARDS: usize = 64;
 const PAGES_PER_SHARD: usize = 128;
 const NOTES_PER_PAGE: usize = 8;
-/// A problem keeps its page for this long: some games are quiet for half an hour after a complaint.
+/// A page with a problem is kept for this long: some games stay silent for half an hour after they are refused.
 const PROBLEM_MS: u64 = 35 * 60_000;
-/// Anything keeps its page for this long: where there are more addresses than pages, most have nothing to report.
+/// Any page is kept for this long, so that a flood of addresses does not replace pages all the time.
 const KEPT_MS: u64 = 2_000;
 
 /// Where an event came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// A protocol's datagrams: the place of its card among [`CARDS`], for counting without a search.
+    /// A protocol's datagrams: the index of its card in [`CARDS`], for counting without a search.
     Datagrams(u8),
     /// A heartbeat over TCP or HTTP.
     Heartbeat,
@@ -61,7 +61,7 @@ impl Channel {
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// To a datagram: its protocol knows what it means.
+    /// An event of a datagram protocol, which describes it.
     Datagram(Event),
     Banned,
     Heartbeat,
@@ -72,7 +72,7 @@ pub enum What {
     BadAnswer(Box<Fault>),
     Quit,
     Refused(Refusal),
-    /// Facts arrived that differ from others, or that nobody asked for.
+    /// Conflicting or unsolicited facts arrived.
     Disputed,
 }
 
@@ -96,7 +96,7 @@ const LABELS: [&str; 14] = [
 const OTHER: &str = "other";
 
 impl What {
-    /// Its place among the counters: those of its protocol for a datagram, otherwise the general ones.
+    /// Its index among the counters: its protocol's for a datagram, otherwise the general ones.
     fn number(&self) -> usize {
         match self {
             What::Datagram(event) => event.kind.number.into(),
@@ -132,8 +132,8 @@ impl What {
         }
     }
 
-    /// Whether it surely came from the address that it is noted for: a cookie came back, a connection, or an answer to
-    /// our query. Otherwise anybody may have sent it. None where nobody sent anything.
+    /// Whether it certainly came from the address: over a connection, with a returned cookie, or as an answer to our query.
+    /// Otherwise the source address may be forged. None if nothing was received.
     pub fn sender_proven(&self) -> Option<bool> {
         match self {
             What::Datagram(event) => event.kind.sender_proven,
@@ -143,7 +143,7 @@ impl What {
         }
     }
 
-    /// What the texts of a datagram's event are made from.
+    /// The values in the texts of a datagram's event.
     pub fn values(&self) -> Option<[u32; 2]> {
         match self {
             What::Datagram(event) => Some(event.values),
@@ -163,12 +163,12 @@ impl What {
 pub struct Note {
     pub at_ms: u64,
     pub channel: Channel,
-    /// The port that was announced or queried; 0 where the message does not say.
+    /// The port that was announced or queried; 0 if the message has none.
     pub port: u16,
-    /// The port that it was sent from; 0 for our own queries.
+    /// The source port of the message; 0 for our own queries.
     pub source_port: u16,
     pub what: What,
-    /// How often, since the address got its page.
+    /// How often this happened since the address got its page.
     pub times: u32,
 }
 
@@ -181,7 +181,7 @@ impl Note {
 #[derive(Clone, Default)]
 struct Page {
     ip: Option<IpAddr>,
-    /// Good news about other addresses does not replace it before this.
+    /// Good events of other addresses do not replace the page before this time.
     kept_until_ms: u64,
     notes: ArrayVec<Note, NOTES_PER_PAGE>,
 }
@@ -195,7 +195,7 @@ pub struct Ledger {
 /// How often each kind of event happened.
 struct Counts {
     general: [AtomicU64; LABELS.len()],
-    /// For each card.
+    /// Per card, in the order of [`CARDS`].
     datagrams: [[AtomicU64; event::NUMBERS]; CARDS.len()],
     other: AtomicU64,
 }
@@ -213,7 +213,7 @@ impl Counts {
         counter.unwrap_or(&self.other).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// By label: kinds of several protocols with the same label count together.
+    /// By label; kinds of several protocols with the same label are added up.
     fn read(&self) -> BTreeMap<&'static str, u64> {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut counts = BTreeMap::from([(OTHER, load(&self.other))]);
@@ -249,13 +249,13 @@ impl Ledger {
         }
     }
 
-    /// Records a note. The same kind for the same port updates the earlier note.
+    /// Records a note. A note of the same kind for the same port is updated.
     pub fn note(&self, ip: IpAddr, note: Note) {
         self.counts.add(&note);
         let is_problem = note.what.severity() == Severity::Problem;
         self.with_page(ip, |page| {
             if page.ip != Some(ip) {
-                // A later time than that is from before the clock was set back.
+                // A later time than that was set before the clock was set back.
                 let is_kept = (note.at_ms + 1..=note.at_ms + PROBLEM_MS).contains(&page.kept_until_ms);
                 if !is_problem && is_kept {
                     return;
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_again_only_counts_and_others_ports_are_not_told() {
+    fn repeated_events_are_counted_and_other_ports_are_left_out() {
         let ledger = Ledger::new();
         let ip = address(1).ip();
         ledger.note(ip, note(1, 1, COOKIE_SENT));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_whoever_comes() {
+    fn memory_is_bounded() {
         let ledger = Ledger::new();
         for number in 0..100_000u32 {
             ledger.note(IpAddr::V4(number.into()), note(1, 1, COOKIE_SENT));
@@ -355,7 +355,7 @@ mod tests {
         let pages: usize = ledger.shards.iter().map(|shard| shard.lock().unwrap().len()).sum();
         assert_eq!(pages, SHARDS * PAGES_PER_SHARD);
         assert_eq!(ledger.notes(address(99)).len(), 1);
-        // Whatever can be told of one server, told many times.
+        // Every kind of event for one server.
         let drops = event::SHARED.map(|kind| What::Datagram(kind.event()));
         let refusals = [Refusal::Full, Refusal::FullForIp, Refusal::Late, Refusal::NotListed].map(What::Refused);
         for what in drops.into_iter().chain(refusals).chain([What::Banned, What::Quit]) {

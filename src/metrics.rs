@@ -1,4 +1,4 @@
-//! Figures for the operator, in Prometheus' form. Labels are bounded: games with a card, and `other`.
+//! Metrics in the Prometheus text format. The set of labels is bounded: games with a card, and `other`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -41,26 +41,26 @@ pub struct Metrics {
     memory: Gauge,
     connections: Gauge,
     serial: Gauge,
-    /// Questions sent to game servers.
+    /// Queries sent to game servers.
     pub questions: Counter,
     /// Readers of the event stream.
     pub readers: Gauge,
-    /// How long it took to render a list that nobody had rendered yet.
+    /// Time to render a list that was not cached.
     pub render: Histogram,
     /// Lists that are sent as datagrams.
     pub list_answers: ListAnswers,
-    /// Only where there is a cluster.
+    /// None without a cluster.
     pub cluster: Option<ClusterFigures>,
 }
 
-/// What became of requests for lists in datagrams.
+/// Requests for lists in datagrams, by outcome.
 pub struct ListAnswers {
     pub whole: Counter,
-    /// Cut to what the budget had left.
+    /// Truncated to what was left of the budget.
     pub cut: Counter,
     /// No answer at all.
     pub refused: Counter,
-    /// All that was sent, with headers.
+    /// Bytes sent, with headers.
     pub bytes: Counter,
 }
 
@@ -74,16 +74,16 @@ impl ListAnswers {
     }
 }
 
-/// This node among others.
+/// Metrics of this node in a cluster.
 #[derive(Clone, Default)]
 pub struct ClusterFigures {
-    /// 1 while what others put is seen, and what this node puts is taken.
+    /// 1 while this node can both read from and write to the shared store.
     pub connected: Gauge,
-    /// Living nodes, this one among them.
+    /// Nodes alive, including this one.
     pub nodes: Gauge,
     pub puts: Counter,
     pub put_failures: Counter,
-    /// Records of other nodes that said something new.
+    /// Records of other nodes that changed something here.
     pub merged: Counter,
 }
 
@@ -116,8 +116,8 @@ impl Metrics {
         let registry = &mut metrics.registry;
         registry.register("servers", "Listed servers", metrics.servers.clone());
         registry.register("players", "Players on listed servers", metrics.players.clone());
-        registry.register("lists", "Lists given out", metrics.lists.clone());
-        registry.register("queries", "Questions sent to game servers", metrics.questions.clone());
+        registry.register("lists", "Lists served", metrics.lists.clone());
+        registry.register("queries", "Queries sent to game servers", metrics.questions.clone());
         let rtt = metrics.rtt.clone();
         registry.register_with_unit("round_trip", "Round trips of answered queries", Unit::Seconds, rtt);
         let render = metrics.render.clone();
@@ -129,33 +129,33 @@ impl Metrics {
         metrics
     }
 
-    /// With the figures of a cluster.
+    /// Adds the metrics of a cluster.
     pub fn with_cluster(mut self) -> Metrics {
         let figures = ClusterFigures::default();
         figures.nodes.set(1);
         let registry = &mut self.registry;
         let connected = figures.connected.clone();
-        registry.register("cluster_connected", "Whether this node is connected to the others' store", connected);
-        registry.register("cluster_nodes", "Living nodes", figures.nodes.clone());
-        registry.register("cluster_puts", "Records put into the store", figures.puts.clone());
+        registry.register("cluster_connected", "Whether this node is connected to the shared store", connected);
+        registry.register("cluster_nodes", "Nodes alive", figures.nodes.clone());
+        registry.register("cluster_puts", "Records written to the shared store", figures.puts.clone());
         let failures = figures.put_failures.clone();
-        registry.register("cluster_put_failures", "Records that the store did not take, to be put again", failures);
-        registry.register("cluster_merged", "Records of other nodes that said something new", figures.merged.clone());
+        registry.register("cluster_put_failures", "Failed writes to the shared store; they are retried", failures);
+        registry.register("cluster_merged", "Records of other nodes that changed something", figures.merged.clone());
         self.cluster = Some(figures);
         self
     }
 
-    /// A round trip to a game server.
+    /// Records a round trip to a game server.
     pub fn rtt(&self, rtt_us: u32) {
         self.rtt.observe(f64::from(rtt_us) / 1e6);
     }
 
-    /// Lists were given out. Their name is one of ours.
+    /// Counts lists that were served. The name is one of ours, so labels stay bounded.
     pub fn listed(&self, list: &'static str, count: u64) {
         self.lists.get_or_create(&OfList { list }).inc_by(count);
     }
 
-    /// Everything, as text.
+    /// All metrics as text.
     pub fn text(&self, view: &View, ledger: &Ledger, connections: usize, store: Option<&Status>) -> String {
         let mut games: BTreeMap<&'static str, (i64, i64)> = BTreeMap::from([("other", (0, 0))]);
         games.extend(crate::protocols::CARDS.iter().map(|card| (card.name, (0, 0))));
@@ -165,7 +165,7 @@ impl Metrics {
             *servers += 1;
             *players += i64::from(server.players_current.unwrap_or(0));
         }
-        // Set at once: others may be reading.
+        // Counted first and set once per game: other readers must not see partial sums.
         for (game, (servers, players)) in games {
             self.servers.get_or_create(&OfGame { game }).set(servers);
             self.players.get_or_create(&OfGame { game }).set(players);
@@ -174,7 +174,7 @@ impl Metrics {
         self.serial.set(view.serial as i64);
         self.memory.set(resident_bytes());
         let mut text = String::new();
-        let _ = encode(&mut text, &self.registry); // a String takes everything
+        let _ = encode(&mut text, &self.registry); // writing to a String cannot fail
         let end = text.rfind("# EOF").unwrap_or(text.len());
         text.truncate(end);
         text.push_str("# HELP rallypoint_events Events by kind.\n# TYPE rallypoint_events counter\n");
@@ -189,15 +189,20 @@ impl Metrics {
     }
 }
 
-/// How what is kept on disk does.
+/// Metrics of the store on disk.
 fn store_text(store: &Status, text: &mut String) {
     let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
     for (name, kind, help, value) in [
-        ("store_size_bytes", "gauge", "The file with the list and its history, and its log", number(&store.file_bytes)),
-        ("store_failing", "gauge", "1 while nothing can be written", store.is_failing().into()),
-        ("store_failures", "counter", "Attempts to write that failed", number(&store.failures)),
+        (
+            "store_size_bytes",
+            "gauge",
+            "Size of the database with the list and its history, including its log",
+            number(&store.file_bytes),
+        ),
+        ("store_failing", "gauge", "1 while writes fail", store.is_failing().into()),
+        ("store_failures", "counter", "Failed writes", number(&store.failures)),
         ("store_writes", "counter", "Transactions written", number(&store.writes)),
-        ("store_files_lost", "counter", "Files that were removed while in use", number(&store.files_lost)),
+        ("store_files_lost", "counter", "Database files that were removed while in use", number(&store.files_lost)),
     ] {
         let _ = writeln!(text, "# HELP rallypoint_{name} {help}.\n# TYPE rallypoint_{name} {kind}");
         let total = if kind == "counter" { "_total" } else { "" };
@@ -205,7 +210,7 @@ fn store_text(store: &Status, text: &mut String) {
     }
 }
 
-/// Resident memory as the system tells it; 0 where it does not.
+/// Resident memory; 0 if the system does not report it.
 fn resident_bytes() -> i64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: i64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
@@ -219,7 +224,7 @@ mod tests {
     use crate::protocols::iceball::{self, events};
 
     #[test]
-    fn every_figure_has_its_line_and_games_have_bounded_labels() {
+    fn all_metrics_are_printed_and_game_labels_are_bounded() {
         use crate::model::{Facts, Game, Proof, Server};
         use std::sync::Arc;
         let metrics = Metrics::new();
