@@ -1,13 +1,12 @@
-//! Rallypoint: one master server for many games. See ARCHITECTURE.md for the map; in short:
+//! Rallypoint: one master server for many games. ARCHITECTURE.md has the details; in short:
 //!
-//! A datagram goes in a straight line: [`net::udp`] → [`net::guard`] → the card's rule in [`protocols`] → effects
-//! (a reply, a change) → [`hub`] → [`registry`] → view and deltas → [`web`], [`store`], and the next list. A TCP connection the
-//! same, through [`net::tcp`].
+//! A datagram takes one path: [`net::udp`] → [`net::guard`] → the protocol's rules in [`protocols`] → effects (a reply, a
+//! change) → [`hub`] → [`registry`] → view and deltas → [`web`], [`store`], and the next list. So does a TCP connection, through
+//! [`net::tcp`].
 //!
-//! [`model`] holds the words that all rooms share; [`bytes`], [`text`], [`times`], [`prefix`] and [`cookie`] are what protocols
-//! are made of.
-//! [`client`] is the other side of the protocols, [`export`] where lists go.
-//! [`config`] is the operator's word, [`cli`] the commands, [`app`] puts the rooms together.
+//! [`model`] holds the data types that all rooms share; [`bytes`], [`text`], [`times`], [`prefix`] and [`cookie`] are building
+//! blocks for protocols. [`client`] is the client side of the protocols, [`export`] writes lists to files. [`config`] reads the
+//! configuration, [`cli`] has the commands, [`app`] puts the rooms together.
 
 pub mod app;
 pub mod asker;

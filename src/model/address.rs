@@ -1,4 +1,4 @@
-//! Where a game server is.
+//! The address of a game server.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::str::FromStr;
 
-/// Where a game server is: its identity in the registry. Never port 0, never an IPv4 address written as IPv6.
+/// A game server's IP address and port: its identity in the registry. Never port 0, never an IPv4-mapped IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     ip: IpAddr,
@@ -23,7 +23,7 @@ impl Address {
         self.ip
     }
 
-    /// The old list formats know IPv4 only; a server elsewhere is left out of them.
+    /// None for IPv6: list formats that know only IPv4 leave the server out.
     pub fn ipv4(&self) -> Option<Ipv4Addr> {
         match self.ip {
             IpAddr::V4(ip) => Some(ip),
@@ -40,7 +40,7 @@ impl Address {
     }
 }
 
-/// In one piece, not field by field: the registry hashes an address twice for every handshake.
+/// Hashed in one write, not field by field: the registry hashes an address twice per handshake.
 impl Hash for Address {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self.ip {

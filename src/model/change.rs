@@ -1,26 +1,26 @@
-//! What may be done to the registry: the operator, servers and other nodes.
+//! Changes to the registry, made by the operator, by servers and by other nodes.
 
 use std::sync::Arc;
 
 use super::{Address, Facts, Game, HeartbeatKeys, Proof, Server, Strength};
 
-/// The operator's word on a server: what no server may say of itself.
+/// Attributes of a server that only the operator can set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     pub official: bool,
-    /// Lists are sorted by it, highest first.
+    /// Lists are sorted by priority, highest first.
     pub priority: i32,
-    /// What kind of official server it is, in a game that has kinds; 0 is unofficial.
+    /// The kind of official server, in games that have several kinds; 0 is unofficial.
     pub flavor: u8,
 }
 
-/// The operator's word on the server of one game at one address. No other game is listed there.
+/// A server that the operator names in the configuration. No other game is listed at its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedServer {
     pub address: Address,
     pub game: Game,
     pub overrides: Overrides,
-    /// It need not announce itself: it is asked by query, and listed while it answers.
+    /// It need not announce itself: it is queried, and listed while it answers.
     pub asked: bool,
 }
 
@@ -30,22 +30,20 @@ pub struct Announce<'a> {
     pub address: Address,
     pub game: Game,
     pub proof: Proof,
-    /// When the proof was begun (for a cookie: when it was sent). An older one never overwrites a newer one,
-    /// and the life time counts from here, so that a replay prolongs nothing.
+    /// When the proof began (for a cookie: when it was sent). An older proof never overwrites a newer one, and the life counts
+    /// from this time, so a replay prolongs nothing.
     pub proven_at_ms: u64,
     pub life_ms: u64,
-    /// Whether it is to be asked again and again by its game's query.
+    /// Whether it is queried regularly from now on.
     pub asked: bool,
     pub rtt_us: Option<u32>,
     pub keys: Option<Arc<HeartbeatKeys>>,
     pub facts: Facts<'a>,
 }
 
-/// What another node told of an address, in this node's own time.
-// A change that holds one boxes the whole.
-#[allow(clippy::large_enum_variant)]
+/// What another node knows about an address, converted to this node's time.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all are listed servers, and a change has it in a box")]
+#[expect(clippy::large_enum_variant, reason = "nearly all are listed servers, and a change boxes the whole")]
 pub enum RemoteState<'a> {
     Listed(RemoteServer<'a>),
     Gone(Gone),
@@ -60,35 +58,35 @@ impl RemoteState<'_> {
     }
 }
 
-/// A server that another node lists. The life in `announce` is what is left of it now.
+/// A server that another node lists. The life in `announce` is the rest of it.
 #[derive(Clone, Debug)]
 pub struct RemoteServer<'a> {
     pub announce: Announce<'a>,
-    /// Who has the proof.
+    /// The node that has the proof.
     pub node: u8,
     pub first_seen_ms: u64,
     pub last_seen_ms: u64,
-    /// For a proof of an address alone: when a stronger one was removed there, if one was. Without this, a node that
-    /// still has the stronger one could not tell that its time is over.
+    /// For a proof of the address alone: when a stronger one was removed at this address, if one was. A node that still has the
+    /// stronger one learns from this that it has ended.
     pub stronger_gone_ms: Option<u64>,
 }
 
-/// A server was taken off the list: it wins over proofs that are not newer.
+/// A server was removed from the list. This overrides all proofs that are not newer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone {
     pub address: Address,
     /// Ends proofs of the address alone up to this time.
     pub at_ms: u64,
-    /// Ends proofs of the game up to this time, `at_ms` at the latest; 0 where nothing that strong was removed.
+    /// Ends proofs of the game up to this time, at most `at_ms`; 0 if no such proof was removed.
     pub game_at_ms: u64,
-    /// It said so itself; otherwise it no longer answered, and is kept until its life ends.
+    /// The server quit; otherwise it stopped answering, and its record is kept until its life ends.
     pub quit: bool,
     /// Whether this came from another node.
     pub foreign: bool,
 }
 
 impl Gone {
-    /// Up to when proofs of this kind are over; 0 where they are not.
+    /// Proofs of this strength up to this time are over; 0 if none is.
     pub fn at_ms_for(&self, proof: Proof) -> u64 {
         match proof.strength() {
             Strength::Address => self.at_ms,
@@ -101,48 +99,49 @@ impl Gone {
     }
 }
 
-/// What may be done to the registry. All doors lead here.
+/// A change to the registry. There is no other way to alter it.
 #[derive(Clone, Debug)]
 pub enum Change<'a> {
     Announce(Announce<'a>),
-    /// A heartbeat of a server that is listed: a new life, and the keys of this heartbeat instead of the last one's.
+    /// A heartbeat of a listed server: starts its life again and replaces its heartbeat keys.
     Heartbeat {
         address: Address,
         game: Game,
         life_ms: u64,
         keys: Arc<HeartbeatKeys>,
     },
-    /// A server that is asked answered. Without facts, it is alive and said nothing more.
+    /// A server answered its query. Without facts, it is only known to be alive.
     Answer {
         address: Address,
         game: Game,
         rtt_us: u32,
         facts: Option<Facts<'a>>,
     },
-    /// A server that is asked did not answer in this round.
+    /// A server did not answer its query in this round.
     Miss {
         address: Address,
         game: Game,
     },
-    /// It says that it is gone, over a connection. Only what came by heartbeat goes, and masters only for masters.
+    /// A server said over a connection that it stops. Only servers that announced themselves with heartbeats are removed, and
+    /// masters only if `master` is set.
     Quit {
         address: Address,
         master: bool,
     },
-    /// A server that was listed before a restart is listed again, for what is left of its life.
+    /// Lists a server from before a restart again, for the rest of its life.
     Restore {
         server: Arc<Server>,
-        /// When its life ends, as far as the file knows, by the clock that it was written with.
+        /// When its life ends according to the file, by the clock that it was written with.
         ends_at_ms: u64,
-        /// Listed here for so much longer, because the file may lack the last signs of life. Other nodes never hear of it.
+        /// Added to its life on this node only, because the file may lack its last heartbeats.
         grace_ms: u64,
-        /// What that clock was behind the time that the nodes share.
+        /// How far that clock was behind the time that the nodes share.
         behind_ms: i64,
-        /// Where it can be asked: how soon.
+        /// When to query it, if its game can be queried.
         ask_in_ms: u64,
     },
-    /// What another node told. Boxed, so that the changes of datagrams stay small.
+    /// A record of another node. Boxed, so that the changes that datagrams cause stay small.
     Merge(Box<RemoteState<'a>>),
-    /// The operator's words on servers, all of them; they replace the earlier ones.
+    /// All servers that the operator names. They replace the earlier ones.
     NamedServers(Arc<[NamedServer]>),
 }

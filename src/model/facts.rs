@@ -1,4 +1,4 @@
-//! What servers say of themselves.
+//! What servers report about themselves.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -8,13 +8,13 @@ use arrayvec::ArrayString;
 
 use super::Address;
 
-/// A version in text. Versions are often made from packed numbers, so this owns its text, without an allocation.
+/// A version as text. Often formatted from packed numbers, so it owns its text, without an allocation.
 pub type VersionText = ArrayString<32>;
 
-/// What a server says of itself, borrowed from the message that said it. An empty text means unknown.
+/// What a server reports about itself, borrowed from the message. An empty text means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts<'a> {
-    /// The gamename, where the protocol carries several games and the message says which.
+    /// The gamename, if the protocol carries several games and the message says which.
     pub game: Cow<'a, str>,
     pub name: Cow<'a, str>,
     pub mode: Cow<'a, str>,
@@ -27,13 +27,13 @@ pub struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    /// What the server says of one of its rules.
+    /// The value of one of the server's rules.
     pub fn rule(&self, name: &str) -> Option<&str> {
         let rules = self.details.as_deref().map_or(&[][..], |details| &details.rules);
         rules.iter().find(|(found, _)| **found == *name).map(|(_, value)| &**value)
     }
 
-    /// The name as it is listed: a name that nobody could see gives way to the address. An empty one stays unknown.
+    /// The name as listed: an invisible name is replaced by the address. An empty one stays unknown.
     pub(super) fn shown_name<'a>(&'a self, address: Address, buffer: &'a mut ArrayString<64>) -> &'a str {
         let is_invisible = !self.name.is_empty() && !self.has_visible_name();
         if is_invisible && write!(buffer, "{address}").is_ok() { buffer } else { &self.name }
@@ -43,13 +43,13 @@ impl Facts<'_> {
         !self.name.chars().all(is_blank)
     }
 
-    /// How many play, as it is listed: not more than the server has room for, where it says so.
+    /// The number of players as listed: at most the server's maximum, if it is known.
     pub fn shown_players(&self) -> Option<u16> {
         let most = self.players_max.filter(|most| *most > 0).unwrap_or(u16::MAX);
         self.players_current.map(|players| players.min(most))
     }
 
-    /// The same facts, kept beyond the message that said them.
+    /// The same facts, independent of the message.
     pub fn into_owned(self) -> Facts<'static> {
         Facts {
             game: Cow::Owned(self.game.into_owned()),
@@ -65,11 +65,11 @@ impl Facts<'_> {
     }
 }
 
-/// What a game's query tells beyond the facts that all games have.
+/// What a game's query reports beyond the facts that all games have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     pub players: Vec<Player>,
-    /// Name and value, in the order in which the server told them.
+    /// Name and value, in the server's order.
     pub rules: Vec<(Box<str>, Box<str>)>,
 }
 
@@ -79,12 +79,12 @@ impl Details {
     /// All names and values together.
     pub const BYTES_MAX: usize = 16 << 10;
 
-    /// Who plays, if that is known: where somebody does and nobody is named, the game does not tell.
+    /// The players, if known: a game with players that names none does not report them.
     pub fn known_players(&self, players_current: Option<u16>) -> Option<&[Player]> {
         Some(&*self.players).filter(|players| !players.is_empty() || players_current == Some(0))
     }
 
-    /// What is kept of what a server tells: of a rule that is told twice the first, and not more than anybody reads.
+    /// Applies the bounds, and keeps the first of several rules with the same name.
     pub fn bounded(mut self) -> Details {
         let mut room = Details::BYTES_MAX;
         let mut fits = |size: usize| room.checked_sub(size).map(|left| room = left).is_some();
@@ -101,7 +101,7 @@ impl Details {
     }
 }
 
-/// One who plays. Absent means that the game does not tell.
+/// A player. Absent fields are not reported by the game.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 pub struct Player {
     #[schema(value_type = String)]
@@ -122,7 +122,7 @@ pub struct Player {
     pub deaths: Option<i32>,
 }
 
-/// The keys that a heartbeat sent, kept byte for byte: lists are filtered by them.
+/// The keys of a heartbeat, byte for byte: lists are filtered by them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeartbeatKeys(pub Vec<HeartbeatKey>);
 
@@ -130,7 +130,7 @@ pub struct HeartbeatKeys(pub Vec<HeartbeatKey>);
 pub type HeartbeatKey = (Box<[u8]>, Box<[u8]>);
 
 impl HeartbeatKeys {
-    /// The keys of a server that announced itself in another way: what every heartbeat has.
+    /// The keys of a server that was announced in another way: those that every heartbeat has.
     pub fn of(game: &str, address: Address) -> HeartbeatKeys {
         let key = |key: &str, value: &str| (key.as_bytes().into(), value.as_bytes().into());
         HeartbeatKeys(vec![key("gamename", game), key("port", &address.port().to_string())])
@@ -141,7 +141,7 @@ impl HeartbeatKeys {
     }
 }
 
-/// Whether a character leaves no mark on a page: white space, and what Unicode has that is as wide as nothing or empty.
+/// Whether a character is invisible: white space, zero-width and blank characters.
 fn is_blank(c: char) -> bool {
     c.is_whitespace()
         || matches!(c,

@@ -1,12 +1,12 @@
-//! Which game a server is of, and which protocol it speaks.
+//! The game of a server, and its protocol.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// The longest name of a game.
+/// Upper bound on the length of a game's name.
 pub const GAME_BYTES_MAX: usize = 64;
 
-/// The name under which masters list each other. They are in the registry, and not games.
+/// The name under which masters list each other. They are in the registry, but are not games.
 pub const MASTER: &str = "master";
 
 /// A game and its protocol. `protocols::game` makes one from names that came from the network.

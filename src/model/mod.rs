@@ -1,6 +1,5 @@
-//! The words that every room shares, as plain data: `time`, where a server is (`address`), which game it is of (`game`), how it
-//! was proven (`proof`), what it says of itself (`facts`), how it is kept (`server`), and what may be done to the registry
-//! (`change`).
+//! The data types that all rooms share: `time`, a server's `address` and `game`, how its address was verified (`proof`), what
+//! it reports about itself (`facts`), its entry in the list (`server`), and changes to the registry (`change`).
 
 mod address;
 mod change;

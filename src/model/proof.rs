@@ -1,25 +1,25 @@
-//! How a server was proven, and how much that shows.
+//! How a server was verified, and how strong that proof is.
 
-/// How a listed server was proven to be where it says it is.
+/// How a listed server's address was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
     /// A cookie sent to its address came back.
     Cookie,
-    /// It answered its game's own query with our nonce.
+    /// It answered its game's query with our nonce.
     Query,
-    /// Only its TCP connection vouches for the address: its game cannot be queried.
+    /// It has only its TCP connection: its game cannot be queried.
     Connection,
     /// The operator's configuration names it.
     Config,
 }
 
-/// How much a proof shows, weakest first. A weaker proof never replaces, edits, prolongs or ends a stronger one that
-/// lives.
+/// The strength of a proof, weakest first. A weaker proof never replaces, edits, prolongs or ends a stronger one while that
+/// one is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strength {
-    /// Someone at the IP address opened a connection. Nothing shows that a game is there.
+    /// Someone at the IP address opened a connection. This does not show that a game runs there.
     Address,
-    /// The game sent back what was sent to it, or the operator vouches for it.
+    /// The game returned our cookie or nonce, or the operator vouches for it.
     Game,
 }
 

@@ -1,4 +1,4 @@
-//! A listed server as it is kept.
+//! A listed server as it is stored and shared.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,7 +8,8 @@ use arrayvec::ArrayString;
 
 use super::{Address, Announce, Details, Facts, Game, HeartbeatKeys, Overrides, Proof, VersionText};
 
-/// The four texts of a listed server in one allocation: at a million servers, four would be the bulk of the memory.
+/// The four texts of a listed server in one allocation: with a million servers, four allocations each would take most of
+/// the memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Texts {
     all: Box<str>,
@@ -16,7 +17,7 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// The longest text kept of each kind; longer ones are cut at a character's edge.
+    /// Upper bound on the length of each text; longer ones are cut at a character boundary.
     pub const BYTES_MAX: usize = 1024;
 
     pub fn new(address: Address, facts: &Facts<'_>) -> Texts {
@@ -66,12 +67,12 @@ impl fmt::Debug for Texts {
     }
 }
 
-/// The longest start of `text` of at most `bytes_max` bytes that ends at a character's edge.
+/// The longest prefix of `text` of at most `bytes_max` bytes that ends at a character boundary.
 fn cut(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
 }
 
-/// A round trip as it is kept; one that took no time took a microsecond.
+/// A round trip as it is stored: at least a microsecond.
 pub fn round_trip(us: u32) -> NonZeroU32 {
     NonZeroU32::new(us).unwrap_or(NonZeroU32::MIN)
 }
@@ -87,18 +88,18 @@ pub struct Server {
     pub password: Option<bool>,
     pub overrides: Overrides,
     pub verified_by: Proof,
-    /// Whether other nodes know all of this already, because it came from them.
+    /// Whether it came from another node, so that the others need not be informed.
     pub foreign: bool,
     /// The node that has the proof, in one byte: it only breaks ties. 0 where there is one node.
     pub node: u8,
-    /// When it was last proven. Republished with the facts, and at the latest after a quarter of its life.
+    /// When it was last proven. Published when facts change, and at least every quarter of its life.
     pub proven_at_ms: u64,
-    /// The last proof's round trip in microseconds, where it was a query.
+    /// The last proof's round trip in microseconds, if it was a query.
     pub rtt_us: Option<NonZeroU32>,
     pub first_seen_ms: u64,
-    /// When it last announced itself, or was asked by name of the operator.
+    /// When it last announced itself, or was queried because the operator names it.
     pub last_seen_ms: u64,
-    /// How long it is listed after that; 0 where the operator's word keeps it.
+    /// How long it is listed after that; 0 for servers that the operator names.
     pub life_ms: u32,
     pub details: Option<Arc<Details>>,
     pub keys: Option<Arc<HeartbeatKeys>>,
@@ -113,7 +114,7 @@ impl Server {
             && self.texts.same_as(self.address, facts)
     }
 
-    /// Whether the other differs only in when it was heard of, and from whom.
+    /// Whether the other differs at most in when it was seen, and by which node.
     pub fn is_the_same_as(&self, other: &Server) -> bool {
         self.address == other.address
             && self.game == other.game
@@ -129,7 +130,7 @@ impl Server {
             && self.keys == other.keys
     }
 
-    /// A server as it is first known.
+    /// A new entry.
     pub fn new(address: Address, game: Game, verified_by: Proof, seen_ms: u64, facts: &Facts<'_>) -> Server {
         Server {
             address,
@@ -163,10 +164,10 @@ impl Server {
         }
     }
 
-    /// What it last said of itself.
+    /// What it last reported about itself.
     pub fn facts(&self) -> Facts<'_> {
         Facts {
-            game: "".into(), // only what the server said newly
+            game: "".into(), // known already, as `self.game`
             name: self.texts.name().into(),
             mode: self.texts.mode().into(),
             map: self.texts.map().into(),
@@ -178,7 +179,7 @@ impl Server {
         }
     }
 
-    /// The same server, saying something else now.
+    /// The same server with other facts.
     pub fn with_facts(&self, facts: &Facts<'_>) -> Server {
         Server {
             texts: Texts::new(self.address, facts),
