@@ -1,5 +1,5 @@
-//! Everything that reads bytes from the network, for all protocols of the table: decoders, queries, lists, the master's
-//! rules. The fuzz target and a test share this file, so that it always compiles.
+//! Feeds bytes to everything that parses network input, for all protocols: decoders, queries, lists, the master's rules.
+//! The fuzz target and a test share this file, so it always compiles.
 
 use std::net::SocketAddr;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ use rallypoint::protocols::{
 use rallypoint::registry::view::View;
 
 static CONFIG: LazyLock<Config> = LazyLock::new(|| {
-    // Without a password, nothing is read of what other masters send.
+    // Without a password, messages of other masters are not parsed.
     Config::load(None, &["netpanzer.password=secret".into()]).expect("a configuration")
 });
 

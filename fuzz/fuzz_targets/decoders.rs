@@ -1,4 +1,4 @@
-//! All protocols with any bytes.
+//! Fuzz target: arbitrary bytes to all protocols.
 #![no_main]
 
 #[path = "../feed.rs"]

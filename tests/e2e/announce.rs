@@ -1,4 +1,4 @@
-//! `rallypoint announce` against a real master, and against pretend ones that misbehave.
+//! `rallypoint announce` with a real master, and with simulated ones that misbehave.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -45,11 +45,11 @@ impl Announcing {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Its exit code, and all that it said.
+    /// Its exit code, and its whole output.
     fn end(mut self) -> (i32, String) {
         let status = until("the end", || self.child.try_wait().unwrap());
-        // The last words may still be in the pipe.
-        let said = until("its last words", || (Arc::strong_count(&self.said) == 1).then(|| self.said()));
+        // The last lines may still be in the pipe.
+        let said = until("its last lines", || (Arc::strong_count(&self.said) == 1).then(|| self.said()));
         assert!(!said.contains("panicked"), "{said}");
         (status.code().unwrap(), said)
     }
@@ -62,7 +62,7 @@ impl Drop for Announcing {
     }
 }
 
-/// A pretend Iceball master.
+/// A simulated Iceball master.
 struct Master(UdpSocket);
 
 impl Master {
@@ -93,7 +93,7 @@ impl Master {
     }
 }
 
-/// Answers one connection after another with what `answer` makes of the request.
+/// Answers each connection with the result of `answer`.
 fn answering(answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -108,7 +108,7 @@ fn answer_on(listener: TcpListener, answer: impl Fn(&[u8]) -> Vec<u8> + Send + '
             let mut stream = stream.unwrap();
             let mut request = Vec::new();
             let mut buffer = [0; 4096];
-            // A request is whole when it ends in one of these.
+            // A request is complete when it ends in one of these.
             while ![&br"\final\"[..], b"\r\n\r\n", b"}"].iter().any(|end| request.ends_with(end)) {
                 match stream.read(&mut buffer) {
                     Ok(size) if size > 0 => request.extend(&buffer[..size]),
@@ -131,7 +131,7 @@ fn once(arguments: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn an_iceball_server_is_listed_with_what_its_owner_says() {
+fn an_iceball_server_is_listed_with_the_facts_from_the_command_line() {
     let server = Server::start(&[]);
     let master = format!("iceball://{}", server.address("iceball.listen"));
     let announcing = Announcing::start(&[
@@ -162,7 +162,7 @@ fn an_iceball_server_is_listed_with_what_its_owner_says() {
 }
 
 #[test]
-fn a_netpanzer_game_is_listed_told_of_refusals_and_gone_at_the_end() {
+fn a_netpanzer_game_is_listed_refusals_are_shown_and_it_quits_at_the_end() {
     let server = Server::start(&["probe.every=15m"]);
     let tank = Tank::new();
     tank.alive.store(false, Ordering::Relaxed);
@@ -192,12 +192,12 @@ fn once_to_several_masters_is_done_when_all_have_accepted() {
     assert!(said.contains(&format!("listed at {api}")) && said.contains(&format!("listed at {netpanzer}\n")), "{said}");
     assert_eq!(list(&server, "some-game"), r"\ip\127.0.0.1\port\1\final\", "no good-bye");
 
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let away = format!("netpanzer://{nobody}");
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = format!("netpanzer://{closed}");
     let (code, said) = once(&["some-game", "--port", "2", "--master", &away, "--master", &netpanzer]);
     assert_eq!(code, 1);
-    assert!(said.contains(&format!("{away}: away: cannot connect to {nobody}")), "{said}");
-    assert!(said.contains(&format!("listed at {netpanzer}\n")), "one that is away holds up nobody: {said}");
+    assert!(said.contains(&format!("{away}: away: cannot connect to {closed}")), "{said}");
+    assert!(said.contains(&format!("listed at {netpanzer}\n")), "an unreachable master does not delay the others: {said}");
     assert!(said.ends_with("accepted by 1 of 2 masters\n"), "{said}");
 }
 
@@ -211,19 +211,19 @@ fn only_the_masters_own_cookies_are_echoed() {
     let cookie = [b"MSOK".to_vec(), vec![0, 0xff, 0, 7], vec![b'c'; 3_000]].concat();
     for _ in 0..2 {
         master.send(&cookie, from);
-        // The next announcement may come in between.
+        // The next announcement may arrive first.
         let echoed = until("the echo", || Some(master.receive().0).filter(|bytes| bytes.starts_with(b"HSHK")));
         assert_eq!(echoed[4..], cookie[4..]);
     }
     foreign.0.set_nonblocking(true).unwrap();
-    assert!(foreign.0.recv_from(&mut [0; 10]).is_err(), "what was sent first would be here by now");
+    assert!(foreign.0.recv_from(&mut [0; 10]).is_err(), "an earlier datagram would have arrived by now");
     announcing.wait_for("listed at");
     announcing.stop(Signal::SIGTERM);
     assert_eq!(announcing.end().0, 0);
 }
 
 #[test]
-fn another_version_is_given_once_and_then_the_master_is_given_up() {
+fn another_version_is_tried_once_and_then_the_master_is_given_up() {
     let master = Master::new();
     let announcing = Announcing::start(&["iceball", "--port", "7", "--master", &master.url(), "--version", "0.3"]);
     let (first, from) = master.announcement();
@@ -240,7 +240,7 @@ fn another_version_is_given_once_and_then_the_master_is_given_up() {
 }
 
 #[test]
-fn a_heartbeat_version_that_we_do_not_speak_leaves_the_other_masters_alone() {
+fn an_unknown_heartbeat_version_does_not_affect_other_masters() {
     let (future, good) = (Master::new(), Master::new());
     let announcing = Announcing::start(&[
         "iceball",
@@ -264,7 +264,7 @@ fn a_heartbeat_version_that_we_do_not_speak_leaves_the_other_masters_alone() {
 }
 
 #[test]
-fn malformed_in_a_masters_eyes_ends_everything() {
+fn a_malformed_announcement_ends_the_program() {
     let master = Master::new();
     let (other, requests) = answering(|_| br"\final\".to_vec());
     let netpanzer = format!("netpanzer://{other}");
@@ -277,7 +277,7 @@ fn malformed_in_a_masters_eyes_ends_everything() {
     let (code, said) = announcing.end();
     assert_eq!(code, 1);
     assert!(said.contains("malformed (BADF)") && said.ends_with("malformed: stopped\n"), "{said}");
-    assert_eq!(requests.lock().unwrap().last().unwrap(), r"\quit\port\7\final\", "the others are told");
+    assert_eq!(requests.lock().unwrap().last().unwrap(), r"\quit\port\7\final\", "the other masters get a quit");
 }
 
 #[test]
@@ -287,15 +287,15 @@ fn forged_complaints_do_not_end_what_was_accepted() {
     let (_, from) = master.announcement();
     master.send(b"MSOKcookie", from);
     until("the echo", || Some(master.receive().0).filter(|bytes| bytes == b"HSHKcookie"));
-    // As if from the master: each of these would once have ended the program, or the announcing to this master.
+    // With the master's address: each of these once ended the program, or the announcements to this master.
     for _ in 0..2 {
         let (announced, from) = master.announcement();
-        assert_eq!(announced[4..10], [2, 0, 0x25, 0x80, 0x80, 0], "with the same version still");
+        assert_eq!(announced[4..10], [2, 0, 0x25, 0x80, 0x80, 0], "with the same version as before");
         for forged in [&b"BADF"[..], b"BADV\x03\0\x25\x80\x80\0", b"BADV\x02\0\x23\x80\x80\0", b"BADF"] {
             master.send(forged, from);
         }
     }
-    // The next of the burst, behind all of them.
+    // The next announcement of the burst, after all of them.
     let (_, from) = master.announcement();
     master.send(b"MSOKagain", from);
     until("the echo", || Some(master.receive().0).filter(|bytes| bytes == b"HSHKagain"));
@@ -306,7 +306,7 @@ fn forged_complaints_do_not_end_what_was_accepted() {
 }
 
 #[test]
-fn a_silent_master_is_said_to_be_away_once() {
+fn a_silent_master_is_reported_once() {
     let (silent, server) = (Master::new(), Server::start(&[]));
     let good = format!("iceball://{}", server.address("iceball.listen"));
     let arguments = ["iceball", "--port", "7", "--master", &silent.url(), "--master", &good, "--name", "x"];
@@ -361,7 +361,7 @@ fn a_bloodmasters_list_gets_its_own_request() {
 }
 
 #[test]
-fn a_rallypoints_api_gets_json_and_its_reason_is_shown() {
+fn the_api_gets_json_and_its_reason_is_shown() {
     let (address, requests) = answering(|_| http("201 Created", r#"{"address":"127.0.0.1:20200"}"#));
     let (code, said) = once(&["hyperbol", "--port", "20200", "--master", &format!("http://{address}")]);
     assert_eq!(code, 0, "{said}");
@@ -377,33 +377,33 @@ fn a_rallypoints_api_gets_json_and_its_reason_is_shown() {
 }
 
 #[test]
-fn hyperbol_and_bloodmasters_at_a_real_rallypoint_by_every_door() {
+fn hyperbol_and_bloodmasters_through_every_channel() {
     let server = Server::start(&["probe.every=15m"]);
     let web = server.address("web.listen");
     let listed = |game: &str| server.json(&format!("/api/v1/servers?game={game}"))["servers"].clone();
     let (hyperbol, _) = crate::hyperbol::game();
-    let doors = [format!("http://{web}"), format!("netpanzer://{}", server.address("netpanzer.listen"))];
-    for door in &doors {
+    let masters = [format!("http://{web}"), format!("netpanzer://{}", server.address("netpanzer.listen"))];
+    for master in &masters {
         let game = format!("hyperbol://127.0.0.1:{hyperbol}");
-        let (code, said) = once(&["hyperbol", "--master", door, "--from-query", &game]);
-        assert_eq!((code, said), (0, format!("listed at {door}\n")));
+        let (code, said) = once(&["hyperbol", "--master", master, "--from-query", &game]);
+        assert_eq!((code, said), (0, format!("listed at {master}\n")));
         until("the list", || (listed("hyperbol")[0]["port"] == hyperbol).then_some(()));
     }
     let bloodmasters = crate::bloodmasters::game();
-    let door = format!("bloodmasters+http://{web}/bloodmasterslist.php");
-    let (code, said) = once(&["bloodmasters", "--port", &bloodmasters.to_string(), "--master", &door]);
-    assert_eq!((code, said), (0, format!("listed at {door}\n")));
+    let master = format!("bloodmasters+http://{web}/bloodmasterslist.php");
+    let (code, said) = once(&["bloodmasters", "--port", &bloodmasters.to_string(), "--master", &master]);
+    assert_eq!((code, said), (0, format!("listed at {master}\n")));
     until("the list", || (listed("bloodmasters")[0]["port"] == bloodmasters).then_some(()));
 
-    // A game that does not answer is refused by the same door, in its own words.
+    // A game that does not answer is refused through the same channel, with its own message.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let (code, said) = once(&["hyperbol", "--port", &silent, "--master", &doors[0]]);
+    let (code, said) = once(&["hyperbol", "--port", &silent, "--master", &masters[0]]);
     assert_eq!(code, 1);
-    assert!(said.contains(&format!("{}: refused: no answer from 127.0.0.1:{silent}", doors[0])), "{said}");
+    assert!(said.contains(&format!("{}: refused: no answer from 127.0.0.1:{silent}", masters[0])), "{said}");
 }
 
 #[test]
-fn odd_answers_of_netpanzer_masters() {
+fn unusual_answers_of_netpanzer_masters() {
     for (answer, says) in [
         (&br"\error\wrong password for master update\final\"[..], "refused: wrong password for master update"),
         (br"\error\go away\", "refused: go away"),
@@ -419,7 +419,7 @@ fn odd_answers_of_netpanzer_masters() {
 }
 
 #[test]
-fn what_the_game_says_is_announced_and_a_silent_game_is_not() {
+fn facts_from_a_query_are_announced_and_a_silent_game_is_not() {
     let server = Server::start(&[]);
     let tank = Tank::new();
     tank.players.store(5, Ordering::Relaxed);
@@ -442,7 +442,7 @@ fn what_the_game_says_is_announced_and_a_silent_game_is_not() {
 }
 
 #[test]
-fn it_goes_on_when_nobody_reads_its_messages() {
+fn it_runs_on_when_stderr_is_closed() {
     let (address, requests) = answering(|_| br"\final\".to_vec());
     let mut command = command();
     command.args(["announce", "any-game", "--port", "9", "--once", "--master", &format!("netpanzer://{address}")]);

@@ -1,4 +1,4 @@
-//! The API over real sockets: lists, one server, announcements, the event stream, the doctor, figures.
+//! The API over real sockets: lists, one server, announcements, the event stream, the doctor, metrics.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -93,7 +93,7 @@ fn bad_parameters_are_named() {
 }
 
 #[test]
-fn errors_are_json_all_of_them() {
+fn all_errors_are_json() {
     let server = Server::start(&[]);
     let web = server.address("web.listen");
     for (method, path, status) in [
@@ -130,7 +130,7 @@ fn caching_encodings_and_other_origins() {
     }
     let preflight = request(address, "OPTIONS", "/api/v1/servers", "Origin: http://x\r\n");
     assert_eq!(preflight.status(), 204);
-    assert_eq!(preflight.header("Access-Control-Allow-Methods"), Some("GET, HEAD, OPTIONS"), "they may only read");
+    assert_eq!(preflight.header("Access-Control-Allow-Methods"), Some("GET, HEAD, OPTIONS"), "other origins may only read");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn the_openapi_document_describes_every_path() {
     assert!(document["paths"]["/api/v1/servers"].get("post").is_some());
     let parameters = document["paths"]["/api/v1/servers"]["get"]["parameters"].as_array().unwrap();
     assert_eq!(parameters.len(), 14);
-    // What the document says of a server is what a server has.
+    // The document's properties of a server are those that a server has.
     let properties = document["components"]["schemas"]["Server"]["properties"].as_object().unwrap().clone();
     three(&server);
     for field in server.json("/api/v1/servers")["servers"][0].as_object().unwrap().keys() {
@@ -232,7 +232,7 @@ impl Stream {
         Stream { lines }
     }
 
-    /// The next event: its name, its id and its data. Chunk sizes and comments are passed over.
+    /// The next event: its name, its id and its data. Skips chunk sizes and comments.
     fn next(&mut self) -> (String, String, Value) {
         let (mut name, mut id) = (String::new(), String::new());
         loop {
@@ -251,7 +251,7 @@ impl Stream {
 }
 
 #[test]
-fn events_begin_with_a_snapshot_and_go_on_with_deltas() {
+fn events_begin_with_a_snapshot_and_continue_with_deltas() {
     let server = Server::start(&["iceball.life=3s"]);
     let game = Game::new(server.address("iceball.listen"));
     game.announce(&announcement(b"first", 1, 0));
@@ -275,7 +275,7 @@ fn events_begin_with_a_snapshot_and_go_on_with_deltas() {
 }
 
 #[test]
-fn a_reader_that_comes_back_misses_nothing() {
+fn a_reader_that_reconnects_misses_nothing() {
     let server = Server::start(&[]);
     let address = server.address("web.listen");
     let game = Game::new(server.address("iceball.listen"));
@@ -293,7 +293,7 @@ fn a_reader_that_comes_back_misses_nothing() {
     assert_eq!((name.as_str(), &delta["added"][0]["name"]), ("delta", &json!("second")), "only what was missed");
     game.announce(&announcement(b"third", 3, 0));
     assert_eq!(again.next().2["added"][0]["name"], "third");
-    // From the last event on, from another run, from nowhere.
+    // With the last id, with one of another run, with an invalid one.
     game.announce(&announcement(b"fourth", 4, 0));
     let (name, _, delta) = resume(&last).next();
     assert_eq!((name.as_str(), delta["added"][0]["port"].as_u64()), ("delta", Some(3)));
@@ -305,7 +305,7 @@ fn a_reader_that_comes_back_misses_nothing() {
 }
 
 #[test]
-fn a_slow_reader_is_closed_and_the_others_go_on() {
+fn a_slow_reader_is_closed_and_others_are_not() {
     let server = Server::start(&["guard.idle_timeout=1s", "guard.max_servers_per_ip=1000"]);
     let address = server.address("web.listen");
     let game = Game::new(server.address("iceball.listen"));
@@ -313,14 +313,14 @@ fn a_slow_reader_is_closed_and_the_others_go_on() {
     write!(slow, "GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut quick = Stream::open(address, "/api/v1/events", "");
     quick.next();
-    // It reads all the time, however many deltas a slow machine makes of one round.
+    // It reads all the time: on a slow machine, one round may arrive in several deltas.
     let hears_of_the_last = std::thread::spawn(move || {
         let is_last = |server: &Value| server["port"] == 999;
         while !quick.next().2["added"].as_array().is_some_and(|added| added.iter().any(is_last)) {}
     });
     let before = server.memory_kib();
     let mut players = 0;
-    // Changes and changes, until the slow one's buffers are full and it has been given up.
+    // Announce changes until the slow reader's buffers are full and it is disconnected.
     until("the slow reader to be closed", || {
         players += 1;
         for port in 1..=400 {
@@ -331,13 +331,13 @@ fn a_slow_reader_is_closed_and_the_others_go_on() {
     assert!(server.memory_kib().saturating_sub(before) < 64 << 10);
     let mut rest = Vec::new();
     slow.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
-    let _ = slow.read_to_end(&mut rest); // a reset or an end: it is over
+    let _ = slow.read_to_end(&mut rest); // ends with a reset or a close
     game.announce(&announcement(b"still here", 999, 0));
     hears_of_the_last.join().unwrap();
 }
 
 #[test]
-fn the_doctor_tells_what_was_seen() {
+fn the_doctor_reports_recent_events() {
     let server = Server::start(&["guard.max_servers_per_ip=2", "guard.bans=127.0.0.9"]);
     let check = |game: &str, address: &str| server.json(&format!("/api/v1/check?game={game}&address={address}"));
     let nothing = check("iceball", "127.0.0.1:1");
@@ -365,7 +365,7 @@ fn the_doctor_tells_what_was_seen() {
     assert_eq!((&listed["listed"], &listed["server"]["name"]), (&json!(true), &json!("many")));
     let full = check("iceball", "127.0.0.1:3");
     assert!(full["summary"].as_str().unwrap().contains("too many servers at its address"), "{full}");
-    // Only what concerns the address asked about.
+    // Only events of the address in question.
     assert!(full["seen"].as_array().unwrap().iter().all(|seen| seen["announced_port"] != 1), "{full}");
     assert_eq!(check("iceball", "127.0.0.2:1")["seen"], json!([]));
     assert!(check("iceball", "127.0.0.9:1")["summary"].as_str().unwrap().contains("banned"));
@@ -387,7 +387,7 @@ fn the_doctor_tells_what_was_seen() {
 }
 
 #[test]
-fn the_doctor_tells_a_carried_game_from_its_protocols_own() {
+fn the_doctor_distinguishes_a_carried_game_from_its_protocols_own() {
     let server = Server::start(&[]);
     exchange(server.address("netpanzer.listen"), br"\heartbeat\gamename\chess\port\7\final\");
     let carried = server.json("/api/v1/check?protocol=netpanzer&address=127.0.0.1:7");
@@ -397,7 +397,7 @@ fn the_doctor_tells_a_carried_game_from_its_protocols_own() {
 }
 
 #[test]
-fn the_doctor_remembers_a_refusal_among_others_good_news() {
+fn good_events_of_others_do_not_replace_a_refusal() {
     let server = Server::start(&[]);
     let game = Game::new(server.address("iceball.listen"));
     let mut old = announcement(b"old", 9, 0);
@@ -407,9 +407,9 @@ fn the_doctor_remembers_a_refusal_among_others_good_news() {
         game.announce(&announcement(b"fine", port, 0));
     }
     until("all the others", || (server.listed().len() == 20).then_some(()));
-    let told = server.json("/api/v1/check?game=iceball&address=127.0.0.1:9");
-    assert!(told["summary"].as_str().unwrap().contains("expected is 0.2.1"), "{told}");
-    assert_eq!(told["seen"][0]["announced_port"], 9, "{told}");
+    let diagnosis = server.json("/api/v1/check?game=iceball&address=127.0.0.1:9");
+    assert!(diagnosis["summary"].as_str().unwrap().contains("expected is 0.2.1"), "{diagnosis}");
+    assert_eq!(diagnosis["seen"][0]["announced_port"], 9, "{diagnosis}");
 }
 
 #[test]
@@ -452,7 +452,7 @@ fn the_doctors_command() {
 }
 
 #[test]
-fn figures_for_prometheus() {
+fn metrics_for_prometheus() {
     let server = Server::start(&[]);
     three(&server);
     exchange(server.address("netpanzer.listen"), br"\list\gamename\a\final\list\gamename\b\final\final\");
@@ -489,7 +489,7 @@ fn every_example_in_the_readme_works() {
     for command in commands {
         assert!(command.starts_with("curl ") && command.contains("http://localhost:8080/"), "{command}");
         let here = command.replace("http://localhost:8080", &format!("http://{}", server.address("web.listen")));
-        // A stream has no end: its first event is enough.
+        // A stream has no end: read its first lines.
         let here = if here.contains("/events") {
             format!("{here} -s | head -n 5")
         } else {

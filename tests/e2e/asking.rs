@@ -1,4 +1,4 @@
-//! `list` and `query` where things go wrong: closed ports, servers and masters that say nothing, files with mistakes in them.
+//! `list` and `query` when things fail: closed ports, silent servers and masters, files with mistakes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -23,7 +23,7 @@ impl Drop for Ending {
     }
 }
 
-/// Runs it to its end, which is not far; with this on stdin.
+/// Runs a command with this stdin, and kills it if it does not end.
 fn run(arguments: &[&str], stdin: &str) -> Output {
     let mut command = command();
     let command = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -36,7 +36,7 @@ fn run(arguments: &[&str], stdin: &str) -> Output {
     waiting.join().unwrap()
 }
 
-/// It ends with this code; what it wrote to stdout and stderr.
+/// The command ends with this code; returns stdout and stderr.
 fn ends(code: i32, arguments: &[&str], stdin: &str) -> (String, String) {
     let output = run(arguments, stdin);
     let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -50,8 +50,8 @@ fn closed_port() -> u16 {
 }
 
 #[test]
-fn a_closed_port_is_told_at_once_and_a_silent_one_is_not() {
-    // Were it waited for, it would take minutes.
+fn a_closed_port_is_reported_at_once_and_a_silent_one_after_the_timeout() {
+    // With the timeout, it would take minutes.
     for game in CARDS.iter().filter(|card| card.query.is_some()).map(|card| card.name) {
         let url = format!("{game}://127.0.0.1:{}", closed_port());
         let (_, stderr) = ends(1, &["query", &url, "--timeout", "60s"], "");
@@ -75,8 +75,8 @@ fn a_closed_port_is_told_at_once_and_a_silent_one_is_not() {
 }
 
 #[test]
-fn a_master_that_says_nothing_is_given_up_and_one_that_fails_is_tried_again() {
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // the system accepts for it
+fn a_silent_master_is_given_up_and_one_that_fails_is_tried_again() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // the kernel accepts connections
     let at = silent.local_addr().unwrap();
     let _also_silent = UdpSocket::bind(at).ok(); // or another silent program has that port
     let of_card = |card: &Card| format!("{}{}", card.name, if card.master_port.is_some() { "" } else { "+http" });
@@ -86,7 +86,7 @@ fn a_master_that_says_nothing_is_given_up_and_one_that_fails_is_tried_again() {
     }
     let (_, stderr) = ends(3, &["watch", &format!("http://{at}"), "--timeout", "300ms"], "");
     assert!(stderr.contains("it did not answer in time"), "{stderr}");
-    // A byte now and then is no answer, either.
+    // A byte from time to time is no answer.
     let slow = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = slow.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -95,7 +95,7 @@ fn a_master_that_says_nothing_is_given_up_and_one_that_fails_is_tried_again() {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
         stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         while stream.write_all(b" ").is_ok() {
-            let _ = stream.read(&mut [0; 10]); // nothing comes
+            let _ = stream.read(&mut [0; 10]); // waits: nothing arrives
         }
     });
     let (_, stderr) = ends(3, &["list", &format!("bloodmasters+http://{at}"), "--timeout", "500ms"], "");
@@ -120,7 +120,7 @@ fn a_master_that_says_nothing_is_given_up_and_one_that_fails_is_tried_again() {
 }
 
 #[test]
-fn one_bad_line_ends_nothing_and_qstats_lines_are_understood() {
+fn bad_lines_are_skipped_and_qstats_lines_are_understood() {
     let (tank, other) = (Tank::new(), Tank::new());
     let text = format!(
         "# servers\n\nnetpanser://127.0.0.1\nNETP 127.0.0.1:{}\n127.0.0.1:3030\nHLS 127.0.0.1:27015\n\
@@ -136,17 +136,17 @@ fn one_bad_line_ends_nothing_and_qstats_lines_are_understood() {
     assert!(lines[0].starts_with("stdin:3: ") && lines[0].contains("did you mean netpanzer://127.0.0.1?"), "{stderr}");
     assert!(lines[1].starts_with("stdin:5: ") && lines[1].contains("write netpanzer://127.0.0.1:3030"), "{stderr}");
     assert!(lines[2].starts_with("stdin:6: `HLS` servers cannot be asked"), "{stderr}");
-    // With nothing good in it, nothing was asked: that is a mistake of the file's.
+    // If no line is good, nothing was queried: the file is wrong.
     let (_, stderr) = ends(2, &["query", "--from", "-"], "127.0.0.1:3030\nhttp://127.0.0.1\n");
     assert!(stderr.ends_with("none of these can be asked\n"), "{stderr}");
 }
 
 #[test]
-fn what_qstat_prints_can_be_asked() {
+fn qstats_output_can_be_queried() {
     let tank = Tank::new();
     let address = format!("127.0.0.1:{}", tank.port);
     for form in [&["-raw", ","][..], &["-default", "qs"]] {
-        // Two types, so that it writes them.
+        // Two types, so that quakestat prints the type.
         let mut qstat = std::process::Command::new("quakestat");
         let printed = qstat.args(form).args(["-timeout", "2", "-netp", &address, "-q3s", "127.0.0.1:1"]).output();
         let printed = String::from_utf8_lossy(&printed.expect("Debian's qstat").stdout).into_owned();
@@ -157,7 +157,7 @@ fn what_qstat_prints_can_be_asked() {
 }
 
 #[test]
-fn thousands_of_failures_are_a_few_lines() {
+fn many_failures_are_summed_up_in_a_few_lines() {
     let tank = Tank::new();
     let open: Vec<_> = (0..300).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
     let closed: Vec<_> = open.iter().map(|socket| socket.local_addr().unwrap()).collect();
@@ -167,7 +167,7 @@ fn thousands_of_failures_are_a_few_lines() {
     let (stdout, stderr) = ends(0, &["query", "--from", "-", "--format", "xml"], &text);
     assert_eq!(stderr.lines().count(), 21, "{stderr}");
     assert!(stderr.ends_with("and 280 more: 280 connection refused\n"), "{stderr}");
-    assert_eq!(stdout.matches("responding=\"0\"").count(), 300, "every one is in the list");
+    assert_eq!(stdout.matches("responding=\"0\"").count(), 300, "all of them are in the list");
 }
 
 #[test]

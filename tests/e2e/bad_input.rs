@@ -1,4 +1,4 @@
-//! Whatever a stranger sends: never a panic, never unbounded memory, never in the way of others.
+//! Hostile input never causes a panic or unbounded memory, and never delays other clients.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::support::*;
 
-/// Still alive, still serving, and no thread has panicked.
+/// The server still answers, and no thread has panicked.
 fn is_well(server: &Server) {
     assert_eq!(server.get("/healthz").status(), 200);
     Game::new(server.address("iceball.listen")).nothing_came_back();
     assert!(!server.log().contains("panic"), "{}", server.log());
 }
 
-/// Waits for the server to close a connection: an end or a reset, not a time-out of ours.
+/// Waits for the server to close a connection: an end or a reset, not our own timeout.
 fn is_closed(stream: &mut TcpStream) {
     if let Err(error) = stream.read_to_end(&mut Vec::new()) {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
@@ -84,7 +84,7 @@ fn http_byte_streams_of_all_kinds() {
     ];
     for bytes in streams {
         let mut stream = connect(address);
-        // The other side may close before it has taken everything.
+        // The server may close before it has read everything.
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
         let _ = stream.take(1 << 20).read_to_end(&mut answer);
@@ -106,7 +106,7 @@ fn idle_and_slow_connections_are_closed_and_stop_nobody() {
     for stream in &mut slow {
         stream.write_all(b"GET / HTTP/1.1\r\nX").unwrap();
     }
-    // While they all sit there, others are served at once.
+    // Meanwhile, other clients are served at once.
     for _ in 0..20 {
         assert_eq!(get(address, "/master.json", "").status(), 200);
     }
@@ -122,13 +122,13 @@ fn a_thousand_idle_connections_from_one_address_make_room() {
     let address = server.address("iceball.listen");
     let mut idle: Vec<TcpStream> = (0..1_000).map(|_| connect(address)).collect();
     assert_eq!(get(address, "/master.json", "").status(), 200);
-    // The first has been idle longest: it had to go.
+    // The first has been idle longest, so it is closed.
     is_closed(&mut idle[0]);
     is_well(&server);
 }
 
 #[test]
-fn a_reader_that_does_not_read_is_closed() {
+fn a_client_that_does_not_read_is_closed() {
     let server = Server::start(&["guard.idle_timeout=300ms"]);
     let game = Game::new(server.address("iceball.listen"));
     for port in 1..=32 {
@@ -137,7 +137,7 @@ fn a_reader_that_does_not_read_is_closed() {
     until("all", || (server.listed().len() == 32).then_some(()));
     let mut stream = connect(server.address("web.listen"));
     stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    // Ask and ask and never read, until the answers fill every buffer on the way.
+    // Send requests without reading until the answers fill every buffer.
     let request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
     let closed = until("the server to give up", || stream.write_all(&request).err());
     let kinds = [std::io::ErrorKind::ConnectionReset, std::io::ErrorKind::BrokenPipe, std::io::ErrorKind::WouldBlock];

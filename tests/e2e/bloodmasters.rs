@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 
 use crate::support::*;
 
-/// A reply of protocol 28, as the original sent it; the echo is put in.
+/// A reply of protocol 28 as the original sends it, with the echo filled in.
 fn reply(echo: &[u8]) -> Vec<u8> {
     let mut body = vec![0x0d];
     body.extend(echo);
@@ -40,7 +40,7 @@ pub fn game() -> u16 {
     port
 }
 
-/// What the original sends: only `Host` and `Connection: keep-alive`.
+/// The original's request: its only headers are `Host` and `Connection: keep-alive`.
 fn update(port: u16) -> String {
     format!(
         "GET /bloodmasterslist.php?action=update&port={port}&time=639303014459349040 HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n"
@@ -51,7 +51,7 @@ fn update(port: u16) -> String {
 fn a_server_announces_itself_and_gets_the_bans_and_launchers_get_the_list() {
     let port = game();
     let server = Server::start(&["guard.bans=198.51.100.7,192.0.2.0/24,2001:db8::/32"]);
-    // It holds its connection open, and is in nobody's way.
+    // It keeps its connection open, which must not delay others.
     let mut keep_alive = connect(server.address("web.listen"));
     keep_alive.write_all(update(port).as_bytes()).unwrap();
     let mut head = Vec::new();

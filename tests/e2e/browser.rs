@@ -1,4 +1,4 @@
-//! The page in a real browser: without JavaScript, live, by keyboard, on a phone, and as axe-core sees it.
+//! The page in a real browser: without JavaScript, live, by keyboard, on a phone, and checked by axe-core.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn until_names(browser: &Browser, expected: &[&str]) {
     browser.until(&expected, &format!("JSON.stringify({NAMES}) == JSON.stringify({expected})"));
 }
 
-/// The row of a server, by the name of it.
+/// The row of the server with this name.
 fn row(name: &str) -> String {
     format!(
         "[...document.querySelectorAll('#servers > tbody')].find(row => row.querySelector('[data-field=name]').textContent == '{name}')"
@@ -40,7 +40,7 @@ fn three(server: &Server) -> Game {
     game
 }
 
-/// A pretend netPanzer game with players and rules. What it says can change.
+/// A simulated netPanzer game with players and rules, which can change.
 struct Tank {
     port: u16,
     status: Arc<Mutex<String>>,
@@ -55,7 +55,7 @@ impl Tank {
         let status = tank.status.clone();
         std::thread::spawn(move || {
             let mut buffer = [0; 500];
-            // Ends with the test's process; it only ever answers.
+            // This thread ends with the test's process.
             while let Ok((size, from)) = socket.recv_from(&mut buffer) {
                 let status = status.lock().unwrap().clone();
                 for answer in netpanzer_answers(&buffer[..size], status.as_bytes()) {
@@ -89,7 +89,7 @@ impl Tank {
 }
 
 #[test]
-fn without_javascript_everything_is_there() {
+fn everything_works_without_javascript() {
     let server = Server::start(&[]);
     three(&server);
     let browser = Browser::without_script("plain");
@@ -99,7 +99,7 @@ fn without_javascript_everything_is_there() {
     assert!(!browser.is_displayed("#live") && !browser.is_displayed("tbody .more"));
     browser.click("tbody summary");
     assert!(browser.is_displayed("tbody .more"));
-    assert!(!browser.is_displayed("[data-do=copy]"), "what needs the script is not shown");
+    assert!(!browser.is_displayed("[data-do=copy]"), "elements that need the script are hidden");
     assert_eq!(browser.texts(".more code")[0], "127.0.0.1:2");
     browser.click("thead [data-sort=name] a");
     browser.until_texts("#servers tbody .name", &["Alpha", "beta", "gamma"]);
@@ -134,7 +134,7 @@ fn without_javascript_everything_is_there() {
 }
 
 #[test]
-fn changes_arrive_by_themselves() {
+fn changes_appear_without_reloading() {
     let server = Server::start(&["probe.every=1s"]);
     let game = three(&server);
     let browser = Browser::new("live");
@@ -170,7 +170,7 @@ fn changes_arrive_by_themselves() {
 }
 
 #[test]
-fn search_sort_and_filters_act_at_once_and_are_in_the_address() {
+fn search_sort_and_filters_apply_at_once_and_are_in_the_url() {
     let server = Server::start(&[]);
     let game = three(&server);
     let browser = Browser::new("filters");
@@ -207,7 +207,7 @@ fn search_sort_and_filters_act_at_once_and_are_in_the_address() {
     browser.forward();
     until_names(&browser, &["gamma", "beta", "Alpha"]);
 
-    // On the game's own port, the game is the default, and all games have to be asked for.
+    // On the game's own port, its game is the default, and all games are chosen with an empty filter.
     for (path, shown) in [("/", "iceball"), ("/?game=", ""), ("/?game=netpanzer", "netpanzer")] {
         let page = get(server.address("iceball.client_listen"), path, "");
         let selected = page.text().split("selected>").count() - 1;
@@ -280,7 +280,7 @@ fn everything_can_be_done_by_keyboard() {
         panic!("{selector} cannot be reached");
     };
     browser.press(&tab);
-    assert_eq!(browser.value("document.activeElement.className"), "skip", "the first is the way past all others");
+    assert_eq!(browser.value("document.activeElement.className"), "skip", "the first is the skip link");
     focus_on("[name=q]");
     browser.press("a");
     focus_on("[name=not_full]");
@@ -296,13 +296,13 @@ fn everything_can_be_done_by_keyboard() {
     browser.until("the row to open", "document.querySelector('tbody .more')");
     focus_on("[data-do=copy]");
     let outline = browser.value("getComputedStyle(document.activeElement).outlineStyle");
-    assert_eq!(outline, "solid", "the focus is seen");
+    assert_eq!(outline, "solid", "the focus is visible");
     browser.press(&enter);
     browser.until("the copy", "document.querySelector('[data-do=copy]').textContent == 'Copied'");
 }
 
 #[test]
-fn a_delta_leaves_the_reader_in_peace() {
+fn a_delta_does_not_disturb_the_reader() {
     let server = Server::start(&["guard.max_servers_per_ip=1000"]);
     let game = Game::new(server.address("iceball.listen"));
     for port in 1..=80 {
@@ -320,7 +320,7 @@ fn a_delta_leaves_the_reader_in_peace() {
          !!{reader}.querySelector('.more')"
     );
 
-    // Rows come above what the reader looks at, and it stays where it is.
+    // New rows above the viewport do not move it.
     browser.run(&format!("{reader}.scrollIntoView({{block: 'center'}})"));
     let top = || browser.value(&format!("Math.round({reader}.getBoundingClientRect().top)")).as_i64().unwrap();
     let before = top();
@@ -331,16 +331,16 @@ fn a_delta_leaves_the_reader_in_peace() {
     browser.until("the place", &format!("Math.abs({reader}.getBoundingClientRect().top - {before}) <= 2"));
     assert_eq!(browser.value(&is_undisturbed), true);
 
-    // The row itself goes elsewhere, opened and focused as it is.
+    // The row itself moves, and stays open and focused.
     browser.run("document.querySelector('[data-sort=players] a').click()");
     game.announce(&announcement(b"server 050", 50, 7));
     browser.until("it to be first", &format!("{NAMES}[0] == 'server 050'"));
     assert_eq!(browser.value(&is_undisturbed), true);
 
-    // Nothing moves under a selection.
+    // Nothing moves while text is selected.
     browser.run(&format!("getSelection().selectAllChildren({reader}.querySelector('[data-field=name]'))"));
     game.announce(&announcement(b"while selected", 0x400, 0));
-    browser.until("the state to tell", "document.querySelector('#live').dataset.state == 'held'");
+    browser.until("the state to show it", "document.querySelector('#live').dataset.state == 'held'");
     assert_eq!(browser.value("getSelection().toString()"), "server 050");
     assert_eq!(browser.value(&format!("{NAMES}.length")), 92);
     browser.run("getSelection().removeAllRanges()");
@@ -357,7 +357,7 @@ fn the_page_comes_back_with_the_server() {
     let listen = format!("web.listen={}", server.address("web.listen"));
     drop(server);
     browser.until("the state", "document.querySelector('#live').dataset.state == 'waiting'");
-    assert_eq!(names(&browser), json!(["Alpha", "gamma", "beta"]), "what was known stays");
+    assert_eq!(names(&browser), json!(["Alpha", "gamma", "beta"]), "the last list stays");
     let server = Server::start(&[&listen]);
     Game::new(server.address("iceball.listen")).announce(&announcement(b"after", 9, 1));
     browser.until_live();
@@ -376,7 +376,7 @@ fn five_thousand_servers() {
     browser.goto_live(&server, "/?sort=name");
     browser.until("the totals", "document.querySelector('#total').textContent == '5000'");
     let drawn = "document.querySelectorAll('#servers > tbody').length";
-    assert_eq!(browser.value(drawn), 100, "only what is near is drawn");
+    assert_eq!(browser.value(drawn), 100, "only nearby rows are drawn");
     browser.run("scrollTo(0, document.body.scrollHeight)");
     browser.until("more rows", &format!("{drawn} == 300"));
     browser.type_into("[name=q]", "server 4711");
@@ -385,7 +385,7 @@ fn five_thousand_servers() {
     browser.until("its change", "document.querySelector('[data-field=players]').textContent == '64/64'");
 }
 
-/// Servers to look at.
+/// Servers for the accessibility check and the screenshots.
 const SHOWN: [(u8, &str, u16, u16); 5] = [
     (2, "Mesa Veterans", 20737, 12),
     (3, "Loopback Arena <24/7>", 20737, 58),
@@ -394,7 +394,7 @@ const SHOWN: [(u8, &str, u16, u16); 5] = [
     (6, "test, please ignore", 20740, 1),
 ];
 
-/// A server with those and two more, most of them with a week behind them.
+/// A master with those and two more; most have a week of history.
 fn showroom() -> (Folder, Server, [Tank; 2]) {
     let tanks = [
         Tank::new("Two Clans United", &[("Ann", 14), ("Bob", 9), ("Cid", 3), ("Dora", 0)]),
@@ -416,7 +416,7 @@ fn showroom() -> (Folder, Server, [Tank; 2]) {
     (folder, server, tanks)
 }
 
-/// axe-core, as scripts/test installs it.
+/// axe-core's source, which scripts/test installs.
 fn axe() -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../npm/node_modules/axe-core/axe.min.js");
     std::fs::read_to_string(&path)
@@ -453,7 +453,7 @@ fn axe_finds_nothing() {
     }
 }
 
-/// Writes what the browser shows to the folder that RALLYPOINT_SCREENSHOTS names, if it does: for the README.
+/// Writes a screenshot for the README to the folder in RALLYPOINT_SCREENSHOTS, if that is set.
 fn keep_picture(browser: &Browser, name: &str) {
     if let Some(folder) = std::env::var_os("RALLYPOINT_SCREENSHOTS") {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));

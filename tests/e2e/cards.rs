@@ -1,6 +1,5 @@
-//! Every protocol of the table is wherever a user meets protocols: in the configuration, the help texts, the page, the
-//! doctor, the metrics and the README, and from simulated servers to a query. These tests walk the table, so that they
-//! hold for a new protocol without a change.
+//! Every protocol of the table is in the configuration, the help texts, the page, the doctor, the metrics and the README, and
+//! can be simulated and queried. These tests walk the table, so they cover a new protocol without a change.
 
 use rallypoint::protocols::{CARDS, Card};
 use serde_json::Value;
@@ -9,11 +8,11 @@ use crate::support::*;
 use crate::tools::{ends, simulate};
 
 fn help(command: &str) -> String {
-    // Wrapped lines must not hide what is looked for.
+    // Undo line wrapping.
     ends(0, &[command, "--help"]).0.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// How the addresses of its masters are written.
+/// The URL of its masters.
 fn master_address(card: &Card) -> String {
     match card.master_port {
         Some(port) => format!("{}://HOST[:{port}]", card.name),

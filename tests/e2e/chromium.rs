@@ -1,4 +1,4 @@
-//! A real browser for the tests: Debian's chromium and its driver, through fantoccini, with a new empty profile.
+//! A real browser for the tests: Debian's chromium and its driver, through fantoccini, with an empty profile.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use url::Url;
 
 use crate::support::*;
 
-/// One browser at a time: each takes as much as all other tests together.
+/// One browser at a time: each takes as many resources as all other tests together.
 static TURN: Mutex<()> = Mutex::new(());
 
 pub struct Browser {
@@ -98,7 +98,7 @@ impl Browser {
         url.query().map_or(url.path().to_string(), |query| format!("{}?{query}", url.path()))
     }
 
-    /// What an expression is in the page.
+    /// Evaluates an expression in the page.
     pub fn value(&self, expression: &str) -> Value {
         self.wait(self.client.execute(&format!("return ({expression})"), Vec::new()))
     }
@@ -107,7 +107,7 @@ impl Browser {
         self.wait(self.client.execute(script, Vec::new()))
     }
 
-    /// A script that ends with calling its last argument.
+    /// Runs a script that ends by calling its last argument.
     pub fn run_until_called(&self, script: &str) -> Value {
         self.wait(self.client.execute_async(script, Vec::new()))
     }
@@ -125,18 +125,18 @@ impl Browser {
         self.wait(self.wait(self.client.find(Locator::Css(selector))).send_keys(text));
     }
 
-    /// Presses keys where the focus is.
+    /// Sends keys to the focused element.
     pub fn press(&self, keys: &str) {
         self.wait(self.wait(self.client.active_element()).send_keys(keys));
     }
 
-    /// The visible texts of all that match, without the page's help. A page that goes away meanwhile has none.
+    /// The visible texts of all matching elements, without JavaScript. None if the page is being replaced.
     pub fn texts(&self, selector: &str) -> Vec<String> {
         let elements = self.wait(self.client.find_all(Locator::Css(selector)));
         elements.iter().map_while(|element| self.runtime.block_on(element.text()).ok()).collect()
     }
 
-    /// An attribute or property of all that match and have it, without the page's help.
+    /// An attribute or property of all matching elements that have it, without JavaScript.
     pub fn attributes(&self, selector: &str, name: &str) -> Vec<String> {
         let elements = self.wait(self.client.find_all(Locator::Css(selector)));
         let value = |element: &fantoccini::elements::Element| {
@@ -158,7 +158,7 @@ impl Browser {
         self.wait(self.client.screenshot())
     }
 
-    /// As a phone or a desktop computer, light or dark.
+    /// Sets the window's size and the colour scheme.
     pub fn look(&self, width: u32, height: u32, scheme: &str) {
         let is_phone = width < 600;
         self.tell("Emulation.setDeviceMetricsOverride", json!({"width": width, "height": height, "deviceScaleFactor": if is_phone { 2 } else { 1 }, "mobile": is_phone}));
@@ -176,15 +176,15 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         let _ = self.runtime.block_on(self.client.clone().close());
-        // Whatever the driver started and left is in its group.
+        // Processes that the driver has left behind are in its group.
         let group = nix::unistd::Pid::from_raw(self.driver.id() as i32);
         let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
         let _ = self.driver.wait();
     }
 }
 
-/// The driver on a port that the system chooses. It wants the same one of IPv4 and of IPv6, and ends where the second is
-/// taken: then it gets another try.
+/// Starts the driver on a port that the system chooses. It needs the same port on IPv4 and IPv6, and ends if the second is
+/// taken; then it is started again.
 fn start_driver() -> (Child, u16) {
     let mut said = String::new();
     for _ in 0..10 {
@@ -199,7 +199,7 @@ fn start_driver() -> (Child, u16) {
         let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
         for line in lines.by_ref().map_while(Result::ok) {
             if let Some((_, port)) = line.split_once("successfully on port ") {
-                // It goes on writing now and then: somebody has to read.
+                // Keep reading: the driver must not block on a full pipe.
                 std::thread::spawn(move || lines.for_each(drop));
                 return (driver, port.trim_end_matches('.').parse().unwrap());
             }
@@ -211,7 +211,7 @@ fn start_driver() -> (Child, u16) {
     panic!("chromedriver does not start: {said}");
 }
 
-/// A command of the browser's own protocol.
+/// A command of the browser's DevTools protocol.
 #[derive(Debug)]
 struct DevTools {
     command: String,

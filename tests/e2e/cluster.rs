@@ -1,4 +1,4 @@
-//! Many nodes as one, with real NATS servers: three in a cluster on loopback, three nodes, and all that can fail.
+//! Clusters of nodes with real NATS servers on loopback, and what happens when parts of them fail.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use crate::nats::Nats;
 use crate::netpanzer::say;
 use crate::support::*;
 
-/// Longer than a node may be silent before the others take it for gone.
+/// Longer than a node may be silent before the others consider it gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn until_at_last<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
@@ -61,10 +61,10 @@ pub fn announce(node: &Server, port: u16) {
 fn announce_from(ip: IpAddr, node: &Server, port: u16) {
     Game::on(node.address("iceball.listen"), ip).announce(&announcement(b"a game", port, 1));
     let web = node.address("web.listen");
-    until("it at the node that it announced itself to", || ports(web).contains(&port).then_some(()));
+    until("the server at its node", || ports(web).contains(&port).then_some(()));
 }
 
-/// Looks at lists all the time, and remembers who was missing.
+/// Polls lists all the time, and records missing servers.
 struct Witness {
     stop: mpsc::Sender<()>,
     expected: Arc<Mutex<HashMap<SocketAddr, BTreeSet<u16>>>>,
@@ -92,7 +92,7 @@ impl Witness {
         Witness { stop, expected, thread }
     }
 
-    /// From now on, this node has to list these.
+    /// From now on, this node must list these servers.
     fn expect(&self, node: &Server, ports: &[u16]) {
         self.expected.lock().unwrap().entry(node.address("web.listen")).or_default().extend(ports);
     }
@@ -113,7 +113,7 @@ fn three_nodes_are_one() {
     let [a, b, c] = ["a", "b", "c"].map(|name| node(name, &nats.urls(), &[]));
     wait_for_nodes(&[&a, &b, &c], 3);
 
-    // What is announced to one is listed by all.
+    // A server that is announced to one node is listed by all.
     announce(&a, 1001);
     for node in [&b, &c] {
         until("it at the others", || lists(node, &[1001]).then_some(()));
@@ -124,21 +124,21 @@ fn three_nodes_are_one() {
         (&"a game".into(), &"cookie".into(), &"mesa.vxl".into())
     );
 
-    // A handshake begun at one is finished at another: the keys of all are in use before a node says that it is connected.
+    // A handshake can begin at one node and end at another: a connected node uses the shared keys.
     let mut game = Game::new(a.address("iceball.listen"));
     let cookie = game.cookie(&announcement(b"moved", 1002, 2));
     game.master = c.address("iceball.listen");
     game.handshake(&cookie);
     until("the moved one at all", || [&a, &b, &c].iter().all(|node| lists(node, &[1001, 1002])).then_some(()));
 
-    // What quits at one is gone everywhere, though another node heard of it.
+    // A server that quits at one node is removed from all, although it was announced to another.
     let tank = Tank::new(&[]);
     assert_eq!(say(&a, &tank.heartbeat()), r"\final\");
     until("the tank at all", || [&a, &b, &c].iter().all(|node| lists(node, &[1001, 1002, tank.port])).then_some(()));
     assert_eq!(say(&b, &format!(r"\quit\gamename\netpanzer\port\{}\final\", tank.port)), r"\final\");
     until("the tank to be gone", || [&a, &b, &c].iter().all(|node| lists(node, &[1001, 1002])).then_some(()));
 
-    // A node that comes later knows all at once, and one that leaves takes nothing with it.
+    // A node that joins later gets the whole list, and servers stay listed when their node stops.
     let d = node("d", &nats.urls(), &[]);
     until_at_last("all at the newcomer", || lists(&d, &[1001, 1002]).then_some(()));
     wait_for_nodes(&[&a, &b, &c, &d], 4);
@@ -173,7 +173,7 @@ fn nothing_proven_is_lost_when_nats_servers_die() {
         witness.expect(node, &[2001]);
     }
 
-    // One of three is killed: the others go on.
+    // One of three is killed: the others continue.
     nats.kill(0);
     announce(&b, 2002);
     witness.expect(&b, &[2002]);
@@ -182,7 +182,7 @@ fn nothing_proven_is_lost_when_nats_servers_die() {
         witness.expect(node, &[2002]);
     }
 
-    // All are killed: each goes on alone.
+    // All are killed: each node continues alone.
     nats.kill(1);
     nats.kill(2);
     for (node, port) in [(&a, 2003), (&b, 2004), (&c, 2005)] {
@@ -194,7 +194,7 @@ fn nothing_proven_is_lost_when_nats_servers_die() {
     let metrics = c.get("/metrics").text().to_string();
     assert!(metrics.contains("rallypoint_cluster_connected 0"), "{metrics}");
 
-    // And are one again when it is back.
+    // When NATS is back, the nodes are a cluster again.
     (0..3).for_each(|at| nats.start_one(at));
     for node in [&a, &b, &c] {
         until_at_last("all at all", || lists(node, &[2001, 2002, 2003, 2004, 2005]).then_some(()));
@@ -244,7 +244,7 @@ fn with_a_credentials_file() {
         "conn": -1, "leaf": -1, "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1});
     let operator_token = token(&operator, &operator, json!({"type": "operator", "version": 2}));
     let account_token = token(&operator, &account, json!({"limits": limits, "type": "account", "version": 2}));
-    // The system's own account may have none of the store.
+    // The system account cannot use JetStream.
     let system_token = token(&operator, &system, json!({"limits": {"conn": -1}, "type": "account", "version": 2}));
     let user_limits = json!({"subs": -1, "data": -1, "payload": -1, "type": "user", "version": 2});
     let user_token = token(&account, &user, user_limits);
@@ -270,7 +270,7 @@ fn with_a_credentials_file() {
     assert!(!good.log().contains(&seed), "{}", good.log());
 }
 
-/// What NATS calls a JWT: claims on somebody's key, signed with another.
+/// A NATS JWT: claims about one key, signed with another.
 fn token(issuer: &KeyPair, subject: &KeyPair, nats: serde_json::Value) -> String {
     let claims =
         json!({"jti": "test", "iat": 1, "iss": issuer.public_key(), "sub": subject.public_key(), "nats": nats});
@@ -356,7 +356,7 @@ fn a_handshake_begun_before_a_node_joined_ends_well() {
     until("the early one, and that of the other node", || lists(&joins, &[5001, 5002]).then_some(()));
 }
 
-/// Three machines, each with a NATS server and a node, and the cables between them pulled.
+/// Three machines, each with a NATS server and a node, with the links between them cut.
 #[test]
 fn machines_that_cannot_reach_each_other_serve_alone_and_find_together() {
     if !inside(Own::Network, "cluster::machines_that_cannot_reach_each_other_serve_alone_and_find_together") {
@@ -384,7 +384,7 @@ fn machines_that_cannot_reach_each_other_serve_alone_and_find_together() {
         witness.expect(node, &[4001]);
     }
 
-    // One of three is cut off, with its NATS server: it has no majority, the others have.
+    // One of three is cut off with its NATS server: it has no majority, the others have.
     nats.machine(2).plug(false);
     for (node, port) in [(c, 4002), (a, 4003)] {
         announce(node, port);
@@ -401,7 +401,7 @@ fn machines_that_cannot_reach_each_other_serve_alone_and_find_together() {
     }
     wait_for_nodes(&[a, b, c], 3);
 
-    // Nobody reaches anybody.
+    // All are cut off.
     (0..3).for_each(|at| nats.machine(at).plug(false));
     for (node, port) in [(a, 4004), (b, 4005), (c, 4006)] {
         announce(node, port);
@@ -434,7 +434,7 @@ fn each_server_is_asked_by_one_node_and_by_another_when_that_is_gone() {
         until("all tanks at all nodes", || lists(node, &all).then_some(()));
         witness.expect(node, &all);
     }
-    // Whoever asked while the news spread, from now on it is one.
+    // Several nodes may have queried them at first; from now on it is one each.
     tanks.iter().for_each(Tank::forget_askers);
     for tank in &tanks {
         until_at_last("five rounds", || (tank.questions() >= 5).then_some(()));
@@ -444,7 +444,7 @@ fn each_server_is_asked_by_one_node_and_by_another_when_that_is_gone() {
     let askers: BTreeSet<u32> = tanks.iter().flat_map(Tank::askers).collect();
     assert!(askers.len() > 1, "one node asks all");
 
-    // The node that asks the first is killed.
+    // The node that queries the first is killed.
     let first = tanks[0].askers();
     let dead = nodes.iter().position(|node| first.contains(&node.as_ref().unwrap().id())).unwrap();
     witness.forget(nodes[dead].as_ref().unwrap());
@@ -454,7 +454,7 @@ fn each_server_is_asked_by_one_node_and_by_another_when_that_is_gone() {
     assert_eq!(tanks[0].askers().len(), 1);
     assert_ne!(tanks[0].askers(), first);
 
-    // One that falls silent leaves the list everywhere, and comes back everywhere.
+    // A server that falls silent is removed everywhere, and listed again everywhere.
     let left: Vec<&Server> = nodes.iter().flatten().collect();
     witness.saw_nothing_missing();
     tanks[0].alive.store(false, Ordering::Relaxed);
@@ -467,7 +467,7 @@ fn each_server_is_asked_by_one_node_and_by_another_when_that_is_gone() {
     }
 }
 
-/// The UDP ports from which a node asks at this moment: of its sockets, those that are on no loopback address.
+/// The UDP ports that a node currently queries from: its sockets that are not on a loopback address.
 fn asks_from(pid: u32) -> BTreeSet<u16> {
     let table = std::fs::read_to_string("/proc/self/net/udp6").unwrap();
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
@@ -482,7 +482,7 @@ fn asks_from(pid: u32) -> BTreeSet<u16> {
     own.map(|line| u16::from_str_radix(line[1].rsplit(':').next().unwrap(), 16).unwrap()).collect()
 }
 
-/// A connection to a NATS server that can be cut: nothing passes, and nobody is told.
+/// A proxy to a NATS server that can drop all data silently.
 struct Cable {
     address: SocketAddr,
     cut: Arc<AtomicBool>,
@@ -493,7 +493,7 @@ impl Cable {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let cable = Cable { address: listener.local_addr().unwrap(), cut: Arc::default() };
         let cut = cable.cut.clone();
-        // Ends with the test's process.
+        // This thread ends with the test's process.
         std::thread::spawn(move || {
             for here in listener.incoming().flatten() {
                 let Ok(there) = TcpStream::connect(("127.0.0.1", port)) else { continue };
@@ -519,7 +519,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool) {
     let _ = from.shutdown(Shutdown::Both);
 }
 
-/// A pretend netPanzer game that remembers by which of some processes it was asked.
+/// A simulated netPanzer game that records which of some processes queried it.
 struct Tank {
     port: u16,
     alive: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! Buckets that are not as they have to be: changed where NATS allows it, refused with its reason where not.
+//! Buckets with wrong settings: corrected where NATS allows it, otherwise refused with NATS's reason.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::*;
 
 const STREAM: &str = "KV_rallypoint-servers";
 
-/// The operator's own hands on NATS.
+/// Changes the buckets as an operator can.
 struct Operator {
     runtime: tokio::runtime::Runtime,
     context: Context,
@@ -49,7 +49,7 @@ impl Operator {
 }
 
 #[test]
-fn a_bucket_that_was_made_otherwise_is_changed() {
+fn a_bucket_with_wrong_settings_is_corrected() {
     let nats = Nats::start("cluster-repair", 1);
     let operator = Operator::of(&nats);
     operator.create(Config {
@@ -90,7 +90,7 @@ fn a_node_whose_puts_are_refused_for_long_is_not_connected() {
     wait_for_nodes(&[&a, &b], 2);
     let operator = Operator::of(&nats);
     let good = operator.config();
-    // Signs of life pass, servers do not.
+    // Keep-alives fit, servers do not.
     operator.update(&Config { max_message_size: 150, ..good.clone() });
     announce(&a, 9101);
     until_at_last("it to show", || (!cluster_state(&a).0).then_some(()));

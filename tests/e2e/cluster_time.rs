@@ -8,12 +8,12 @@ use crate::cluster::{announce, lists, until_at_last, wait_for_nodes};
 use crate::nats::Nats;
 use crate::support::*;
 
-/// A node whose time of day is off, e.g. by "-10m".
+/// A node whose clock is off, e.g. by "-10m".
 fn node(name: &str, clock: &str, urls: &str, set: &[&str]) -> Server {
     let output = Command::new("faketime").args(["-f", "+0", "printenv", "LD_PRELOAD"]).output();
     let output = output.expect("faketime, from Debian's faketime");
     let mut command = command();
-    // The program itself, not faketime, is what a test sends signals to.
+    // Preload the library directly, so that signals reach the program and not faketime.
     command.env("LD_PRELOAD", String::from_utf8(output.stdout).unwrap().trim());
     command.env("FAKETIME", clock).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     let (urls, name) = (format!("cluster.nats={urls}"), format!("cluster.node={name}"));
@@ -39,7 +39,7 @@ fn a_handshake_ends_at_a_node_whose_clock_is_off() {
         }
     }
     for node in [&a, &b, &c] {
-        until("a word on the clock", || node.log().contains("this node's clock is").then_some(()));
+        until("the warning about the clock", || node.log().contains("this node's clock is").then_some(()));
     }
 }
 
@@ -68,7 +68,7 @@ fn a_node_that_comes_back_with_its_clock_behind_brings_back_nothing_that_has_end
     }
 }
 
-/// Whether a server is in the store's file.
+/// Whether a server is in the database.
 fn is_kept(folder: &Folder, port: u16) -> bool {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
     let Ok(file) = rusqlite::Connection::open_with_flags(folder.path().join("rallypoint.db"), flags) else {

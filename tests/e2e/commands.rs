@@ -1,4 +1,4 @@
-//! The commands as a person uses them: help, defaults, mistakes, signals.
+//! The command line: help, defaults, mistakes, signals.
 
 use std::io::Write;
 use std::process::Output;
@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// It fails with this exit code and says this on stderr, without a word on stdout and without a backtrace.
+/// The command fails with this exit code and these texts on stderr, with nothing on stdout and no backtrace.
 fn fails(arguments: &[&str], code: i32, says: &[&str]) {
     let output = run(arguments);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
@@ -98,11 +98,11 @@ fn a_taken_port_is_named_with_the_key_to_change() {
             arguments.extend(["--set".into(), format!("{other}={value}")]);
         }
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        // TCP or UDP, as the protocol has it.
+        // TCP or UDP, depending on the protocol.
         let port = format!("P port {}", first.address(key).port());
         fails(&arguments, 3, &[&port, "another program has it", &format!("`{key}`")]);
     }
-    // Only the UDP half is taken: somebody else may have the other half of what the system gives us.
+    // Only the UDP port is taken. Retried, because another program may have the TCP port of the same number.
     let udp = until("a port that is free for both", || {
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         std::net::TcpListener::bind(udp.local_addr().unwrap()).is_ok().then_some(udp)
@@ -135,9 +135,9 @@ fn listeners_can_be_turned_off() {
 }
 
 #[test]
-fn stops_cleanly_and_soon_with_connections_open() {
+fn stops_cleanly_and_quickly_with_open_connections() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        // Connections would stay for an hour, if it waited for them.
+        // If it waited for connections, it would take an hour.
         let server = Server::start(&["guard.idle_timeout=1h"]);
         let mut idle: Vec<_> = (0..20).map(|_| connect(server.address("web.listen"))).collect();
         // One in the middle of its request, one that never reads its answers.
@@ -152,7 +152,7 @@ fn stops_cleanly_and_soon_with_connections_open() {
 }
 
 #[test]
-fn sighup_takes_over_what_can_change() {
+fn sighup_applies_what_can_change() {
     let folder = Folder::new("reload");
     let file = folder.write("rallypoint.toml", "");
     let mut server = Server::start_with(&["--config", file.to_str().unwrap()], &[]);
@@ -168,11 +168,11 @@ fn sighup_takes_over_what_can_change() {
     );
     server.signal(Signal::SIGHUP);
     server.wait_for_log("configuration reloaded");
-    // Bans take hold of what is there already; the rest keeps its place.
+    // New bans remove listed servers; the others stay.
     until("the banned one to go", || (server.listed().len() == 1).then_some(()));
     assert_eq!(server.listed()[0]["name"], "one");
     assert!(server.get("/").text().contains("<title>New"));
-    // The versions, the life, the limit.
+    // The versions, the life and the limit.
     let unproven = Game::on(master, "127.0.0.3".parse().unwrap());
     let answer = unproven.ask(&announcement(b"old version", 1, 0));
     assert_eq!(answer[..4], *b"BADV");
@@ -189,7 +189,7 @@ fn sighup_takes_over_what_can_change() {
 }
 
 #[test]
-fn one_udp_socket_a_core() {
+fn one_udp_socket_per_core() {
     let server = Server::start(&[]);
     let port = format!(":{:04X} ", server.address("iceball.listen").port());
     let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
@@ -198,7 +198,7 @@ fn one_udp_socket_a_core() {
 }
 
 #[test]
-fn out_of_descriptors_the_idle_make_room() {
+fn without_free_descriptors_idle_connections_are_closed() {
     let server = Server::start_after("ulimit -n 200", &["guard.idle_timeout=1h", "guard.max_connections_per_ip=5000"]);
     assert!(server.log().contains("the system allows only 200 descriptors"), "{}", server.log());
     let _idle: Vec<_> = (0..300).map(|_| connect(server.address("web.listen"))).collect();
@@ -206,7 +206,7 @@ fn out_of_descriptors_the_idle_make_room() {
 }
 
 #[test]
-fn quiet_by_default_and_one_line_a_refusal_at_debug() {
+fn quiet_by_default_and_one_line_per_refusal_at_debug() {
     let server = Server::start(&[]);
     let game = Game::new(server.address("iceball.listen"));
     game.send(b"nonsense");

@@ -1,4 +1,4 @@
-//! IPv4 and IPv6: the defaults listen on both, where the machine has both.
+//! IPv4 and IPv6: the defaults listen on both, if the machine has both.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,7 +8,7 @@ use crate::machines::{Own, inside};
 use crate::netpanzer::say_to;
 use crate::support::*;
 
-/// Runs a program on a kernel that knows no IPv6: a filter refuses sockets of that family, as `ipv6.disable=1` does.
+/// Runs a program as on a kernel without IPv6: a seccomp filter refuses sockets of that family, as `ipv6.disable=1` does.
 const WITHOUT_IPV6: &str = r"
 import ctypes, os, struct, sys
 AF_INET6, EAFNOSUPPORT = 10, 97
@@ -22,7 +22,7 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
 os.execv(sys.argv[1], sys.argv[1:])
 ";
 
-/// Asks a listener what its clients ask it. False where it does not answer; panics where it answers something else.
+/// Sends a client's request to a listener. False if there is no answer; panics on a wrong one.
 fn answers(key: &str, address: SocketAddr) -> bool {
     if std::net::TcpStream::connect(address).is_err() {
         return has_datagrams(address);
@@ -43,7 +43,7 @@ fn answers(key: &str, address: SocketAddr) -> bool {
     true
 }
 
-/// Whether datagrams are received there, for listeners without TCP.
+/// Whether a UDP socket is bound there, for listeners without TCP.
 fn has_datagrams(address: SocketAddr) -> bool {
     let file = if address.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
     let port = format!(":{:04X} ", address.port());

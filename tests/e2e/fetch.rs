@@ -1,5 +1,5 @@
-//! HTTP and HTTPS as the tools speak it: certificates, redirects, bodies without an end. Web servers that misbehave are
-//! played by threads of these tests, with certificates of an authority made for the occasion.
+//! HTTP and HTTPS clients: certificates, redirects, endless bodies. Threads of these tests play web servers that misbehave,
+//! with certificates of an authority made for the test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use crate::ftp::openssl;
 use crate::netpanzer::Tank;
 use crate::support::*;
 
-/// An authority, `ca.crt`, and three certificates from it: good, expired, and for another host.
+/// A certificate authority, `ca.crt`, and three certificates: good, expired, and for another host.
 struct Authority(Folder);
 
 impl Authority {
@@ -62,7 +62,7 @@ impl Authority {
         serve(move |stream| talk(StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream)))
     }
 
-    /// HTTPS in front of a web server, as an operator has it.
+    /// A TLS proxy in front of a web server.
     fn front(&self, web: SocketAddr) -> SocketAddr {
         self.serve("good.crt", move |mut stream| {
             let Some(request) = request(&mut stream) else { return };
@@ -78,7 +78,7 @@ impl Authority {
 
 type Tls = StreamOwned<ServerConnection, TcpStream>;
 
-/// Ends with the test's process.
+/// Serves connections until the test's process ends.
 fn serve(talk: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -92,7 +92,7 @@ fn serve(talk: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
     address
 }
 
-/// A whole request, with the body that it announces.
+/// Reads a request with its body.
 fn request(stream: impl Read) -> Option<String> {
     let mut reader = BufReader::new(stream);
     let mut text = String::new();
@@ -108,12 +108,12 @@ fn request(stream: impl Read) -> Option<String> {
 }
 
 fn send(stream: &mut Tls, bytes: &[u8]) {
-    let _ = stream.write_all(bytes).and_then(|()| stream.flush()); // the tool may have gone away
+    let _ = stream.write_all(bytes).and_then(|()| stream.flush()); // the client may be gone
     stream.conn.send_close_notify();
     let _ = stream.flush();
 }
 
-/// A web server that answers every request with what `answer` makes of its path.
+/// A web server that answers every request with the result of `answer` for its path.
 fn web(answer: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {
     serve(move |mut stream| {
         if let Some(request) = request(&stream) {
@@ -139,7 +139,7 @@ fn trusting(file: Option<&Path>, arguments: &[&str]) -> Command {
     command
 }
 
-/// It ends with this code and these words on stderr; what it wrote to stdout.
+/// The command ends with this code and this text on stderr; returns stdout.
 fn ends(code: i32, says: &str, output: Output) -> String {
     let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(output.status.code(), Some(code), "{stdout}\n{stderr}");
@@ -246,7 +246,7 @@ fn redirects_are_followed_within_bounds() {
 }
 
 #[test]
-fn an_announcement_is_repeated_where_it_was_redirected_and_never_becomes_a_page() {
+fn a_redirected_announcement_is_posted_again_and_never_becomes_a_get() {
     let taken = serve(|mut stream| {
         let request = request(&stream).unwrap();
         let is_whole = request.starts_with("POST /new/api HTTP/1.1") && request.ends_with(r#"{"game":"x","port":7}"#);
@@ -271,7 +271,7 @@ fn an_announcement_is_repeated_where_it_was_redirected_and_never_becomes_a_page(
     }
 }
 
-/// Runs it to its end; how it ended, and the most memory that it had, in KiB.
+/// Runs a command to its end; returns its output and its peak memory in KiB.
 fn peak(arguments: &[&str]) -> (Output, u64) {
     let mut child = trusting(None, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
@@ -291,7 +291,7 @@ fn a_body_without_an_end_costs_little_memory() {
         serve(move |mut stream| {
             let _ = request(&stream);
             let _ = stream.write_all(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n").as_bytes());
-            // Until the tool has had enough.
+            // Until the client gives up.
             while stream.write_all(&chunk).is_ok() {}
         })
     };
@@ -316,7 +316,7 @@ fn a_body_without_an_end_costs_little_memory() {
 }
 
 #[test]
-fn a_list_of_nothings_costs_little_memory() {
+fn a_list_of_empty_rows_costs_little_memory() {
     let nothings = format!(r#"{{"servers":[{}0]}}"#, "0,".repeat(4 << 20));
     for path in ["http://", "iceball://"] {
         let answer = page(&nothings);

@@ -1,5 +1,5 @@
-//! A forger who can send datagrams in any game's name, but cannot see what the master sends. On loopback that takes a raw
-//! socket, so the test has a network of its own.
+//! A forger who can send datagrams from any address, but cannot see the master's datagrams. On loopback that takes a raw
+//! socket, so the test has its own network namespace.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,15 +20,15 @@ struct Forger(Socket);
 
 impl Forger {
     fn new() -> Forger {
-        // IPPROTO_RAW: the header is written by whoever sends.
+        // IPPROTO_RAW: the sender writes the IP header.
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255)));
         Forger(socket.expect("a raw socket, in a network of the test's own"))
     }
 
-    /// Sends a datagram from a port of loopback that is somebody else's.
+    /// Sends a datagram with a forged source port.
     fn send(&self, from_port: u16, to_port: u16, bytes: &[u8]) {
         let host = Ipv4Addr::LOCALHOST.octets();
-        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0]; // length and checksum: the system's business
+        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0]; // the kernel fills in length and checksum
         packet.extend(host);
         packet.extend(host);
         packet.extend(from_port.to_be_bytes());
@@ -58,13 +58,13 @@ fn forged_statuses_rename_nobody() {
     assert_eq!(tank.heartbeat(&server), r"\final\");
     until("the first round", || (tank.asked_from().len() >= 3).then_some(()));
     let forger = Forger::new();
-    // What it sends would be heard, if it came to the right port at the right time.
+    // The forged datagrams do arrive: a witness receives one.
     let witness = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     forger.send(tank.port, witness.local_addr().unwrap().port(), FORGED.as_bytes());
     let (size, from) = witness.recv_from(&mut [0; 500]).unwrap();
     assert_eq!((size, from.port()), (FORGED.len(), tank.port));
 
-    // Whenever the game is asked, the forger is faster, at every port that it was asked from before.
+    // Whenever the game is queried, the forger answers first, to every port that was used before.
     let (sent, game) = (Arc::new(AtomicUsize::new(0)), tank.port);
     let counted = sent.clone();
     *tank.meanwhile.lock().unwrap() = Some(Box::new(move |ports| {
@@ -83,13 +83,13 @@ fn forged_statuses_rename_nobody() {
     assert_eq!(listed(&server, &tank)["name"], "Tank <1>", "after {sent} forged datagrams");
     assert!(sent >= 110, "{sent}");
     let ports: BTreeSet<u16> = tank.asked_from().into_iter().collect();
-    assert!(ports.len() >= 3, "it is asked from other ports all the time: {ports:?}");
-    // And when they cease, what it really says is heard.
+    assert!(ports.len() >= 3, "the source port of queries changes: {ports:?}");
+    // When the forgeries stop, the real status is accepted.
     tank.players.store(5, Ordering::Relaxed);
     until("the truth", || (listed(&server, &tank)["players_current"] == 5).then_some(()));
 }
 
-/// Somebody who is on the way sees every question, and adds another status to each answer.
+/// An attacker on the path sees every question, and adds another status to each answer.
 #[test]
 fn of_two_statuses_neither_is_believed_and_the_doctor_says_so() {
     let server = Server::start(&["probe.every=1s"]);
@@ -98,7 +98,7 @@ fn of_two_statuses_neither_is_believed_and_the_doctor_says_so() {
     assert_eq!(listed(&server, &tank)["name"], "Tank <1>");
     *tank.forged.lock().unwrap() = Some(FORGED.into());
     tank.players.store(5, Ordering::Relaxed);
-    let seen = until("the doctor to know", || {
+    let seen = until("the doctor to report it", || {
         let seen = server.json(&doctor(&tank))["seen"].as_array().unwrap().clone();
         seen.into_iter().find(|seen| seen["what"] == "disputed" && seen["times"].as_u64() >= Some(3))
     });

@@ -1,4 +1,4 @@
-//! Uploading to a real FTP server, with and without TLS, and to servers that misbehave.
+//! Uploads to a real FTP server, with and without TLS, and to servers that misbehave.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use rallypoint::export::ftp::{FtpFolder, Password, Settings, upload};
 
 use crate::support::*;
 
-/// Debian's python3, whose pyftpdlib `scripts/test` installs.
+/// Debian's python3, with the pyftpdlib that `scripts/test` installs.
 const PYTHON: &str = "/usr/bin/python3";
 
 struct FtpServer {
@@ -79,7 +79,7 @@ pub fn openssl(folder: &Path, arguments: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// An authority of our own and a server's certificate from it: `ca.crt`, and `server.pem` with its key.
+/// A certificate authority, `ca.crt`, and a server certificate with its key, `server.pem`.
 fn make_certificates(folder: &Path) -> (PathBuf, PathBuf) {
     openssl(
         folder,
@@ -105,7 +105,7 @@ fn stored_under_a_temporary_name_then_renamed_then_replaced() {
     std::fs::create_dir(folder.path().join("www")).unwrap();
     let server = FtpServer::start(folder.path(), &[]);
     let target = server.target("ftp", "www");
-    // Line ends and bytes that the text mode of FTP would change.
+    // Line ends and bytes that FTP's text mode would change.
     let first = b"one\nline\r\n\0\xff".repeat(20_000);
     put(&target, "secret", &settings(None), &first).unwrap();
     let www = folder.path().join("www");
@@ -125,7 +125,7 @@ fn stored_under_a_temporary_name_then_renamed_then_replaced() {
 }
 
 #[test]
-fn a_server_that_does_not_rename_over_a_file_is_helped() {
+fn a_server_that_cannot_rename_over_a_file_works() {
     let folder = Folder::new("ftp-no-replace");
     let server = FtpServer::start(folder.path(), &["--no-replace"]);
     for content in [b"first", b"other"] {
@@ -136,7 +136,7 @@ fn a_server_that_does_not_rename_over_a_file_is_helped() {
 }
 
 #[test]
-fn a_server_that_renames_nothing_keeps_the_old_file() {
+fn on_a_server_that_cannot_rename_the_old_file_stays() {
     let folder = Folder::new("ftp-no-rename");
     std::fs::write(folder.path().join("list.xml"), "old").unwrap();
     let server = FtpServer::start(folder.path(), &["--no-rename"]);
@@ -147,9 +147,9 @@ fn a_server_that_renames_nothing_keeps_the_old_file() {
 }
 
 #[test]
-fn over_tls_with_a_certificate_of_the_servers_own() {
+fn over_tls_with_a_self_signed_certificate() {
     let (keys, folder) = (Folder::new("ftps-own-keys"), Folder::new("ftps-own"));
-    // As its handbook says: no name in it, and it calls itself an authority.
+    // As in pyftpdlib's manual: without a host name, and marked as an authority.
     for name in ["own", "other"] {
         openssl(
             keys.path(),
@@ -182,7 +182,7 @@ fn over_tls_with_a_certificate_that_is_checked() {
         assert!(commands.iter().any(|line| line.starts_with(word)), "{commands:?}");
     }
 
-    // Nobody vouches for it; and in the clear the server does not even take the user.
+    // The certificate is not trusted, and without TLS the server refuses the user.
     let before = server.commands().len();
     let error = put(&target, "secret", &settings(None), b"x").unwrap_err();
     assert!(error.contains("cannot start TLS") && error.contains("certificate"), "{error}");
@@ -196,7 +196,7 @@ fn over_tls_with_a_certificate_that_is_checked() {
 }
 
 #[test]
-fn what_goes_wrong_is_said_in_words() {
+fn failures_are_explained() {
     let folder = Folder::new("ftp-wrong");
     let server = FtpServer::start(folder.path(), &[]);
     let wrong = |target: &FtpFolder, secret: &str, says: &[&str]| {
@@ -210,8 +210,8 @@ fn what_goes_wrong_is_said_in_words() {
     wrong(&server.target("ftp", ""), "wrong-secret", &[&port, "cannot log in as joe: the server says 530"]);
     wrong(&server.target("ftp", "nowhere"), "secret", &["cannot change to the folder nowhere", "550"]);
     wrong(&server.target("ftps", ""), "secret", &["cannot start TLS"]);
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let away = FtpFolder::parse(&format!("ftp://joe@{nobody}/")).unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = FtpFolder::parse(&format!("ftp://joe@{closed}/")).unwrap();
     wrong(&away, "secret", &["cannot connect", "refused"]);
     assert_eq!(names(folder.path()), [""; 0]);
 }
@@ -221,7 +221,7 @@ fn a_server_that_hangs_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = FtpFolder::parse(&format!("ftp://joe@{}/", listener.local_addr().unwrap())).unwrap();
     let impatient = Settings { patience: Duration::from_millis(300), ..Settings::default() };
-    // It says nothing; then it greets and says no more; then it babbles without end.
+    // It is silent; then it greets and is silent; then it sends an endless greeting.
     let hang = std::thread::spawn(move || {
         let mut open = Vec::new();
         for says in [&b""[..], b"220 hello\r\n", &b"220-hello\r\n".repeat(100_000)] {
@@ -262,5 +262,5 @@ fn an_export_is_uploaded_under_its_own_name() {
     assert_eq!(export(&[], "secret").status.code(), Some(0));
     let wrong = export(&[], "wrong");
     assert_eq!(wrong.status.code(), Some(3), "{}", String::from_utf8_lossy(&wrong.stderr));
-    assert_eq!(export(&[], "").status.code(), Some(2), "no password at all is a mistake of usage");
+    assert_eq!(export(&[], "").status.code(), Some(2), "a missing password is a usage error");
 }

@@ -1,4 +1,4 @@
-//! What fuzzing does, with every sample of every protocol, whole and cut, and with a byte changed.
+//! Runs the fuzz target's code on every sample of every protocol: whole, truncated, and with a byte changed.
 
 use rallypoint::protocols::CARDS;
 
@@ -6,7 +6,7 @@ use rallypoint::protocols::CARDS;
 mod feed;
 
 #[test]
-fn samples_are_read_by_everything_that_reads() {
+fn all_parsers_take_all_samples() {
     for sample in CARDS.iter().flat_map(|card| (card.samples)()) {
         feed::feed(&sample);
         feed::feed(&sample[..sample.len() / 2]);

@@ -1,4 +1,4 @@
-//! The rules of the house that a compiler does not check.
+//! Rules of this repository that the compiler does not check.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ fn code_lines(source: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 #[test]
-fn nothing_pure_knows_a_socket_a_runtime_or_a_clock() {
+fn pure_rooms_use_no_socket_runtime_or_clock() {
     let forbidden = [
         "tokio",
         "async ",
@@ -64,7 +64,7 @@ fn nothing_pure_knows_a_socket_a_runtime_or_a_clock() {
 }
 
 #[test]
-fn the_registry_knows_no_protocol_and_the_protocols_not_each_other() {
+fn the_registry_uses_no_protocol_and_protocols_do_not_use_each_other() {
     for (path, source) in sources("src/registry") {
         assert!(!source.contains("crate::protocols"), "{}", path.display());
     }
@@ -104,11 +104,11 @@ fn outside_the_protocols_no_code_names_a_game() {
             }
         }
     }
-    assert!(naming.is_empty(), "what belongs to one game belongs into its folder:\n{}", naming.join("\n"));
+    assert!(naming.is_empty(), "move what belongs to one game into its folder:\n{}", naming.join("\n"));
 }
 
 #[test]
-fn the_players_tool_knows_nothing_of_the_masters_rooms() {
+fn the_client_commands_use_nothing_of_the_master() {
     for folder in ["src/client", "src/export"] {
         for (path, source) in sources(folder) {
             for room in ["hub", "registry", "web", "app", "config", "cli"] {
@@ -138,7 +138,7 @@ fn every_file_says_what_it_is() {
     }
 }
 
-/// The functions in which a test may look at the clock: they wait for a condition and give up in the end.
+/// The only functions of tests that may read the clock: they wait for a condition, with a limit.
 const MAY_WAIT: &[(&str, &str)] = &[("tests/e2e/support.rs", "until_within")];
 
 /// The lines of a file that only tests run, with their numbers.
@@ -149,7 +149,7 @@ fn test_lines<'a>(path: &Path, source: &'a str) -> impl Iterator<Item = (usize, 
 }
 
 #[test]
-fn no_test_waits_for_a_time_or_measures_one() {
+fn no_test_sleeps_or_measures_time() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let forbidden = ["sleep(", "sleep_until(", "park_timeout(", ".elapsed()"];
     let mut waiting = Vec::new();

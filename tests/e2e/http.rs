@@ -1,14 +1,14 @@
-//! The HTTP side, byte for byte where a real client depends on it.
+//! HTTP, byte for byte where a real client depends on it.
 
 use std::io::{Read, Write};
 
 use crate::support::*;
 
-/// What the real Iceball client sends: no port in `Host`, and these headers in this order.
+/// The real Iceball client's request: no port in `Host`, and these headers in this order.
 const REAL_CLIENT: &str =
     "GET /master.json HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\nUser-Agent: IceballQuery/1.0\r\n\r\n";
 
-/// Reads one answer from a connection that stays open: the head, then as much as Content-Length says.
+/// Reads one response from a connection that stays open: the head, then Content-Length bytes.
 fn read_one(stream: &mut std::net::TcpStream) -> Response {
     let mut bytes = Vec::new();
     let mut byte = [0];
@@ -24,7 +24,7 @@ fn read_one(stream: &mut std::net::TcpStream) -> Response {
 }
 
 #[test]
-fn the_real_clients_request_gets_exactly_what_it_can_read() {
+fn the_real_clients_request_gets_a_response_that_it_can_parse() {
     let server = Server::start(&[]);
     Game::new(server.address("iceball.listen")).announce(&announcement("Grüße".as_bytes(), 20737, 3));
     until("the server", || server.listed().pop());
@@ -76,7 +76,7 @@ fn errors_have_reasons_headers_and_bodies() {
 }
 
 #[test]
-fn what_is_no_request_is_told_so_with_headers_and_a_body() {
+fn malformed_requests_get_errors_with_headers_and_a_body() {
     let server = Server::start(&["guard.idle_timeout=500ms"]);
     let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(20_000));
     let unfinished = "POST /api/v1/servers HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{";
@@ -142,7 +142,7 @@ fn conditions_and_gzip() {
     flate2::read::GzDecoder::new(&packed.body[..]).read_to_string(&mut text).unwrap();
     assert_eq!(text, get(address, "/style.css", "").text());
 
-    // The tag follows the content.
+    // The ETag depends on the content.
     let before = get(address, "/master.json", "");
     Game::new(server.address("iceball.listen")).announce(&announcement(b"new", 1, 0));
     until("the server", || server.listed().pop());
@@ -166,7 +166,7 @@ fn the_operators_template_stylesheet_and_title() {
     Game::new(server.address("iceball.listen")).announce(&announcement(b"<i>", 1, 0));
     until("the row", || server.get("/").text().contains("<p>&lt;i&gt;</p>").then_some(()));
 
-    // Reloaded with the configuration; a broken one is not.
+    // Reloaded with the configuration, unless it is broken.
     let mut server = server;
     folder.write("page.html", "{% if %}");
     server.signal(nix::sys::signal::Signal::SIGHUP);

@@ -1,4 +1,4 @@
-//! Hyperbol over real sockets: the list that a client gets, and how servers come onto it.
+//! Hyperbol over real sockets: the list that a client gets, and how servers get on it.
 
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::*;
 
-/// A reply as the document has it, byte for byte, but for the echo: see the golden vectors beside the codec.
+/// The reply from the protocol's document, with the echo filled in; the codec's tests have it as a golden vector.
 fn reply(echo: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 229];
     bytes[0] = 27;
@@ -20,7 +20,7 @@ fn reply(echo: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A pretend Hyperbol server; its port, and the switch that silences it.
+/// A simulated Hyperbol server: its port, and a switch that silences it.
 pub fn game() -> (u16, Arc<AtomicBool>) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -37,11 +37,12 @@ pub fn game() -> (u16, Arc<AtomicBool>) {
     (port, switch)
 }
 
-/// What a client does: the greeting, the key back with a filter byte, the list to the close. The total, and the list.
+/// Asks as a client does: reads the greeting, returns its key with a filter byte, reads the list until the connection is
+/// closed. Returns the total and the list.
 fn ask(server: &Server, filter: u8) -> (u32, Vec<u8>) {
     let mut stream = connect(server.address("hyperbol.listen"));
     let mut greeting = [0; 12];
-    // In one segment: one read has it all.
+    // Sent in one segment, so one read gets it all.
     assert_eq!(stream.read(&mut greeting).unwrap(), 12);
     assert_eq!(greeting[..4], *b"HBSL");
     stream.write_all(&[&greeting[4..8], &[filter, 0, 0, 0]].concat()).unwrap();
@@ -68,7 +69,7 @@ fn configured_servers_are_asked_and_listed_with_their_flavor() {
     until("the official one", || (ask(&server, 0) == (3, record(official, 4))).then_some(()));
     let page = server.get("/");
     assert!(page.text().contains("Veks California DM") && page.text().contains("a_doommkii.hba"), "{}", page.text());
-    // One that falls silent leaves; being named in the configuration, it is asked on and comes back.
+    // One that falls silent is removed; the configuration names it, so it is queried further and listed again.
     switch.store(false, Ordering::Relaxed);
     until("it to leave", || (ask(&server, 0xff) == (0, vec![])).then_some(()));
     switch.store(true, Ordering::Relaxed);
@@ -100,7 +101,7 @@ fn a_wrong_key_and_a_slow_client_get_nothing() {
     greeting[4] ^= 1;
     stream.write_all(&[&greeting[4..8], &[0xff, 0, 0, 0], &[1; 100][..]].concat()).unwrap();
     assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap(), 0, "a clean close, no reset");
-    // Seven bytes, and then nothing: closed by the server after its five seconds.
+    // Seven bytes and nothing more: the server closes the connection after five seconds.
     let mut slow = connect(server.address("hyperbol.listen"));
     slow.read_exact(&mut greeting).unwrap();
     slow.write_all(&greeting[4..11]).unwrap();

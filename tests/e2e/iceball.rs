@@ -27,7 +27,7 @@ fn an_announcement_without_a_handshake_is_not_listed_and_changes_nothing() {
     until("the server to be listed", || server.listed().pop());
     game.cookie(&announcement(b"changed", 20737, 2));
     game.cookie(&announcement(b"another", 20738, 2));
-    // A third, with its handshake: when it is listed, the two before have been seen.
+    // When a third server is listed, the two datagrams before it have been handled.
     game.announce(&announcement(b"third", 20739, 3));
     let rows = until("the third", || Some(server.listed()).filter(|rows| rows.len() == 2));
     let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
@@ -38,7 +38,7 @@ fn an_announcement_without_a_handshake_is_not_listed_and_changes_nothing() {
 fn a_restarted_game_is_listed_once() {
     let server = Server::start(&[]);
     for players in [1, 2] {
-        // Each with a new source port.
+        // With a new source port.
         let game = Game::new(server.address("iceball.listen"));
         game.announce(&announcement(b"restarted", 20737, players));
         until("the new count", || {
@@ -72,19 +72,19 @@ fn forged_foreign_old_and_replayed_cookies() {
     forged[30] ^= 1;
     game.handshake(&forged);
 
-    // Another address, and another port of the same address, bring back what was sent to this one.
+    // Another address, and another port of the same address, return this one's cookie.
     let foreign = game.cookie(&announcement(b"foreign", 2, 0));
     Game::on(master, "127.0.0.2".parse().unwrap()).handshake(&foreign);
     Game::new(master).handshake(&foreign);
 
-    // Cut short and prolonged.
+    // Truncated and extended.
     let cookie = game.cookie(&announcement(b"cut", 3, 0));
     game.handshake(&cookie[..cookie.len() - 1]);
     game.handshake(&[&cookie[..], b"x"].concat());
     game.handshake(b"");
 
     let older = game.cookie(&announcement(b"older", 4, 1));
-    // The same announcement gets the same cookie until the next moment.
+    // The same announcement gets the same cookie until the time stamp changes.
     until("another stamp", || (game.cookie(&announcement(b"older", 4, 1)) != older).then_some(()));
     let newer = game.cookie(&announcement(b"newer", 4, 2));
     game.handshake(&newer);
@@ -94,7 +94,7 @@ fn forged_foreign_old_and_replayed_cookies() {
     assert_eq!(rows.len(), 1, "{rows:?}");
     assert_eq!(rows[0]["name"], "newer");
 
-    // A genuine cookie, sent again and again, does not keep a server on the list.
+    // A replayed cookie does not keep a server on the list.
     until("the life to end", || {
         game.handshake(&newer);
         server.listed().is_empty().then_some(())
@@ -119,7 +119,7 @@ fn answers_are_the_deployed_masters_and_never_much_longer_than_the_question() {
     assert!(accepted.len() <= 103, "{} bytes", accepted.len());
 }
 
-/// A version of the future, in ten bytes and in fifty: BADV and BADF, where nobody is proven.
+/// An unknown version in ten bytes, and in fifty. The answers are BADV and BADF, unless a server there is verified.
 const FORGED_VERSION: &[u8] = b"1CEB\x09\0\x25\x80\x80\0";
 
 fn forged_format() -> Vec<u8> {
@@ -131,7 +131,7 @@ fn no_complaint_goes_to_an_address_with_a_living_proof() {
     let server = Server::start(&["iceball.life=5s"]);
     let master = server.address("iceball.listen");
     let real = Game::new(master);
-    // What the real game would hear: whoever forges its address can name any of its ports.
+    // A socket at the game's address stands for the real game: forged datagrams can name any of its ports.
     let forger = Game::new(master);
     let check = || server.json("/api/v1/check?game=iceball&address=127.0.0.1:20737");
     let seen = |what: &str| {
@@ -149,7 +149,7 @@ fn no_complaint_goes_to_an_address_with_a_living_proof() {
 
     real.announce(&announcement(b"real", 20737, 0));
     until("the proof", || (server.listed().len() == 1).then_some(()));
-    // One after the other, and many in one batch.
+    // One at a time, and many in one batch.
     for _ in 0..40 {
         forger.send(FORGED_VERSION);
         forger.send(&forged_format());
@@ -163,7 +163,7 @@ fn no_complaint_goes_to_an_address_with_a_living_proof() {
     }
     assert_eq!(seen("cookie_returned").unwrap()["sender_proven"], true);
     assert_eq!(check()["listed"], true);
-    // Another address has no proof, and this one has none any more when its life is over.
+    // Another address is not verified, nor is this one after its life.
     assert_eq!(Game::on(master, "127.0.0.2".parse().unwrap()).ask(FORGED_VERSION)[..4], *b"BADV");
     until("the life to end", || server.listed().is_empty().then_some(()));
     assert_eq!(forger.ask(FORGED_VERSION)[..4], *b"BADV");
@@ -171,7 +171,7 @@ fn no_complaint_goes_to_an_address_with_a_living_proof() {
 }
 
 #[test]
-fn the_doctor_tells_a_handshake_that_was_taken_from_one_that_was_not() {
+fn the_doctor_distinguishes_accepted_and_repeated_handshakes() {
     let server = Server::start(&[]);
     let game = Game::new(server.address("iceball.listen"));
     let cookie = game.cookie(&announcement(b"once", 20737, 0));
@@ -188,7 +188,7 @@ fn the_doctor_tells_a_handshake_that_was_taken_from_one_that_was_not() {
 }
 
 #[test]
-fn one_address_gets_its_share_and_no_more() {
+fn one_address_is_limited() {
     let server = Server::start(&["guard.max_servers_per_ip=3"]);
     let game = Game::new(server.address("iceball.listen"));
     for port in 1..=5 {
@@ -221,12 +221,12 @@ fn hostile_and_cut_names_become_clean_text() {
 }
 
 #[test]
-fn the_operators_word_and_sigup() {
-    let folder = Folder::new("word");
-    let word = |priority: i32, address: &str| {
+fn overrides_and_sighup() {
+    let folder = Folder::new("overrides");
+    let named = |priority: i32, address: &str| {
         format!("[[iceball.servers]]\naddress = \"{address}\"\nofficial = true\npriority = {priority}\n")
     };
-    let file = folder.write("rallypoint.toml", &word(5, "127.0.0.1:2"));
+    let file = folder.write("rallypoint.toml", &named(5, "127.0.0.1:2"));
     let mut server = Server::start_with(&["--config", file.to_str().unwrap()], &[]);
     let game = Game::new(server.address("iceball.listen"));
     game.announce(&announcement(b"plain", 1, 0));
@@ -238,18 +238,18 @@ fn the_operators_word_and_sigup() {
     );
     assert!(rows[1].get("official").is_none(), "absent means no: the game takes any value for yes");
 
-    // A wrong file changes nothing.
+    // An invalid file changes nothing.
     folder.write("rallypoint.toml", "[iceball]\nlisen = []\n");
     server.signal(nix::sys::signal::Signal::SIGHUP);
     server.wait_for_log("the old one stays");
     assert!(server.log().contains("rallypoint.toml:2: unknown key `iceball.lisen`; did you mean `iceball.listen`?"));
     assert_eq!(server.listed()[0]["official"], true);
 
-    // A right one does, at once.
-    folder.write("rallypoint.toml", &word(9, "127.0.0.1:1"));
+    // A valid one takes effect at once.
+    folder.write("rallypoint.toml", &named(9, "127.0.0.1:1"));
     server.signal(nix::sys::signal::Signal::SIGHUP);
     server.wait_for_log("configuration reloaded");
-    let rows = until("the new word", || Some(server.listed()).filter(|rows| rows[0]["name"] == "plain"));
+    let rows = until("the new override", || Some(server.listed()).filter(|rows| rows[0]["name"] == "plain"));
     assert_eq!(rows[0]["priority"], 9);
     assert!(rows[1].get("official").is_none());
 }

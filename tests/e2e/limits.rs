@@ -1,4 +1,4 @@
-//! Limits that nest: what one network may take, and what a full list does.
+//! Nested limits: per address, per network and in total, and what happens when the list is full.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -22,7 +22,7 @@ fn addresses(server: &Server) -> Vec<String> {
 fn a_full_list_takes_from_the_network_that_has_most() {
     let server = Server::start(&["guard.max_servers=6"]);
     game(&server, [127, 0, 9, 1]).announce(&announcement(b"small", 1, 0));
-    // A flood from one /24, each from an address of its own.
+    // A flood from one /24, from a different address each.
     for host in 1..=20 {
         game(&server, [127, 0, 1, host]).announce(&announcement(b"flood", 1, 0));
     }
@@ -31,7 +31,7 @@ fn a_full_list_takes_from_the_network_that_has_most() {
         check(&server, "127.0.1.20:1")["summary"].as_str().filter(|summary| summary.contains(refused)).map(drop)
     });
     until("the list to be full", || (server.listed().len() == 6).then_some(()));
-    // Newcomers of other networks are listed, and the flood pays for it.
+    // New servers from other networks are listed, and replace servers of the flood.
     for network in [2, 3] {
         game(&server, [127, 0, network, 1]).announce(&announcement(b"newcomer", 1, 0));
         let newcomer = format!("127.0.{network}.1:1");

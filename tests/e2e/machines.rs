@@ -1,4 +1,4 @@
-//! Several machines in one: network namespaces, and between them two networks, one for nodes and one for their clients.
+//! Several machines as network namespaces, connected by two networks: one for nodes and one for their clients.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, Command, Stdio};
@@ -7,14 +7,14 @@ use crate::support::until;
 
 const INSIDE: &str = "RALLYPOINT_TEST_INSIDE";
 
-/// What a test has for itself.
+/// What a test needs of its own.
 #[derive(Clone, Copy)]
 pub enum Own {
     Network,
     Mounts,
 }
 
-/// Runs the named test again with a network or mounts of its own. True when this is already inside.
+/// Runs the named test again in a new network or mount namespace. True if this process is that run.
 pub fn inside(own: Own, test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
@@ -34,7 +34,7 @@ pub fn inside(own: Own, test: &str) -> bool {
         .output()
         .expect("unshare, from Debian's util-linux");
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    // A name that is not quite right would run nothing, and nothing does not fail.
+    // With a mistyped name, no test would run, and that would count as success.
     assert!(output.status.success() && said.contains("1 passed"), "{test}, on its own: {said}");
     false
 }
@@ -46,7 +46,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Machines on two networks. Only in a namespace of the test's own, where the clients are.
+    /// Machines on two networks. Only for tests in their own namespace, which is where the clients run.
     pub fn start(count: u8) -> Vec<Machine> {
         for network in ["nodes", "clients"] {
             ip(&format!("link add {network} type bridge"));
@@ -74,7 +74,7 @@ impl Machine {
         machine
     }
 
-    /// Where the clients are.
+    /// The address of the clients.
     pub fn client() -> IpAddr {
         Ipv4Addr::new(10, 77, 2, 254).into()
     }
@@ -94,7 +94,7 @@ impl Machine {
         command
     }
 
-    /// The cable to the other nodes: while it is out, nothing passes and nobody is told. Clients are still there.
+    /// Connects or disconnects the link to the other nodes. While it is down, packets are lost silently. Clients stay connected.
     pub fn plug(&self, is_in: bool) {
         ip(&format!("link set nodes{} {}", self.number, if is_in { "up" } else { "down" }));
     }

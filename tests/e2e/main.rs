@@ -1,5 +1,5 @@
-//! End to end: the real program, real sockets, real files. Everything is on loopback and on ports that the system
-//! chooses; waiting is always for a condition, with a limit.
+//! End-to-end tests with the real program, real sockets and real files. Everything is on loopback, on ports that the system
+//! chooses. Tests wait for conditions, with a limit, and never for a time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

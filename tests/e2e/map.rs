@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md's table of rooms, compared with what the code really uses.
+//! Compares ARCHITECTURE.md's table of rooms with the rooms that the code uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::house::sources;
 
 type Map = BTreeMap<String, BTreeSet<String>>;
 
-/// Each room of the table, with what it may touch.
+/// Each room of the table, with the rooms that it may use.
 fn drawn() -> Map {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md")).unwrap();
     let (_, table) = text.split_once("## Rooms").unwrap();
@@ -30,7 +30,7 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// Each room of the code, with what it names outside its tests.
+/// Each room of the code, with the rooms that it uses outside its tests.
 fn built() -> Map {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let all: Vec<(Vec<String>, String)> = sources("src")
@@ -51,7 +51,7 @@ fn built() -> Map {
         let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
         let named = lines.flat_map(|line| line.split("crate::").skip(1)).map(|rest| {
             let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(rest.len());
-            assert!(end > 0, "{path:?}: name one room a line: crate::{rest}");
+            assert!(end > 0, "{path:?}: write one room per line: crate::{rest}");
             rest[..end].to_string()
         });
         rooms.entry(room.clone()).or_default().extend(named.filter(|named| named != room));
@@ -59,14 +59,14 @@ fn built() -> Map {
     rooms
 }
 
-/// The names of modules in files of their own that only tests have.
+/// The names of modules that are compiled only for tests.
 fn test_modules(source: &str) -> impl Iterator<Item = &str> {
     let declared = source.split("#[cfg(test)]\nmod ").skip(1);
     declared.filter_map(|rest| rest.lines().next()?.strip_suffix(';'))
 }
 
 #[test]
-fn every_room_touches_what_the_map_says_and_nothing_else() {
+fn every_room_uses_exactly_the_rooms_in_the_table() {
     let (drawn, built) = (drawn(), built());
     let names = |map: &Map| map.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&drawn), names(&built), "the rows, and the modules of src/lib.rs");
@@ -82,7 +82,7 @@ fn no_two_rooms_need_each_other() {
         let is_free = |touches: &BTreeSet<String>| touches.iter().all(|room| !left.contains_key(room));
         let free: Vec<String> =
             left.iter().filter(|(_, touches)| is_free(touches)).map(|(room, _)| room.clone()).collect();
-        assert!(!free.is_empty(), "a circle among {:?}", left.keys());
+        assert!(!free.is_empty(), "a cycle among {:?}", left.keys());
         free.iter().for_each(|room| drop(left.remove(room)));
     }
 }

@@ -1,4 +1,4 @@
-//! Networks of netPanzer masters over real sockets: who learns of whom, who is told what, and good-byes.
+//! Networks of netPanzer masters over real sockets: discovery, heartbeats and quits.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -9,15 +9,15 @@ use nix::sys::signal::Signal;
 use crate::netpanzer::{list, say};
 use crate::support::*;
 
-/// A pretend master that answers as the original does: the list with itself last, the connection left open; a heartbeat
-/// or a quit, and then it closes.
+/// A simulated master that answers as the original does: after a list, with itself last, the connection stays open; after a
+/// heartbeat or a quit it closes it.
 struct Master {
     port: u16,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
 impl Master {
-    /// Knows these masters beside itself, and gives this answer to heartbeats.
+    /// It lists these masters and itself, and gives this answer to heartbeats.
     fn new(knows: impl Fn() -> String + Send + 'static, to_heartbeats: &'static str) -> Master {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let master = Master { port: listener.local_addr().unwrap().port(), heard: Arc::default() };
@@ -40,7 +40,7 @@ impl Master {
                     _ => r"\final\".into(),
                 };
                 heard.lock().unwrap().push(request);
-                let _ = stream.write_all(answer.as_bytes()); // it may be gone
+                let _ = stream.write_all(answer.as_bytes()); // the peer may be gone
             }
         });
         master
@@ -67,7 +67,7 @@ fn quit(port: u16) -> String {
     format!(r"\quit\gamename\master\password\secret\port\{port}\final\")
 }
 
-/// A port that is free now, for two masters that have to know each other's before either has started.
+/// A free port, for two masters that have to know each other's port before either has started.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -90,7 +90,7 @@ fn masters_learn_of_each_other_and_say_goodbye() {
     until("the second to know the first", || {
         (list(&second, "master") == format!(r"{}{}\final\", entry(a), entry(b))).then_some(())
     });
-    // Neither with a wrong password nor without one can a master be taken off.
+    // Without the right password, a master cannot be removed.
     let wrong = format!(r"\quit\gamename\master\password\wrong\port\{b}\final\");
     assert_eq!(say(&first, &wrong), r"\error\wrong password for master update\final\");
     assert_eq!(say(&first, &format!(r"\quit\port\{b}\final\")), r"\final\");
@@ -102,7 +102,7 @@ fn masters_learn_of_each_other_and_say_goodbye() {
     until("the first to hear the goodbye", || {
         (list(&first, "master") == format!(r"{}\final\", entry(a))).then_some(())
     });
-    // Masters are no games.
+    // Masters are not games.
     assert!(!first.get("/").text().contains(">master<"));
 }
 
@@ -123,7 +123,7 @@ fn an_original_master_as_neighbour() {
 }
 
 #[test]
-fn masters_that_the_list_had_no_room_for_hear_the_goodbye_too() {
+fn masters_beyond_the_lists_limit_get_the_quit_too() {
     let learned: Vec<Master> = (0..5).map(|_| Master::new(String::new, r"\final\")).collect();
     let known: String = learned.iter().map(|master| entry(master.port)).collect();
     let neighbour = Master::new(move || known.clone(), r"\final\");
@@ -135,7 +135,7 @@ fn masters_that_the_list_had_no_room_for_hear_the_goodbye_too() {
     ]);
     let own = server.address("netpanzer.listen").port();
     let all: Vec<&Master> = learned.iter().chain([&neighbour]).collect();
-    // Not a moment longer than it takes to tell them.
+    // Stopped as soon as all have a heartbeat.
     until("the heartbeats", || all.iter().all(|master| master.has_heard(&heartbeat(own))).then_some(()));
     server.signal(Signal::SIGTERM);
     let (status, log) = server.end();
@@ -148,7 +148,7 @@ fn masters_that_the_list_had_no_room_for_hear_the_goodbye_too() {
 #[test]
 fn a_master_among_its_own_neighbours_is_listed_once() {
     let own = free_port();
-    // Another master knows this one by two of its addresses.
+    // Another master lists this one under two of its addresses.
     let other = Master::new(move || format!(r"{}\ip\127.0.0.3\port\{own}", entry(own)), r"\final\");
     let ourselves = [
         format!("127.0.0.1:{own}"),

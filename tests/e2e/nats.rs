@@ -1,4 +1,4 @@
-//! Real NATS servers on loopback, alone or as one cluster.
+//! Real NATS servers on loopback, alone or as a cluster.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ fn nats_server() -> PathBuf {
     path
 }
 
-/// A port that is free, below those that the system gives out to whoever asks for any.
+/// A free port below the system's ephemeral range.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
@@ -41,7 +41,7 @@ impl NatsServer {
     }
 }
 
-/// NATS servers that are one cluster, ended with the test.
+/// A cluster of NATS servers. They are killed when the test ends.
 pub struct Nats {
     pub folder: Folder,
     pub servers: Vec<NatsServer>,
@@ -57,7 +57,7 @@ impl Nats {
         nats
     }
 
-    /// Their ports are known, but none runs yet.
+    /// Chooses their ports, but starts none.
     pub fn planned(test: &str, count: usize) -> Nats {
         let host = Ipv4Addr::LOCALHOST.into();
         let server =

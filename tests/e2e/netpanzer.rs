@@ -1,4 +1,4 @@
-//! netPanzer over real sockets: heartbeats that are proven, lists, the prober, bad input.
+//! netPanzer over real sockets: heartbeats and their verification, lists, the prober, bad input.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -12,15 +12,15 @@ const FAST: &[&str] = &["probe.every=1s", "probe.misses=2"];
 
 type Meanwhile = Arc<Mutex<Option<Box<dyn Fn(&BTreeSet<u16>) + Send>>>>;
 
-/// A pretend netPanzer game: answers its query while it is told to.
+/// A simulated netPanzer game, which answers its query while `alive` is set.
 pub struct Tank {
     pub port: u16,
     pub alive: Arc<AtomicBool>,
     pub players: Arc<AtomicUsize>,
     honest: Arc<AtomicBool>,
-    /// Another status, which is sent with each.
+    /// A second status, sent with each answer.
     pub forged: Arc<Mutex<Option<String>>>,
-    /// What is done with the ports that it was asked from earlier, before it answers.
+    /// Called with the ports that it was queried from earlier, before it answers.
     pub meanwhile: Meanwhile,
     asked_from: Arc<Mutex<Vec<u16>>>,
 }
@@ -41,7 +41,7 @@ impl Tank {
         let (forged, meanwhile, asked_from) = (tank.forged.clone(), tank.meanwhile.clone(), tank.asked_from.clone());
         std::thread::spawn(move || {
             let mut buffer = [0; 500];
-            // Ends with the test's process; it only ever answers.
+            // This thread ends with the test's process.
             while let Ok((size, from)) = socket.recv_from(&mut buffer) {
                 if let Some(act) = &*meanwhile.lock().unwrap() {
                     act(&asked_from.lock().unwrap().iter().copied().collect());
@@ -73,7 +73,7 @@ impl Tank {
         tank
     }
 
-    /// The ports that it was asked from, question by question.
+    /// The source ports of the queries it received, in order.
     pub fn asked_from(&self) -> Vec<u16> {
         self.asked_from.lock().unwrap().clone()
     }
@@ -105,7 +105,7 @@ pub fn list(server: &Server, game: &str) -> String {
 }
 
 #[test]
-fn a_game_that_answers_is_listed_with_what_it_says() {
+fn a_game_that_answers_is_listed_with_its_facts() {
     let server = Server::start(FAST);
     let tank = Tank::new();
     assert_eq!(tank.heartbeat(&server), r"\final\");
@@ -120,7 +120,7 @@ fn a_game_that_answers_is_listed_with_what_it_says() {
 }
 
 #[test]
-fn what_was_answered_can_be_seen_at_once() {
+fn an_accepted_heartbeat_is_visible_at_once() {
     let server = Server::start(&["guard.max_servers_per_ip=100"]);
     for port in 1..=50 {
         let entry = format!(r"\ip\127.0.0.1\port\{port}\final\");
@@ -132,7 +132,7 @@ fn what_was_answered_can_be_seen_at_once() {
 }
 
 #[test]
-fn a_full_game_is_shown_with_all_who_play() {
+fn a_full_game_is_shown_with_all_players() {
     let server = Server::start(&["probe.every=15m"]);
     let tank = Tank::new();
     tank.players.store(100, Ordering::Relaxed); // in more than 7 KB
@@ -144,11 +144,11 @@ fn a_full_game_is_shown_with_all_who_play() {
     empty.players.store(0, Ordering::Relaxed);
     assert_eq!(empty.heartbeat(&server), r"\final\");
     let path = format!("/api/v1/servers/netpanzer/127.0.0.1:{}", empty.port);
-    assert_eq!(server.json(&path)["players"], serde_json::json!([]), "nobody is known, too");
+    assert_eq!(server.json(&path)["players"], serde_json::json!([]), "an empty game has a known, empty list");
 }
 
 #[test]
-fn one_address_with_many_silent_games_holds_up_nobody() {
+fn an_address_with_many_silent_games_does_not_delay_others() {
     let server = Server::start(&["guard.max_servers_per_ip=8", "guard.max_connections_per_ip=1000"]);
     let mut heartbeats: Vec<TcpStream> = (1..=200)
         .map(|port| {
@@ -164,13 +164,13 @@ fn one_address_with_many_silent_games_holds_up_nobody() {
         answer
     });
     let refused = answers.filter(|answer| answer.contains("too many servers at your address at once")).count();
-    // Four for each place that an address has are asked at one time.
+    // An address may have four times as many queries in flight as servers on the list.
     assert!((100..=200 - 32).contains(&refused), "{refused}");
     assert_eq!(Tank::new().heartbeat(&server), r"\final\", "it goes on as before");
 }
 
 #[test]
-fn a_game_that_does_not_answer_is_told_so() {
+fn a_game_that_does_not_answer_gets_an_error() {
     let server = Server::start(FAST);
     let tank = Tank::new();
     tank.alive.store(false, Ordering::Relaxed);
@@ -182,7 +182,7 @@ fn a_game_that_does_not_answer_is_told_so() {
     let answer = tank.heartbeat(&server);
     assert!(answer.starts_with(&format!(r"\error\bad answer from 127.0.0.1:{} over UDP: ", tank.port)), "{answer}");
     assert_eq!(list(&server, "netpanzer"), r"\final\");
-    // A game that answers wrongly is not asked again: another has its rounds meanwhile.
+    // A game with a wrong answer is not queried again. Another game's rounds show that time has passed.
     let asked = tank.asked_from().len();
     let other = Tank::new();
     assert_eq!(other.heartbeat(&server), r"\final\");
@@ -191,7 +191,7 @@ fn a_game_that_does_not_answer_is_told_so() {
 }
 
 #[test]
-fn a_game_that_was_silent_is_asked_again_and_listed_without_another_heartbeat() {
+fn a_game_that_was_silent_is_queried_again_and_listed_without_another_heartbeat() {
     let server = Server::start(FAST);
     let (tank, gone) = (Tank::new(), Tank::new());
     for silent in [&tank, &gone] {
@@ -208,7 +208,7 @@ fn a_game_that_was_silent_is_asked_again_and_listed_without_another_heartbeat() 
 }
 
 #[test]
-fn a_game_that_falls_silent_leaves_the_list_and_comes_back() {
+fn a_game_that_falls_silent_is_removed_and_listed_again() {
     let server = Server::start(FAST);
     let tank = Tank::new();
     assert_eq!(tank.heartbeat(&server), r"\final\");
@@ -223,7 +223,7 @@ fn a_proven_game_is_answered_at_once_and_quits_when_it_says_so() {
     let server = Server::start(&["probe.every=15m"]);
     let tank = Tank::new();
     assert_eq!(tank.heartbeat(&server), r"\final\");
-    // It would not pass now; but it is proven.
+    // It would fail verification now, but it is proven already.
     tank.alive.store(false, Ordering::Relaxed);
     assert_eq!(tank.heartbeat(&server), r"\final\");
     assert_eq!(say(&server, &format!(r"\quit\port\{}\final\", tank.port)), r"\final\");
@@ -251,7 +251,7 @@ fn any_game_is_listed_and_filtered_by_any_key() {
     // A heartbeat replaces the whole key set.
     say(&server, r"\heartbeat\gamename\my game\port\1\x\y\final\");
     until("the new keys", || (say(&server, r"\list\gamename\my game\mode\Ctf\final\") == r"\final\").then_some(()));
-    // And what came through another door is listed here, too.
+    // Servers that were announced through another protocol are listed here, too.
     Game::new(server.address("iceball.listen")).announce(&announcement(b"ice", 20737, 0));
     until("the iceball server", || (list(&server, "iceball") == r"\ip\127.0.0.1\port\20737\final\").then_some(()));
 }
@@ -271,13 +271,13 @@ fn a_transcript_with_pipelining_and_single_bytes() {
     let mut answer = vec![0; expected.len()];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(answer, expected);
-    // Still open; a bare final closes it without a word.
+    // Still open; a bare `final` closes it without an answer.
     stream.write_all(br"\final\").unwrap();
     assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
 }
 
 #[test]
-fn too_many_at_one_address_are_told_so() {
+fn too_many_servers_at_one_address_get_an_error() {
     let server = Server::start(&["guard.max_servers_per_ip=2"]);
     let answers: Vec<_> =
         (1..=3).map(|port| say(&server, &format!(r"\heartbeat\gamename\g\port\{port}\final\"))).collect();
@@ -290,7 +290,7 @@ fn a_megabyte_token_is_refused_without_growing() {
     let before = server.memory_kib();
     for _ in 0..20 {
         let mut stream = connect(server.address("netpanzer.listen"));
-        let _ = stream.write_all(&vec![b'a'; 1 << 20]); // it may close before it has taken everything
+        let _ = stream.write_all(&vec![b'a'; 1 << 20]); // the server may close before it has read everything
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.is_empty() || answer == br"\error\token too long\final\");
@@ -300,11 +300,11 @@ fn a_megabyte_token_is_refused_without_growing() {
 }
 
 #[test]
-fn resets_idlers_and_slow_writers_stop_nobody() {
+fn resets_idle_and_slow_clients_do_not_delay_others() {
     let server = Server::start(&["guard.idle_timeout=2s", "guard.max_connections_per_ip=5000"]);
     let address: SocketAddr = server.address("netpanzer.listen");
     let mut idle: Vec<TcpStream> = (0..1_000).map(|_| connect(address)).collect();
-    // Resets in the middle of a reply: closed with an answer unread.
+    // Resets in the middle of a reply, by closing with unread data.
     for _ in 0..50 {
         let mut stream = connect(address);
         stream.write_all(&br"\list\gamename\nobody\final\".repeat(100)).unwrap();

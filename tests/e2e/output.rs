@@ -1,4 +1,4 @@
-//! Where the commands' output goes: pipes that close, disks that are full, files, links, FIFOs and devices.
+//! The commands' output: closed pipes, full disks, files, links, FIFOs and devices.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -12,7 +12,7 @@ use crate::pty::Pty;
 use crate::support::*;
 use crate::tools::{Running, ends, page, simulate, text, xml};
 
-/// Runs it to the end with stdout on a pipe that nobody reads.
+/// Runs a command to its end with stdout on a pipe that is closed.
 fn into_closed_pipe(arguments: &[&str]) -> (Option<i32>, String) {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -26,7 +26,7 @@ fn full() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
 
-/// A master, two pretend servers on its list, and its address.
+/// A master, two simulated servers on its list, and its address.
 fn master(set: &[&str]) -> (Server, Running, String) {
     let server = Server::start(set);
     let master = format!("netpanzer://{}", server.address("netpanzer.listen"));
@@ -36,7 +36,7 @@ fn master(set: &[&str]) -> (Server, Running, String) {
 }
 
 #[test]
-fn every_command_that_prints_knows_a_closed_pipe_from_a_full_disk() {
+fn every_command_handles_a_closed_pipe_and_a_full_disk() {
     let folder = Folder::new("closed-pipe");
     let data = format!("data_dir={}", folder.path().display());
     let (server, _servers, master) = master(&[&data]);
@@ -71,7 +71,7 @@ fn every_command_that_prints_knows_a_closed_pipe_from_a_full_disk() {
         assert_eq!(output.status.code(), Some(1), "{arguments:?} > /dev/full: {stderr}");
         assert!(stderr.contains("No space left") && !stderr.contains("panicked"), "{arguments:?}: {stderr}");
     }
-    // This would go on for ever, if anybody listened.
+    // With a reader, this would run for ever.
     cases.push((0, vec!["export", &master, "--xml", "-", "--every", "1s"]));
     for (code, arguments) in &cases {
         let (ended, stderr) = into_closed_pipe(arguments);
@@ -79,7 +79,7 @@ fn every_command_that_prints_knows_a_closed_pipe_from_a_full_disk() {
         assert!(!stderr.contains("panicked") && !stderr.contains("ipe"), "{arguments:?}: {stderr}");
         assert!(arguments[0] == "export" || stderr.is_empty(), "{arguments:?}: {stderr}");
     }
-    // Half a database is none.
+    // A truncated database is useless, so this is an error.
     let (code, stderr) = into_closed_pipe(&["backup", "-", "--set", &data]);
     assert!(code == Some(1) && stderr.contains("the reader went away"), "{stderr}");
     let output = command().args(["backup", "-", "--set", &data]).stdout(full()).output().unwrap();
@@ -88,7 +88,7 @@ fn every_command_that_prints_knows_a_closed_pipe_from_a_full_disk() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_stops_nothing() {
+fn a_server_runs_on_when_its_log_cannot_be_written() {
     let (reader, closed) = std::io::pipe().unwrap();
     drop(reader);
     for stderr in [Stdio::from(full()), Stdio::from(closed)] {
@@ -99,7 +99,7 @@ fn a_log_that_cannot_be_written_stops_nothing() {
         ends(0, &["query", &address]);
         assert_eq!(servers.interrupt(), Some(0));
     }
-    // What failed is named on stderr, if possible.
+    // Failures are reported on stderr, if possible.
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let silent = format!("hyperbol://{silent}");
     let output =
@@ -108,7 +108,7 @@ fn a_log_that_cannot_be_written_stops_nothing() {
 }
 
 #[test]
-fn pretend_servers_run_on_without_a_reader_and_end_on_a_full_disk() {
+fn simulated_servers_run_on_without_a_reader_and_end_on_a_full_disk() {
     let mut simulate = command();
     let (reader, closed) = std::io::pipe().unwrap();
     drop(reader);
@@ -150,7 +150,7 @@ fn an_export_follows_links_keeps_modes_and_replaces_only_files() {
     let (file, link, fifo) = (at("www/servers.xml"), at("link.xml"), at("fifo"));
     fs::write(&file, "old").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o664)).unwrap();
-    // Giving files away takes root.
+    // Only root can change the owner of files.
     let is_root = fs::metadata(&file).unwrap().uid() == 0;
     if is_root {
         std::os::unix::fs::chown(&file, Some(12_345), Some(23_456)).unwrap();
@@ -173,7 +173,7 @@ fn an_export_follows_links_keeps_modes_and_replaces_only_files() {
     assert_eq!(names(folder.path()), ["fifo", "link.xml", "www"].map(PathBuf::from));
     assert_eq!(names(&at("www")), ["servers.xml"].map(PathBuf::from));
 
-    // A device of our own, like /dev/null, where the system lets us make one.
+    // A device like /dev/null, if the system lets us create one.
     let device = at("null");
     let made = Command::new("mknod").arg(&device).args(["c", "1", "3"]).stderr(Stdio::null()).status();
     if made.is_ok_and(|status| status.success()) && fs::write(&device, "x").is_ok() {
@@ -201,7 +201,7 @@ fn an_export_that_waits_for_a_fifos_reader_can_be_interrupted() {
     let fifo = folder.path().join("fifo");
     mkfifo(&fifo);
     let export = Running::start(&["export", &master, "--xml", fifo.to_str().unwrap(), "--every", "1s"]);
-    // One reader after another; the second sees the second round.
+    // One reader after another; the second reads the second round.
     for _ in 0..2 {
         let text = String::from_utf8(read_fifo(&fifo).recv_timeout(LIMIT).unwrap()).unwrap();
         assert_eq!(xml(&text).len(), 2);
@@ -209,9 +209,9 @@ fn an_export_that_waits_for_a_fifos_reader_can_be_interrupted() {
     assert_eq!(export.interrupt(), Some(0));
 }
 
-/// A script that goes on with the file must not take it for written.
+/// A script that uses the file must notice that it was not written.
 #[test]
-fn an_export_that_is_stopped_before_its_end_says_so() {
+fn an_export_that_is_interrupted_fails() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = Folder::new("export-stopped");
     let file = folder.path().join("servers.xml");
@@ -239,7 +239,7 @@ fn a_backup_goes_where_the_path_leads() {
         command.output().unwrap()
     };
     let is_database = |bytes: &[u8]| bytes.starts_with(b"SQLite format 3\0") && bytes.len().is_multiple_of(4096);
-    // Through a link to nothing; then over what is there, whose mode stays.
+    // Through a dangling link; then over the existing file, which keeps its mode.
     assert!(backup(&link, &[]).status.success());
     assert!(is_database(&fs::read(&copy).unwrap()));
     let again = backup(&link, &[]);
@@ -303,7 +303,7 @@ fn servers_that_failed_are_in_every_file_with_the_reason() {
     let csv = fs::read_to_string(&csv_file).unwrap();
     assert!(csv.lines().nth(1).unwrap().contains(",no answer,"), "{csv}");
 
-    // With one that answers, it is a success; what failed is in CSV and JSON lines, too.
+    // With one server that answers, it succeeds; the others are in CSV and JSON lines, too.
     let (_servers, mut addresses) = simulate("bloodmasters", 1, &[]);
     addresses.push(address.to_string());
     let master = list_of(&addresses);
@@ -321,19 +321,19 @@ fn servers_that_failed_are_in_every_file_with_the_reason() {
 }
 
 #[test]
-fn a_list_of_addresses_is_a_list_of_addresses() {
+fn a_list_without_facts_shows_only_addresses() {
     let addresses = ["203.0.113.5:6969".to_string(), "203.0.113.60:1".to_string()];
     let master = list_of(&addresses);
     assert_eq!(ends(0, &["list", &master]).0, "Address\n203.0.113.5:6969\n203.0.113.60:1\n");
     let (urls, _) = ends(0, &["list", &master, "--columns", "url", "--no-header"]);
     assert_eq!(urls, "bloodmasters://203.0.113.5:6969\nbloodmasters://203.0.113.60:1\n");
-    // Chosen columns stay, known or not.
+    // Columns that were chosen are shown even if they are empty.
     let (table, _) = ends(0, &["list", &master, "--columns", "address,map"]);
     assert!(table.starts_with("Address           Map\n"), "{table}");
 }
 
 #[test]
-fn columns_headers_and_colour_as_asked_for() {
+fn columns_headers_and_colour_as_chosen() {
     let (_servers, addresses) = simulate("netpanzer", 2, &[]);
     let query = |more: &[&str]| {
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -385,7 +385,7 @@ fn a_table_on_a_terminal_fits_it_and_progress_shows() {
     }
     assert!(!on(80, &["NO_COLOR=1"], &[]).1);
     assert!(!on(80, &[], &["--color", "never"]).1);
-    // COLUMNS is the word of a person.
+    // COLUMNS overrides the terminal's width.
     assert!(!on(160, &["COLUMNS=60"], &[]).0.contains("Version"));
 
     let socket = silent();

@@ -1,4 +1,4 @@
-//! Many netPanzer requests in one connection, over real sockets: all are answered in order, as fast as the client reads.
+//! Many netPanzer requests on one connection: all are answered in order, as fast as the client reads.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -63,10 +63,10 @@ fn lists_and_a_heartbeat_byte_by_byte() {
 }
 
 #[test]
-fn all_requests_count_when_the_client_has_nothing_more_to_say() {
+fn all_requests_are_answered_after_a_half_close() {
     let (server, entry) = with_one_entry(&[]);
     let mut stream = connect(server.address("netpanzer.listen"));
-    // The last one is ended by the end of the connection.
+    // The end of the stream ends the last request.
     let requests = LIST.repeat(100);
     stream.write_all(requests.strip_suffix('\\').unwrap().as_bytes()).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
@@ -115,7 +115,7 @@ fn a_client_that_never_reads_is_not_served_for_ever() {
         })
         .collect();
     for mut stream in streams {
-        // Closed while requests are waiting: that is a reset.
+        // Closing with unread requests causes a reset.
         until("the connection to be closed", || match stream.write(b"x") {
             Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => Some(()),
             _ => None,

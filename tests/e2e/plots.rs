@@ -1,4 +1,4 @@
-//! History on the page: lines in rows, plots, their words, with and without JavaScript.
+//! History on the page: sparklines, plots and their texts, with and without JavaScript.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::support::*;
 const HALF_HOUR_S: u64 = 1_800;
 const STEPS: u64 = 7 * 48;
 
-/// A folder with a week of history of these servers, each with its game, where it is and about how many play there.
+/// A data folder with a week of history of these servers: game, address and approximate number of players.
 pub fn folder_with_a_week(name: &str, servers: &[(&'static str, SocketAddr, u16)]) -> Folder {
     let folder = Folder::new(name);
     let mut connection = sqlite::open(&folder.path().join(sqlite::FILE)).unwrap();
@@ -25,7 +25,7 @@ pub fn folder_with_a_week(name: &str, servers: &[(&'static str, SocketAddr, u16)
     let transaction = sqlite::begin(&mut connection).unwrap();
     for step in 0..STEPS {
         let now_ms = (now_s - (STEPS - step) * HALF_HOUR_S) * 1_000;
-        // More in the evenings, and never quite the same.
+        // More in the evenings, with some variation.
         let share = |at: usize| 50 + ((step as i64 % 48 - 24).unsigned_abs() * 2 + (step * (at as u64 + 3)) % 7) as u32;
         let entry = |(at, (game, place, players)): (usize, &(&'static str, SocketAddr, u16))| {
             let playing = (u32::from(*players) * share(at) / 100) as u16;
@@ -48,7 +48,7 @@ pub fn data_dir(folder: &Folder) -> String {
     format!("data_dir={}", folder.path().display())
 }
 
-/// Two of them have a week behind them; the third is new, and may have been counted once or not.
+/// Two of them have a week of history; the third is new, and may have been counted once.
 fn three(name: &str) -> (Folder, Server, Game) {
     let place = |port| SocketAddr::from(([127, 0, 0, 1], port));
     let folder = folder_with_a_week(name, &[("iceball", place(1), 10), ("iceball", place(2), 40)]);
@@ -62,7 +62,7 @@ fn three(name: &str) -> (Folder, Server, Game) {
 }
 
 #[test]
-fn without_javascript_rows_have_a_day_and_open_to_a_week() {
+fn rows_show_a_day_and_open_to_a_week_without_javascript() {
     let (_folder, server, _game) = three("week-plain");
     let browser = Browser::without_script("plots-plain");
     let spark = "#servers tbody .day svg[role=img]";
@@ -93,7 +93,7 @@ fn without_javascript_rows_have_a_day_and_open_to_a_week() {
         let caption = browser.texts("#whole figcaption").pop()?;
         caption.starts_with("Players of Iceball in the last 7 days").then_some(())
     });
-    until("the plot of a game that nobody ever played here: there is none", || {
+    until("no plot for a game without history", || {
         let whole = server.json("/plots?game=netpanzer")["whole"].clone();
         (whole["plot"] == "").then_some(())
     });
@@ -105,7 +105,7 @@ fn without_javascript_rows_have_a_day_and_open_to_a_week() {
 fn rows_that_the_script_draws_have_plots_too() {
     let (_folder, server, game) = three("week-live");
     let browser = Browser::new("plots-live");
-    // The page comes with one row; the script draws the others, and asks for what they need.
+    // The page has one row; the script draws the others and fetches their plots.
     browser.goto_live(&server, "/?limit=1&game=iceball");
     let names = "[...document.querySelectorAll('#servers tbody')].filter(row => row.querySelector('.day svg')).map(row => row.dataset.address)";
     let both = "JSON.stringify(['127.0.0.1:2', '127.0.0.1:1'])";
@@ -117,7 +117,7 @@ fn rows_that_the_script_draws_have_plots_too() {
     let week = "document.querySelector('[data-address=\"127.0.0.1:1\"] .more img')";
     browser.until("the week", &format!("{week}.naturalWidth > 0 && {week}.alt.includes('last 7 days: between ')"));
 
-    // A change of the server leaves its line alone; another choice of game changes the plot of the whole.
+    // A change of a server keeps its sparkline; choosing another game replaces the large plot.
     game.announce(&announcement(b"beta", 1, 55));
     browser.until("its players", "document.body.textContent.includes('55/64')");
     assert_eq!(browser.value("document.querySelectorAll('[data-address=\"127.0.0.1:1\"] .day svg').length"), 1);
@@ -128,7 +128,7 @@ fn rows_that_the_script_draws_have_plots_too() {
 }
 
 #[test]
-fn a_node_without_history_shows_no_place_for_it() {
+fn a_node_without_history_has_no_column_for_it() {
     let server = Server::start(&[]);
     Game::new(server.address("iceball.listen")).announce(&announcement(b"alone", 1, 9));
     until("it", || server.listed().pop());
@@ -141,7 +141,7 @@ fn a_node_without_history_shows_no_place_for_it() {
 }
 
 #[test]
-fn history_that_is_turned_off_has_no_place_either() {
+fn disabled_history_has_no_column_either() {
     let folder = Folder::new("off");
     let server = Server::start(&[&data_dir(&folder), "history.max_mib=0"]);
     Game::new(server.address("iceball.listen")).announce(&announcement(b"alone", 1, 9));

@@ -1,4 +1,4 @@
-//! Other projects' programs, as Debian packages them. A test that misses one fails and names the package.
+//! Other projects' programs from Debian packages. If one is missing, the test fails and names the package.
 
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,10 +11,10 @@ use nix::unistd::Pid;
 
 use crate::support::*;
 
-/// What a failed test shows of each program's output.
+/// How many lines of each program's output a failed test shows.
 const LAST_LINES: usize = 20;
 
-/// A program that ends with the test.
+/// A running program. It is killed when the test ends.
 pub struct Program {
     child: Child,
     output: PathBuf,
@@ -25,7 +25,7 @@ impl Program {
     pub fn start(command: &mut Command, folder: &Folder, name: &str, package: &str) -> Program {
         let output = folder.path().join(format!("{name}.log"));
         let file = File::create(&output).unwrap();
-        // Servers of games read a console: an open pipe keeps them quiet, and a closed one ends some.
+        // Game servers read a console on stdin: some end when it is closed, so it is an open pipe.
         command.stdin(Stdio::piped()).stdout(file.try_clone().unwrap()).stderr(file);
         let child = command.spawn().unwrap_or_else(|error| missing(command, package, &error));
         Program { child, output }

@@ -1,4 +1,4 @@
-//! What may be announced through which channel, and what a weaker proof cannot do.
+//! Which games may be announced through which channel, and what a weaker proof cannot do.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -35,7 +35,7 @@ fn iceball_servers_are_announced_through_iceballs_own_protocol_only() {
     let row = until("the real one", || server.listed().pop());
     assert_eq!(say(&server, r"\heartbeat\gamename\iceball\port\20737\final\"), elsewhere);
     assert_eq!(say(&server, r"\quit\port\20737\final\"), r"\final\");
-    // Another game's heartbeat goes the same way as these two, so they have had their effect when it is listed.
+    // Another game's heartbeat takes the same path, so when it is listed, these two have been handled.
     assert_eq!(say(&server, r"\heartbeat\gamename\other\port\1\final\"), r"\final\");
     until("the other game", || list(&server, "other").contains(r"\port\1\").then_some(()));
     assert_eq!(server.listed(), [row], "neither blanked nor removed");
@@ -53,7 +53,7 @@ fn a_connection_cannot_take_the_place_of_what_a_cookie_proved() {
     let doctor = server.json("/api/v1/check?game=other&address=127.0.0.1:20737");
     assert!(doctor["summary"].as_str().unwrap().contains("with a stronger proof than a connection"), "{doctor}");
     assert!(doctor["advice"].as_str().unwrap().contains("Two servers announce the same address and port"), "{doctor}");
-    // When its life is over, the place is free.
+    // When its life is over, the address is free.
     until("the other game", || {
         (say(&server, r"\heartbeat\gamename\other\port\20737\final\") == r"\final\").then_some(())
     });
@@ -111,7 +111,7 @@ fn a_browser_announces_no_bloodmasters_server_for_another_site() {
         assert_eq!(refused.status(), 403, "{marker}: a body with status 200 would become a ban");
     }
     assert!(server.get("/bloodmasterslist.php").body.is_empty());
-    // Launchers and pages may read the list, and the game itself sends none of these.
+    // Launchers and pages may read the list; the game itself sends none of these headers.
     assert_eq!(get(address, "/bloodmasterslist.php", "Origin: http://fan.example\r\n").status(), 200);
     assert_eq!(get(address, &path, "").status(), 200);
 }
@@ -121,7 +121,7 @@ fn another_site() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        // Ends with the test's process.
+        // This thread ends with the test's process.
         while let Ok((mut stream, _)) = listener.accept() {
             let _ = stream.read(&mut [0; 4096]);
             let page = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 15\r\nConnection: close\r\n\r\n<!doctype html>";
@@ -147,7 +147,7 @@ fn a_page_of_another_site_lists_nothing_in_a_real_browser() {
         const update = (referrerPolicy) =>
             fetch("http://{master}/bloodmasterslist.php?action=update&port={game}", {{mode: "no-cors", referrerPolicy}})
                 .then(() => "sent", () => "blocked");
-        // netPanzer's port answers no browser, but it could listen to one.
+        // netPanzer's port does not answer browsers, but must not take their requests either.
         const heartbeat = "\\final\\heartbeat\\gamename\\mygame\\port\\2\\final\\";
         const stream = (path, options) =>
             fetch("http://{netpanzer}/" + path, {{mode: "no-cors", ...options}}).then(() => "sent", () => "blocked");

@@ -1,4 +1,4 @@
-//! A pseudo-terminal and the screen that a person would see on it.
+//! A pseudo-terminal, and the screen that a user would see on it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ pub struct Pty {
     screen: Arc<Mutex<vt100::Parser>>,
 }
 
-/// A program on a terminal, ended with the test.
+/// A program on a terminal. It is killed when the test ends.
 pub struct OnPty(pub Child);
 
 impl Drop for OnPty {
@@ -44,7 +44,7 @@ impl Pty {
         let screen = vt100::Parser::new(cells(rows), cells(columns), 0);
         let screen = Arc::new(Mutex::new(screen));
         let shown = screen.clone();
-        // Ends with the terminal.
+        // This thread ends with the terminal.
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(size @ 1..) = output.read(&mut buffer) {
@@ -54,7 +54,7 @@ impl Pty {
         Pty { end: pty.slave, keys, screen }
     }
 
-    /// Starts a program in a session of its own, whose terminal this is.
+    /// Starts a program in its own session with this controlling terminal.
     pub fn run(&self, program: &str, arguments: &[&str], term: &str) -> OnPty {
         let end = || Stdio::from(self.end.try_clone().unwrap());
         let mut command = Command::new("setsid");
@@ -70,13 +70,13 @@ impl Pty {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// As a window does when it is dragged: the program gets SIGWINCH.
+    /// Changes the size, as a terminal window does: the program gets SIGWINCH.
     pub fn resize(&self, rows: u16, columns: u16) {
         self.screen.lock().unwrap().set_size(cells(rows), cells(columns));
         self.set_size(rows, columns);
     }
 
-    /// As serial lines are.
+    /// Sets the size to zero, as on serial lines.
     pub fn forget_size(&self) {
         self.set_size(0, 0);
     }
@@ -100,7 +100,7 @@ impl Pty {
         cells.any(|cell| cell.bold() || cell.fgcolor() != vt100::Color::Default)
     }
 
-    /// Waits for a screen like this.
+    /// Waits until the screen meets a condition.
     pub fn until(&self, what: &str, mut is_so: impl FnMut(&str) -> bool) -> String {
         let mut seen = String::new();
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -117,19 +117,19 @@ impl Pty {
         self.until(&format!("{text:?}"), |screen| screen.contains(text))
     }
 
-    /// Whether the program has the terminal for itself: another screen, no cursor, keys unechoed and one by one.
+    /// Whether the program has taken over the terminal: alternate screen, no cursor, no echo, no line mode.
     pub fn is_taken_over(&self) -> bool {
         let flags = tcgetattr(&self.end).unwrap().local_flags;
         let screen = self.screen.lock().unwrap();
         !flags.intersects(LINE_MODE) && screen.screen().alternate_screen() && screen.screen().hide_cursor()
     }
 
-    /// Keys are echoed and come in lines, as a shell has it, whatever is on the screen.
+    /// Whether keys are echoed and read line by line, as in a shell.
     pub fn is_in_line_mode(&self) -> bool {
         tcgetattr(&self.end).unwrap().local_flags.contains(LINE_MODE)
     }
 
-    /// Whether nothing of that is left.
+    /// Whether the terminal is fully restored.
     pub fn is_given_back(&self) -> bool {
         let screen = self.screen.lock().unwrap();
         self.is_in_line_mode() && !screen.screen().alternate_screen() && !screen.screen().hide_cursor()

@@ -1,5 +1,5 @@
-//! netPanzer's server and bot, and qstat, from Debian. netPanzer's ports are fixed, so they run in a network namespace
-//! of their own, and so does this test.
+//! netPanzer's server and bot, and qstat, from Debian. netPanzer's ports are fixed, so the test runs in its own network
+//! namespace.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! `rallypoint watch` on a terminal, used as a person would: keys typed, windows dragged, jobs stopped and resumed.
+//! `rallypoint watch` on a terminal: keys, window sizes, suspending and resuming.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ fn web(server: &Server) -> String {
     format!("http://{}", server.address("web.listen"))
 }
 
-/// A master that lists so many servers, called "game 1" and so on.
+/// A master with this many servers, named "game 1" and so on.
 fn master_of(count: u16) -> (Server, Game) {
     let server = Server::start(&[]);
     let game = Game::new(server.address("iceball.listen"));
@@ -25,7 +25,7 @@ fn master_of(count: u16) -> (Server, Game) {
 }
 
 #[test]
-fn a_screen_that_follows_and_is_given_back() {
+fn the_screen_follows_changes_and_the_terminal_is_restored() {
     let (server, game) = master_of(1);
     let mut pty = Pty::new(24, 80);
     let mut watch = pty.watch(&web(&server));
@@ -49,7 +49,7 @@ fn a_screen_that_follows_and_is_given_back() {
 }
 
 #[test]
-fn the_terminal_is_given_back_however_it_ends() {
+fn the_terminal_is_restored_however_it_ends() {
     let (server, _game) = master_of(1);
     for end in ["\x03", "SIGTERM", "SIGINT", "SIGHUP"] {
         let mut pty = Pty::new(24, 80);
@@ -62,7 +62,7 @@ fn the_terminal_is_given_back_however_it_ends() {
         watch.end();
         until(&format!("the terminal given back after {end:?}"), || pty.is_given_back().then_some(()));
     }
-    // One that never had a list says why, where it can be read.
+    // Without a list, the error is shown after the screen is restored.
     let pty = Pty::new(24, 80);
     let mut watch = pty.watch("http://127.0.0.1:1");
     let status = until("its end", || watch.0.try_wait().unwrap());
@@ -72,7 +72,7 @@ fn the_terminal_is_given_back_however_it_ends() {
 }
 
 #[test]
-fn a_window_that_grows_is_filled_and_a_tiny_one_is_survived() {
+fn a_larger_window_is_filled_and_a_tiny_one_works() {
     let (server, _game) = master_of(12);
     let mut pty = Pty::new(9, 80);
     let mut watch = pty.watch(&web(&server));
@@ -84,7 +84,7 @@ fn a_window_that_grows_is_filled_and_a_tiny_one_is_survived() {
     pty.until("every server", all);
     for (rows, columns) in [(1, 1), (2, 7), (5, 3), (1, 200)] {
         pty.resize(rows, columns);
-        pty.press("\x0c"); // it has seen the size when it has drawn anew
+        pty.press("\x0c"); // after redrawing, it knows the new size
         pty.until("something", |screen| !screen.trim().is_empty());
     }
     pty.resize(24, 80);
@@ -94,7 +94,7 @@ fn a_window_that_grows_is_filled_and_a_tiny_one_is_survived() {
 }
 
 #[test]
-fn silent_servers_hold_up_no_row() {
+fn silent_servers_do_not_delay_other_rows() {
     let server = Server::start(&[]);
     let (silent, tank) = (Tank::new(), Tank::new());
     for tank in [&silent, &tank] {
@@ -107,7 +107,7 @@ fn silent_servers_hold_up_no_row() {
     silent.alive.store(false, Ordering::Relaxed);
     let mut pty = Pty::new(24, 80);
     let mut watch = pty.watch(&format!("netpanzer://{}", server.address("netpanzer.listen")));
-    // One has answered while the other is being asked.
+    // One has answered while the other is still being queried.
     let screen = pty.until("a row with an answer and one without", |screen| {
         screen.contains("Tank <1>") && screen.contains("(asking)")
     });
@@ -122,7 +122,7 @@ fn silent_servers_hold_up_no_row() {
 }
 
 #[test]
-fn an_error_is_read_whole() {
+fn an_error_can_be_read_in_full() {
     let (server, _game) = master_of(1);
     let pty = Pty::new(24, 44);
     let address = server.address("web.listen");
@@ -132,10 +132,10 @@ fn an_error_is_read_whole() {
     let whole = format!("The last refresh failed: cannot connect to {address}: Connection refused (os error 111)");
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let screen = pty.until("the whole error", |screen| words(screen).contains(&whole));
-    assert!(screen.contains("game 1."), "what was known stays: {screen}");
+    assert!(screen.contains("game 1."), "the last list stays: {screen}");
 }
 
-/// The one job of a shell.
+/// The only job of a shell.
 fn job_of(shell: u32) -> Pid {
     let children = format!("/proc/{shell}/task/{shell}/children");
     let child = until("the job", || std::fs::read_to_string(&children).unwrap().trim().parse().ok());
@@ -147,7 +147,7 @@ fn a_job_that_is_suspended_and_resumed() {
     let (server, game) = master_of(1);
     let mut pty = Pty::new(24, 80);
     let shell = pty.run("bash", &["--norc", "--noprofile", "--noediting", "-i"], "xterm-256color");
-    // The shell must not match what is looked for, as it echoes what is typed.
+    // The shell echoes what is typed, so its prompt must not match the texts that the test looks for.
     pty.press(&format!("PS1=ready; {} watch {} --every 1s\n", env!("CARGO_BIN_EXE_rallypoint"), web(&server)));
     pty.shows("game 1.");
     until("the terminal taken over", || pty.is_taken_over().then_some(()));
@@ -156,7 +156,7 @@ fn a_job_that_is_suspended_and_resumed() {
         let stat = std::fs::read_to_string(format!("/proc/{watch}/stat")).unwrap();
         stat.rsplit(')').next().unwrap().trim_start().chars().next().unwrap()
     };
-    // Typed, and sent by somebody else.
+    // Typed, and as a signal.
     for round in 0..2 {
         if round == 0 {
             pty.press("\x1a")
@@ -173,10 +173,10 @@ fn a_job_that_is_suspended_and_resumed() {
         pty.until("the whole screen", |screen| screen.contains("game 1.") && screen.contains("? help"));
         until("the terminal taken over again", || pty.is_taken_over().then_some(()));
     }
-    // Stopped without being asked, and the terminal used by others meanwhile.
+    // Stopped by SIGSTOP, with the terminal used by the shell meanwhile.
     kill(watch, Signal::SIGSTOP).unwrap();
     until("it to stop", || (state() == 'T').then_some(()));
-    // The shell gives the terminal its own settings back first; what is typed earlier, the `q` included, it could read at once.
+    // The shell restores its own terminal settings first; keys that are typed earlier, such as the `q`, could reach it.
     until("the shell's terminal", || pty.is_in_line_mode().then_some(()));
     pty.press("stty sane; printf '\\033[?1049l\\033[?25h'; clear; fg\n");
     until("the terminal taken over again", || pty.is_taken_over().then_some(()));
@@ -188,7 +188,7 @@ fn a_job_that_is_suspended_and_resumed() {
 }
 
 #[test]
-fn without_a_shell_to_resume_it_nothing_is_suspended() {
+fn without_a_shell_it_cannot_be_suspended() {
     let (server, game) = master_of(1);
     let mut pty = Pty::new(24, 80);
     let mut watch = pty.watch(&web(&server));

@@ -1,4 +1,4 @@
-//! What survives: kill -9, restarts, backups, a full disk, and history over HTTP.
+//! Persistence: kill -9, restarts, backups, a full disk, and history over HTTP.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,12 +21,12 @@ fn file(folder: &Folder) -> std::path::PathBuf {
     folder.path().join("data/rallypoint.db")
 }
 
-/// Opens a database that others may be writing.
+/// Opens a database that may be in use.
 fn look(path: &Path) -> Option<Connection> {
     Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()
 }
 
-/// The names of the servers in a database; none while there is no such thing.
+/// The names of the servers in a database; none if it does not exist.
 fn kept(path: &Path) -> BTreeSet<String> {
     let names = |connection: Connection| -> rusqlite::Result<BTreeSet<String>> {
         let mut select = connection.prepare("SELECT name FROM servers")?;
@@ -51,7 +51,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn killed_at_any_moment_nothing_that_was_written_is_lost() {
+fn a_kill_at_any_time_loses_nothing_that_was_written() {
     let folder = Folder::new("kill");
     let set = [&*data_dir(&folder), "guard.max_servers_per_ip=60000"];
     let mut port = 0u16;
@@ -65,7 +65,7 @@ fn killed_at_any_moment_nothing_that_was_written_is_lost() {
             let (port, server, announced) = (&mut port, &server, &announced);
             scope.spawn(move || {
                 let game = Game::new(server.address("iceball.listen"));
-                // Ports are few: a pause before each.
+                // With a pause before each: the number of ports is limited.
                 while is_done.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
                     *port += 1;
                     game.announce(&announcement(format!("server {port}").as_bytes(), *port, 1));
@@ -74,7 +74,7 @@ fn killed_at_any_moment_nothing_that_was_written_is_lost() {
             });
             let enough = written.len() + 10;
             until("some to be written", || (kept(&file(&folder)).len() >= enough).then_some(()));
-            // Somewhere between two writes, or in one: a little later each time.
+            // Between two writes or during one: a little later in each round.
             let later = announced.load(Ordering::Relaxed) + round * 60;
             until("some more announcements", || (announced.load(Ordering::Relaxed) >= later).then_some(()));
             written.extend(kept(&file(&folder)));
@@ -92,7 +92,7 @@ fn killed_at_any_moment_nothing_that_was_written_is_lost() {
 }
 
 #[test]
-fn a_restart_lists_at_once_with_lives_and_first_seen_as_they_were() {
+fn a_restart_keeps_the_list_with_lives_and_first_seen() {
     let folder = Folder::new("restart");
     let set = [&*data_dir(&folder), "iceball.life=6s"];
     let server = Server::start(&set);
@@ -113,15 +113,15 @@ fn a_restart_lists_at_once_with_lives_and_first_seen_as_they_were() {
     assert_eq!(server.listed(), before, "{}", server.log());
     assert_eq!(first_seen(&server), seen);
     server.wait_for_log("restored 1 servers");
-    until("its life to end as if nothing had happened", || server.listed().is_empty().then_some(()));
-    until("the file to know", || kept(&file(&folder)).is_empty().then_some(()));
+    until("its life to end as without the restart", || server.listed().is_empty().then_some(()));
+    until("the file to be updated", || kept(&file(&folder)).is_empty().then_some(()));
     server.signal(Signal::SIGKILL);
     server.end();
     assert_eq!(Server::start(&set).listed().len(), 0);
 }
 
 #[test]
-fn a_folder_of_ones_own_and_nobody_elses() {
+fn a_folder_is_used_by_one_process_only() {
     let folder = Folder::new("own");
     let set = data_dir(&folder);
     let server = Server::start(&[&set]);
@@ -147,7 +147,7 @@ fn a_folder_of_ones_own_and_nobody_elses() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_everything_goes_on() {
+fn a_damaged_file_is_set_aside_and_the_server_starts() {
     let folder = Folder::new("damaged");
     std::fs::create_dir_all(folder.path().join("data")).unwrap();
     folder.write("data/rallypoint.db", &"no database ".repeat(1_000));
@@ -161,7 +161,7 @@ fn a_damaged_file_is_set_aside_and_everything_goes_on() {
 }
 
 #[test]
-fn damage_that_sqlite_does_not_mind_is_set_aside_too() {
+fn damage_that_sqlite_does_not_detect_is_set_aside_too() {
     let flip = |file: &Path| {
         let mut bytes = std::fs::read(file).unwrap();
         bytes[18] ^= 0x04; // a format that only a later SQLite could write
@@ -186,7 +186,7 @@ fn damage_that_sqlite_does_not_mind_is_set_aside_too() {
 }
 
 #[test]
-fn a_folder_that_is_removed_is_noticed_and_written_anew() {
+fn a_folder_that_is_removed_is_noticed_and_created_again() {
     let folder = Folder::new("removed");
     let set = [&*data_dir(&folder)];
     let mut server = Server::start(&set);
@@ -197,7 +197,7 @@ fn a_folder_that_is_removed_is_noticed_and_written_anew() {
     server.wait_for_log("rallypoint.db: removed while in use");
     until("the list in a new file", || kept(&file(&folder)).contains("server 1").then_some(()));
     announce(&server, 2);
-    until("what is new, too", || kept(&file(&folder)).contains("server 2").then_some(()));
+    until("the new server, too", || kept(&file(&folder)).contains("server 2").then_some(()));
     let ready = server.json("/readyz");
     assert_eq!((&ready["store"]["failing"], &ready["store"]["files_lost"]), (&false.into(), &1.into()), "{ready}");
     assert!(server.get("/metrics").text().contains("rallypoint_store_files_lost_total 1"));
@@ -245,7 +245,7 @@ fn a_backup_while_the_server_runs() {
     assert_eq!(run(&["backup", copy_text, "--set", "data_dir="]).0, Some(2));
     drop(server);
 
-    // The way back.
+    // Restoring the backup.
     let restored = Folder::new("backup-restored");
     std::fs::create_dir_all(restored.path().join("data")).unwrap();
     std::fs::copy(&copy, file(&restored)).unwrap();
@@ -285,16 +285,16 @@ fn a_full_disk_is_a_warning_and_writing_goes_on_when_there_is_room() {
         server.log().contains("still serving, but nothing is saved until this is fixed").then_some(())
     });
     assert!(server.log().contains("full"), "{}", server.log());
-    until("all to be listed all the same", || (server.listed().len() == usize::from(port)).then_some(()));
+    until("all to be listed nevertheless", || (server.listed().len() == usize::from(port)).then_some(()));
     assert!(server.get("/metrics").text().contains("rallypoint_store_failing 1"));
     assert_eq!(server.json("/readyz")["store"]["failing"], true);
     drop(filler);
     std::fs::remove_file(&ballast).unwrap();
     server.wait_for_log("written again");
-    until("all to be kept", || (kept(&file(&folder)).len() == usize::from(port)).then_some(()));
+    until("all to be written", || (kept(&file(&folder)).len() == usize::from(port)).then_some(()));
     assert_eq!(server.json("/readyz")["store"]["failing"], false);
 
-    // A start without room for anything lists what is in the file, and keeps it.
+    // A start on a full disk lists the servers in the file, and keeps them there.
     let all = listed(&server);
     server.signal(Signal::SIGTERM);
     server.end();
@@ -305,7 +305,7 @@ fn a_full_disk_is_a_warning_and_writing_goes_on_when_there_is_room() {
     std::fs::remove_file(&ballast).unwrap();
     server.wait_for_log("written again");
     assert_eq!(kept(&file(&folder)), all);
-    let _ = Command::new("umount").arg("-l").arg(&disk).status(); // goes with the namespace anyway
+    let _ = Command::new("umount").arg("-l").arg(&disk).status(); // otherwise the namespace's end unmounts it
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Starting the real program and talking to it as its clients do.
+//! Starts the real program, and talks to it as its clients do.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,10 +7,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-/// Nothing in these tests takes longer than this unless it is broken.
+/// How long a test waits for a condition before it fails.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a failed test shows of each server's log.
+/// How many lines of each server's log a failed test shows.
 const LAST_LINES: usize = 40;
 
 /// Every key of the configuration that names a listener's addresses, as `rallypoint config` prints them: `web.listen`,
@@ -30,12 +30,12 @@ pub static LISTENERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     keys
 });
 
-/// Waits until `look` finds what it looks for.
+/// Waits until `look` returns something.
 pub fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     until_within(LIMIT, what, look)
 }
 
-/// The same, for what takes longer. This is the only place in all tests that sleeps: `house.rs` checks that.
+/// The same with another limit. This is the only place in all tests that sleeps; `house.rs` checks that.
 pub fn until_within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -51,7 +51,7 @@ pub fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rallypoint"))
 }
 
-/// A folder of this test's own, removed afterwards.
+/// A temporary folder, removed when the test ends.
 pub struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -78,7 +78,7 @@ impl Drop for Folder {
     }
 }
 
-/// A running `rallypoint serve`, ended with the test.
+/// A running `rallypoint serve`. It is killed when the test ends.
 pub struct Server {
     child: Child,
     log: Arc<Mutex<String>>,
@@ -88,7 +88,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Every listener on loopback, on a port that the system chooses; `set` comes on top.
+    /// Starts with every listener on loopback, on a port that the system chooses; `set` overrides this.
     pub fn start(set: &[&str]) -> Server {
         Server::start_with(&[], set)
     }
@@ -97,7 +97,7 @@ impl Server {
         Server::start_as(command(), arguments, set)
     }
 
-    /// Started by a shell, after this was done.
+    /// Starts it from a shell, after these commands.
     pub fn start_after(shell: &str, set: &[&str]) -> Server {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{shell}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_rallypoint")]);
@@ -110,7 +110,7 @@ impl Server {
         Server::start_on_defaults(command, arguments, &set)
     }
 
-    /// Every listener where the defaults have it: only in a network of the test's own.
+    /// Starts with the default addresses: only for tests in their own network namespace.
     pub fn start_on_defaults(mut command: Command, arguments: &[&str], set: &[&str]) -> Server {
         command.arg("serve").args(arguments);
         // Nothing on disk, unless a test names a folder.
@@ -169,10 +169,10 @@ impl Server {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Waits for the end; how it ended, and all that it said.
+    /// Waits for the end; returns its status and its whole log.
     pub fn end(mut self) -> (ExitStatus, String) {
         let status = until("the program to end", || self.child.try_wait().unwrap());
-        self.reader.take().unwrap().join().unwrap(); // its last words, too
+        self.reader.take().unwrap().join().unwrap(); // the last lines, too
         (status, self.log())
     }
 
@@ -209,12 +209,12 @@ impl Drop for Server {
             let log = self.log();
             let lines: Vec<_> = log.lines().rev().take(LAST_LINES).collect();
             let last: String = lines.iter().rev().flat_map(|line| [line, "\n"]).collect();
-            eprintln!("the last that {} said:\n{last}", self.id());
+            eprintln!("the last log lines of {}:\n{last}", self.id());
         }
     }
 }
 
-/// An answer, kept byte for byte.
+/// An HTTP response, byte for byte.
 #[derive(Debug)]
 pub struct Response {
     pub head: String,
@@ -226,7 +226,7 @@ impl Response {
         self.head.split(' ').nth(1).unwrap().parse().unwrap()
     }
 
-    /// A header, its name compared to the letter.
+    /// A header; the case of its name matters.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
@@ -257,7 +257,7 @@ pub fn split(answer: &[u8]) -> Response {
     Response { head: String::from_utf8(answer[..end].to_vec()).unwrap(), body: answer[end + 4..].to_vec() }
 }
 
-/// One GET; `headers` are whole lines, each with its line end.
+/// A GET request; `headers` are complete lines with their line ends.
 pub fn get(address: SocketAddr, path: &str, headers: &str) -> Response {
     request(address, "GET", path, headers)
 }
@@ -267,7 +267,7 @@ pub fn request(address: SocketAddr, method: &str, path: &str, headers: &str) -> 
     split(&exchange(address, request.as_bytes()))
 }
 
-/// A pretend Iceball server's socket.
+/// A simulated Iceball server.
 pub struct Game {
     pub socket: UdpSocket,
     pub master: SocketAddr,
@@ -278,7 +278,7 @@ impl Game {
         Game::on(master, "127.0.0.1".parse().unwrap())
     }
 
-    /// On another loopback address: another host, as far as the master can see.
+    /// On another loopback address: another host to the master.
     pub fn on(master: SocketAddr, ip: IpAddr) -> Game {
         let socket = UdpSocket::bind((ip, 0)).unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
@@ -301,11 +301,11 @@ impl Game {
         self.receive()
     }
 
-    /// Sends something that is always answered, so that when its answer is here, all before it has been seen.
-    /// One sender's datagrams stay in order: they reach one socket.
+    /// Checks that earlier datagrams got no answer: sends one that is always answered, and whose answer has to be the first.
+    /// Datagrams from one sender stay in order, because they reach one socket.
     pub fn nothing_came_back(&self) {
         self.socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        // Asked again: after a flood, a datagram may be lost.
+        // Retried: after a flood, a datagram may be lost.
         until("the answer that always comes", || {
             self.send(&announcement(b"always answered", 9, 0));
             let mut buffer = [0; 2048];
@@ -313,7 +313,7 @@ impl Game {
             assert_eq!(answer.len(), 101, "another answer came first: {answer:?}");
             Some(())
         });
-        // The answers to what was asked more than once.
+        // Discard the answers to retries.
         self.socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         while self.socket.recv(&mut [0; 2048]).is_ok() {}
         self.socket.set_read_timeout(Some(LIMIT)).unwrap();
@@ -335,7 +335,7 @@ impl Game {
     }
 }
 
-/// What netPanzer's server answers a question with: a datagram for each command, in order, and nothing after the status.
+/// The answers of netPanzer's server: one datagram per command, in order, and nothing after the status.
 pub fn netpanzer_answers(question: &[u8], status: &[u8]) -> Vec<Vec<u8>> {
     let mut answers = Vec::new();
     let mut tokens = question.split(|&byte| byte == b'\\').filter(|token| !token.is_empty());
@@ -349,7 +349,7 @@ pub fn netpanzer_answers(question: &[u8], status: &[u8]) -> Vec<Vec<u8>> {
     answers
 }
 
-/// An announcement, written here by hand so that the codec is not tested with itself.
+/// An announcement, encoded here by hand so that the codec is not tested with itself.
 pub fn announcement(name: &[u8], port: u16, players: u16) -> Vec<u8> {
     let mut bytes = b"1CEB\x02\0\x25\x80\x80\0".to_vec();
     bytes.extend(port.to_le_bytes());

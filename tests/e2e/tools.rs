@@ -1,5 +1,5 @@
-//! The tool in a player's hands, end to end: pretend servers, a real master, and list, query and export from the other
-//! side. Masters that misbehave are played by threads of these tests.
+//! The client commands: simulated servers, a real master, and list, query and export as its clients. Threads of these tests
+//! play masters that misbehave.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::support::*;
 
-/// A running command of ours, ended with the test.
+/// A running command. It is killed when the test ends.
 pub struct Running {
     child: Child,
     stdout: Option<BufReader<std::process::ChildStdout>>,
@@ -30,7 +30,7 @@ impl Running {
         Running::of(command.spawn().unwrap())
     }
 
-    /// Its output, where that is a pipe to us.
+    /// Reads its output, if that is a pipe.
     pub fn of(mut child: Child) -> Running {
         let stdout = child.stdout.take().map(BufReader::new);
         let log = std::sync::Arc::<Mutex<String>>::default();
@@ -60,13 +60,13 @@ impl Running {
         lines
     }
 
-    /// Ends it as Ctrl-C does; how it ended.
+    /// Interrupts it as Ctrl-C does; returns its exit code.
     pub fn interrupt(mut self) -> Option<i32> {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).unwrap();
         self.end()
     }
 
-    /// Waits for its end, and for its last words.
+    /// Waits for its end, and for all of its output.
     pub fn end(&mut self) -> Option<i32> {
         let status = until("the program to end", || self.child.try_wait().unwrap());
         if let Some(reader) = self.reader.take() {
@@ -83,7 +83,7 @@ impl Drop for Running {
     }
 }
 
-/// Pretend servers, and their addresses as they were printed.
+/// Simulated servers, and their addresses as printed.
 pub fn simulate(game: &str, count: usize, more: &[&str]) -> (Running, Vec<String>) {
     let number = count.to_string();
     let mut running = Running::start(&[&["simulate", game, "--count", &number], more].concat());
@@ -99,7 +99,7 @@ pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Runs it to the end, with this exit code: what it wrote to stdout and to stderr.
+/// The command ends with this exit code; returns stdout and stderr.
 pub fn ends(code: i32, arguments: &[&str]) -> (String, String) {
     let output = run(arguments);
     let (stdout, stderr) = (text(&output.stdout).to_string(), text(&output.stderr).to_string());
@@ -132,7 +132,7 @@ pub fn xml(text: &str) -> Vec<std::collections::HashMap<String, String>> {
 }
 
 #[test]
-fn every_game_from_its_server_to_the_players_files() {
+fn every_game_from_its_server_to_exported_files() {
     let server = Server::start(&["guard.max_servers_per_ip=100"]);
     let web = server.address("web.listen");
     let folder = Folder::new("every-game");
@@ -165,7 +165,7 @@ fn every_game_from_its_server_to_the_players_files() {
             assert_eq!(server["rtt_ms"].is_f64(), card.query.is_some(), "{server}");
         }
 
-        // The same servers, as another Rallypoint lists them.
+        // The same servers through the API.
         let api = json(&["list", &format!("http://{web}/api/v1/servers?protocol={name}"), "--sort", "name"]);
         let names = |servers: &[Value]| servers.iter().map(|server| server["name"].clone()).collect::<Vec<_>>();
         assert_eq!(names(&api), names(&asked));
@@ -212,7 +212,7 @@ fn a_configured_hyperbol_server_keeps_its_flavor_to_the_end() {
 }
 
 #[test]
-fn many_at_once_and_none_missed_with_two_percent_loss() {
+fn no_server_is_missed_with_two_percent_loss() {
     for game in CARDS.iter().filter(|card| card.query.is_some()).map(|card| card.name) {
         let (_servers, addresses) = simulate(game, 300, &["--loss", "2", "--delay", "1ms"]);
         let folder = Folder::new(&format!("loss-{game}"));
@@ -224,7 +224,7 @@ fn many_at_once_and_none_missed_with_two_percent_loss() {
 }
 
 #[test]
-fn ten_thousand_as_fast_as_can_be_and_none_missed() {
+fn no_server_of_ten_thousand_is_missed_at_full_speed() {
     let (_servers, addresses) = simulate("netpanzer", 10_000, &["--delay", "30ms"]);
     let folder = Folder::new("ten-thousand");
     let file = folder.write("servers", &addresses.join("\n"));
@@ -234,7 +234,7 @@ fn ten_thousand_as_fast_as_can_be_and_none_missed() {
 }
 
 #[test]
-fn the_forms_of_a_query_and_where_addresses_come_from() {
+fn output_formats_of_query_and_sources_of_addresses() {
     let (_servers, addresses) = simulate("bloodmasters", 4, &[]);
     let file = format!("# four\r\n\r\n{}   # the first\r\n{}\r\n", addresses[0], addresses[1..].join("\r\n"));
     let query = |arguments: &[&str]| {
@@ -250,7 +250,7 @@ fn the_forms_of_a_query_and_where_addresses_come_from() {
         assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
         text(&output.stdout).to_string()
     };
-    // Named twice, and by name: still each once.
+    // Duplicates, also by host name, are queried once.
     let by_name = addresses[0].replace("127.0.0.1", "localhost");
     let table = query(&[&addresses[0], &by_name]);
     assert_eq!(table.lines().count(), 5, "{table}");
@@ -266,13 +266,13 @@ fn the_forms_of_a_query_and_where_addresses_come_from() {
     assert_eq!(players["servers"][0]["players"][0]["team"], "red");
 }
 
-/// A game server that answers each datagram with what `answer` makes of it.
+/// A game server that answers each datagram with the result of `answer`.
 fn game(answer: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     std::thread::spawn(move || {
         let mut buffer = [0; 2048];
-        // Ends with the test's process; it only ever answers.
+        // This thread ends with the test's process.
         while let Ok((size, from)) = socket.recv_from(&mut buffer) {
             for bytes in answer(&buffer[..size]) {
                 let _ = socket.send_to(&bytes, from);
@@ -286,7 +286,7 @@ fn from_hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
 
-/// The documents' own replies, with an echo put in.
+/// The reply from the protocol's document, with the echo filled in.
 fn hyperbol_info(echo: &[u8]) -> Vec<u8> {
     let mut info = vec![27];
     info.extend(echo);
@@ -310,7 +310,7 @@ fn bloodmasters_reply(echo: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn bad_replies_are_told_for_what_they_are_and_the_run_goes_on() {
+fn bad_replies_are_explained_and_do_not_stop_the_run() {
     let status = br"gamename\netpanzer\hostname\Tank\mapname\Duell\numplayers\1\maxplayers\8\final\";
     let panzer = |question: &[u8]| netpanzer_answers(question, status);
     let flipped = |echo: &[u8]| echo.iter().rev().map(|b| b ^ 0x55).collect::<Vec<u8>>();
@@ -354,14 +354,14 @@ fn bad_replies_are_told_for_what_they_are_and_the_run_goes_on() {
         (
             "netpanzer",
             game(move |q| {
-                // Right in every way, but from somewhere else.
+                // A correct answer, but from another address.
                 let _ = elsewhere.send_to(&panzer(q)[0], "127.0.0.1:9");
                 vec![]
             }),
             "no answer",
         ),
     ];
-    // A duplicated echo is no fault; and a good answer after a bad one counts.
+    // A duplicate echo is no error, and a good answer after a bad one is accepted.
     let doubled = game(move |q| {
         let twice = panzer(q).into_iter().flat_map(|answer| [answer.clone(), b"00000000".to_vec(), answer]);
         twice.collect()
@@ -381,14 +381,14 @@ fn bad_replies_are_told_for_what_they_are_and_the_run_goes_on() {
     let found: Vec<_> = json["servers"].as_array().unwrap().iter().map(|server| server["name"].clone()).collect();
     assert_eq!(found, ["Tank", "Veks California DM"]);
 
-    // Without a good one among them, nothing answered; in XML they are there all the same.
+    // Without a good one among them, nothing answered; XML lists them nevertheless.
     let arguments = ["query", &urls[0], &urls[1], "--format", "xml"];
     let (stdout, stderr) = ends(1, &arguments);
     assert!(stderr.contains("none of 2 servers answered"), "{stderr}");
     assert!(xml(&stdout).iter().all(|server| server["responding"] == "0" && !server.contains_key("servername")));
 }
 
-/// A master that does what it is told with each connection.
+/// A master that handles each connection with `talk`.
 fn master(talk: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -401,7 +401,7 @@ fn master(talk: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
     address
 }
 
-/// Reads a request's head; its first line.
+/// Reads a request's head; returns its first line.
 fn request_line(stream: &TcpStream) -> String {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let first = lines.next().unwrap_or_default();
@@ -409,7 +409,7 @@ fn request_line(stream: &TcpStream) -> String {
     first
 }
 
-/// A web server with one answer for all.
+/// A web server with the same answer to every request.
 pub fn page(status: &'static str, body: &'static [u8]) -> SocketAddr {
     master(move |mut stream| {
         request_line(&stream);
@@ -418,7 +418,7 @@ pub fn page(status: &'static str, body: &'static [u8]) -> SocketAddr {
     })
 }
 
-/// A Hyperbol master as the document has it, byte by byte if need be.
+/// A Hyperbol master as its document describes it.
 fn hyperbol_master(greeting: &'static [u8], list: Vec<u8>) -> SocketAddr {
     master(move |mut stream| {
         stream.set_nodelay(true).unwrap();
@@ -435,7 +435,7 @@ fn hyperbol_master(greeting: &'static [u8], list: Vec<u8>) -> SocketAddr {
 const GREETING: &[u8] = b"HBSL\x02\xb0\xad\x1b\x25\0\0\0";
 
 #[test]
-fn lists_of_masters_that_speak_as_the_documents_say() {
+fn lists_of_masters_that_follow_the_documents() {
     let records = from_hex("4ca8b988652f0000000000004ca8b988612f000001000000cb00714dffff000007000000");
     let at = hyperbol_master(GREETING, records.clone());
     let listed = json(&["list", &format!("hyperbol://{at}")]);
@@ -448,7 +448,7 @@ fn lists_of_masters_that_speak_as_the_documents_say() {
             ("203.0.113.77:65535".into(), Some(7))
         ]
     );
-    // A bad record, a server named twice.
+    // A bad record, and a server that is listed twice.
     let at = hyperbol_master(GREETING, [&records[..12], &[0; 12], &records[..12]].concat());
     let (stdout, stderr) = ends(0, &["list", &format!("hyperbol://{at}"), "--format", "csv"]);
     assert_eq!(stdout.lines().count(), 2, "{stdout}");
@@ -465,7 +465,7 @@ fn lists_of_masters_that_speak_as_the_documents_say() {
         assert_eq!(&request, br"\list\gamename\netpanzer\final\");
         stream.write_all(br"\ip\203.0.113.5\port\3030").unwrap();
         stream.write_all(br"\final\").unwrap();
-        // The connection stays open: the list is whole without its end.
+        // The connection stays open: the list is complete without its end.
         let _ = stream.read(&mut request);
     });
     assert_eq!(json(&["list", &format!("netpanzer://{at}")]).len(), 1);
@@ -475,7 +475,7 @@ fn lists_of_masters_that_speak_as_the_documents_say() {
 }
 
 #[test]
-fn masters_that_do_not_are_told_for_what_they_are() {
+fn broken_answers_of_masters_are_explained() {
     let closes = master(drop);
     let hears_and_closes = master(|mut stream| drop(stream.read(&mut [0; 100])));
     let resets = master(|stream| {
@@ -516,7 +516,7 @@ fn masters_that_do_not_are_told_for_what_they_are() {
 }
 
 #[test]
-fn another_rallypoints_list_page_by_page() {
+fn lists_from_the_api_are_fetched_page_by_page() {
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     let at = master(|mut stream| {
         ASKED.fetch_add(1, Ordering::Relaxed);
@@ -538,7 +538,7 @@ fn another_rallypoints_list_page_by_page() {
 }
 
 #[test]
-fn an_export_goes_on_through_bad_rounds_and_ends_when_told() {
+fn an_export_survives_failed_rounds_and_ends_on_a_signal() {
     let folder = Folder::new("export-every");
     let file = folder.path().join("servers.xml");
     let (_servers, addresses) = simulate("bloodmasters", 1, &[]);
@@ -576,7 +576,7 @@ fn an_export_goes_on_through_bad_rounds_and_ends_when_told() {
 }
 
 #[test]
-fn mistakes_of_the_tools_users() {
+fn mistakes_on_the_command_line_are_explained() {
     let folder = Folder::new("tool-mistakes");
     let bad = folder.write("bad", "netpanzer://127.0.0.1:1\n\n127.0.0.1:3030\n");
     let bad = bad.to_str().unwrap();
@@ -652,7 +652,7 @@ fn mistakes_of_the_tools_users() {
 }
 
 #[test]
-fn pretend_servers_tell_why_a_master_refuses_them_and_end_when_told() {
+fn simulated_servers_show_why_a_master_refuses_them_and_end_on_a_signal() {
     let server = Server::start(&["guard.max_servers_per_ip=2"]);
     let master = format!("netpanzer://{}", server.address("netpanzer.listen"));
     let (running, addresses) = simulate("netpanzer", 4, &["--announce", &master, "--listen", "127.0.0.1:0"]);
@@ -661,7 +661,7 @@ fn pretend_servers_tell_why_a_master_refuses_them_and_end_when_told() {
     assert_eq!(addresses.len(), 4);
     assert_eq!(running.interrupt(), Some(0));
 
-    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (running, _) = simulate("netpanzer", 1, &["--announce", &format!("netpanzer://{nobody}")]);
-    until("the failure to be told", || running.log().contains("cannot connect").then_some(()));
+    let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (running, _) = simulate("netpanzer", 1, &["--announce", &format!("netpanzer://{closed}")]);
+    until("the failure to be reported", || running.log().contains("cannot connect").then_some(()));
 }

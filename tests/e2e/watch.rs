@@ -1,4 +1,4 @@
-//! `rallypoint watch` where there is no terminal: a line for every change. `screen.rs` has the rest.
+//! `rallypoint watch` without a terminal: one line per change. `screen.rs` has the rest.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
@@ -10,10 +10,10 @@ use nix::unistd::Pid;
 use crate::netpanzer::{Tank, say};
 use crate::support::*;
 
-/// A running `watch`, ended with the test.
+/// A running `watch`. It is killed when the test ends.
 struct Watch {
     child: Child,
-    /// What it says on stderr.
+    /// Its stderr.
     said: Arc<Mutex<String>>,
 }
 
@@ -25,7 +25,7 @@ impl Watch {
         let lines = BufReader::new(child.stdout.take().unwrap());
         let said = Arc::<Mutex<String>>::default();
         let (stderr, heard) = (BufReader::new(child.stderr.take().unwrap()), said.clone());
-        // Ends with the program.
+        // This thread ends with the program.
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 heard.lock().unwrap().push_str(&format!("{line}\n"));
@@ -38,7 +38,7 @@ impl Watch {
         until(text, || self.said.lock().unwrap().contains(text).then_some(()));
     }
 
-    /// Stops it as an operator would; all that it said on stderr.
+    /// Stops it with a signal; returns its stderr.
     fn stop(mut self) -> String {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
         let status = until("its end", || self.child.try_wait().unwrap());
@@ -66,7 +66,7 @@ fn web(server: &Server) -> String {
 }
 
 #[test]
-fn a_line_for_everything_that_happens() {
+fn one_line_per_change() {
     let server = Server::start(&[]);
     let game = Game::new(server.address("iceball.listen"));
     game.announce(&announcement(b"first", 1, 3));
@@ -85,7 +85,7 @@ fn a_line_for_everything_that_happens() {
     let line = next_line(&mut lines);
     assert!(line.contains("went    netpanzer://"), "{line}");
 
-    // The master goes and comes back: told once each, and nothing is taken for gone.
+    // The master stops and starts again: each is reported once, and no server is reported as gone.
     let listen = format!("web.listen={}", server.address("web.listen"));
     let iceball = format!("iceball.listen={}", server.address("iceball.listen"));
     drop(server);
@@ -105,7 +105,7 @@ fn a_line_for_everything_that_happens() {
 }
 
 #[test]
-fn an_object_a_line_and_only_what_is_asked_for() {
+fn one_json_object_per_line_and_filters() {
     let server = Server::start(&[]);
     let game = Game::new(server.address("iceball.listen"));
     for (name, port, players) in [(&b"empty"[..], 1, 0), (b"few", 2, 2), (b"many", 3, 30)] {
@@ -126,7 +126,7 @@ fn an_object_a_line_and_only_what_is_asked_for() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_explained() {
     for (arguments, code, said) in [
         (&["watch"][..], 2, "<URL>"),
         (&["watch", "http://127.0.0.1:1"], 3, "cannot connect"),
