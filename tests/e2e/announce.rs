@@ -197,7 +197,10 @@ fn once_to_several_masters_is_done_when_all_have_accepted() {
     let (code, said) = once(&["some-game", "--port", "2", "--master", &away, "--master", &netpanzer]);
     assert_eq!(code, 1);
     assert!(said.contains(&format!("{away}: away: cannot connect to {closed}")), "{said}");
-    assert!(said.contains(&format!("listed at {netpanzer}\n")), "an unreachable master does not delay the others: {said}");
+    assert!(
+        said.contains(&format!("listed at {netpanzer}\n")),
+        "an unreachable master does not delay the others: {said}"
+    );
     assert!(said.ends_with("accepted by 1 of 2 masters\n"), "{said}");
 }
 

@@ -130,7 +130,11 @@ fn caching_encodings_and_other_origins() {
     }
     let preflight = request(address, "OPTIONS", "/api/v1/servers", "Origin: http://x\r\n");
     assert_eq!(preflight.status(), 204);
-    assert_eq!(preflight.header("Access-Control-Allow-Methods"), Some("GET, HEAD, OPTIONS"), "other origins may only read");
+    assert_eq!(
+        preflight.header("Access-Control-Allow-Methods"),
+        Some("GET, HEAD, OPTIONS"),
+        "other origins may only read"
+    );
 }
 
 #[test]
