@@ -1,5 +1,4 @@
-//! The one door behind all doors: a server that announces itself by a heartbeat, through whatever protocol, is proven,
-//! applied, and told what became of it.
+//! Heartbeats of all protocols: verifies the server, applies the change, and returns the verdict to send.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,9 +20,9 @@ use crate::protocols::{Heartbeat, Verdict, game, is_unnamed, query_of};
 use crate::registry::view::Delta;
 use crate::registry::{Outcome, Refusal};
 
-/// A view comes out within milliseconds, of a very long list within a second.
+/// Upper bound on the time until a change is published. It takes milliseconds, and up to a second for a very long list.
 const SHOWN: Duration = Duration::from_secs(1);
-/// How often silent games whose turn has come are looked for.
+/// How often to check for silent games that are due for a retry.
 const AGAIN_EVERY: Duration = Duration::from_millis(500);
 
 pub struct Announcements {
@@ -38,8 +37,7 @@ impl Announcements {
         Announcements { hub, ledger, prober, retries: Mutex::default() }
     }
 
-    /// Answers at once for a server that is proven already; otherwise as soon as it has answered its game's query, or
-    /// has not.
+    /// Returns at once for a server that is proven already; otherwise after its game's query has succeeded or failed.
     pub async fn announce(&self, heartbeat: Heartbeat) -> Verdict {
         let address = heartbeat.address;
         self.note(address, What::Heartbeat);
@@ -69,7 +67,7 @@ impl Announcements {
         verdict
     }
 
-    /// Asks games again that were silent when they announced themselves, and lists those that answer.
+    /// Queries games again that were silent when they announced themselves, and lists those that answer.
     pub async fn ask_again(self: Arc<Announcements>, mut stop: watch::Receiver<bool>) {
         let mut tick = tokio::time::interval(AGAIN_EVERY);
         let mut asking = JoinSet::new();
@@ -90,7 +88,7 @@ impl Announcements {
         let Some(query) = query_of(&game) else { return };
         match self.prober.prove(address, query).await {
             Ok(answer) => {
-                // It may have quit, or announced itself anew, in the meantime.
+                // It may have quit, or announced itself again, in the meantime.
                 let Some(heartbeat) = self.retries().take(address) else { return };
                 self.proven(heartbeat, answer).await;
             }
@@ -99,7 +97,7 @@ impl Announcements {
         }
     }
 
-    /// It has answered. Where it said nothing that can be believed, what was known of it stays.
+    /// The server has answered. Without trustworthy facts, the known ones stay.
     async fn proven(&self, heartbeat: Heartbeat, answer: Response) -> Verdict {
         let known = self.hub.address_state(heartbeat.address).map(|record| record.server);
         let known = known.as_deref().filter(|server| is_same(&server.game, &heartbeat.game));
@@ -111,7 +109,7 @@ impl Announcements {
         self.apply(Heartbeat { game, ..heartbeat }, Proof::Query, Some(answer.rtt_us), facts).await
     }
 
-    /// The networks that have only the limit per address.
+    /// Sets the networks in which only the limit per address applies.
     pub fn set_exempt(&self, exempt: Networks) {
         self.retries().set_exempt(exempt);
     }
@@ -120,14 +118,14 @@ impl Announcements {
         self.retries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A server says that it is gone.
+    /// A server quits.
     pub async fn quit(&self, address: Address, master: bool) {
         self.retries().take(address);
         self.change(address, &Change::Quit { address, master }).await;
         self.note(address, What::Quit);
     }
 
-    /// Applies a change, and waits until everybody can see it: whoever is told that it was made may look at once.
+    /// Applies a change and waits until it is published, so that a client that is told about it finds it in the list.
     async fn change(&self, address: Address, change: &Change<'_>) -> Outcome {
         let mut batches = self.hub.subscribe();
         let outcome = self.hub.apply_one(change, self.hub.clock.now());
@@ -175,13 +173,13 @@ impl Announcements {
                 self.note(address, What::Refused(refusal));
                 Verdict::Refused(in_words(refusal).into())
             }
-            // Stale: two at the same moment, of which one was applied.
+            // Stale: of two simultaneous heartbeats, the other was applied.
             Outcome::Added | Outcome::Changed | Outcome::Refreshed | Outcome::Stale => Verdict::Listed,
         }
     }
 }
 
-/// What the owner of a server is told.
+/// A refusal as text for the server's owner.
 fn in_words(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::Full => "this master's list is full, and no network has more servers on it than yours would have",
@@ -226,11 +224,11 @@ mod tests {
     const STATUS: &[u8] = br"gamename\netpanzer\hostname\A server\final\";
     const FORGED: &[u8] = br"gamename\netpanzer\hostname\Forged\final\";
 
-    /// A door with its prober.
+    /// Announcements with a running prober.
     fn announcements() -> Arc<Announcements> {
         let settings = Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 900_000, misses_max: 1 };
         let (hub, ledger) = (Arc::new(Hub::new(settings)), Arc::new(Ledger::new()));
-        hub.start().unwrap(); // its thread ends with the tests
+        hub.start().unwrap(); // this thread ends with the test process
         let settings = prober::settings(1_000, 100, Duration::from_secs(30));
         let metrics = Arc::new(Metrics::new());
         let (prober, worker) = Worker::new(hub.clone(), ledger.clone(), metrics, settings, [7; 16]).unwrap();
@@ -247,7 +245,7 @@ mod tests {
         Heartbeat { address, game: Game::Own("netpanzer"), life_ms: 60_000, verify: true, keys: Default::default() }
     }
 
-    /// A netPanzer game; a forger sends another status with each of its own.
+    /// A netPanzer game. A forger sends another status with each of its answers.
     async fn disputed_game() -> Address {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let local = socket.local_addr().unwrap();
@@ -265,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_known_stays_where_nothing_can_be_believed() {
+    async fn known_facts_stay_while_new_ones_are_disputed() {
         let (announcements, address) = (announcements(), disputed_game().await);
         let now = announcements.hub.clock.now();
         let known = Facts { name: "Known".into(), map: "Duell".into(), players_max: Some(8), ..Facts::default() };
@@ -282,7 +280,7 @@ mod tests {
         };
         let changes = [Change::Announce(announce), Change::Miss { address, game: Game::Own("netpanzer") }];
         announcements.hub.apply(&changes, now, |_, _| {});
-        assert!(announcements.hub.listed(address).is_none(), "it has left the list, and is known");
+        assert!(announcements.hub.listed(address).is_none(), "it is off the list, but its record is kept");
         assert_eq!(announcements.announce(heartbeat(address)).await, Verdict::Listed);
         let server = announcements.hub.listed(address).unwrap();
         assert_eq!((server.facts(), server.verified_by), (known, Proof::Query));

@@ -1,4 +1,4 @@
-//! A UDP socket that receives and sends many datagrams with one system call, from buffers that are made once.
+//! A UDP socket that receives and sends many datagrams with one system call, with preallocated buffers.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
 
-/// Datagrams taken with one call.
+/// Datagrams per call.
 pub const BATCH: usize = 64;
 
 pub struct BatchSocket<const REPLY: usize> {
@@ -18,21 +18,21 @@ pub struct BatchSocket<const REPLY: usize> {
     /// One buffer per datagram, end to end.
     buffers: Box<[u8]>,
     bytes_max: usize,
-    /// Who sent the datagram in each buffer, and how long it is.
+    /// The sender and the length of the datagram in each buffer.
     received: ArrayVec<(Option<SockaddrStorage>, usize), BATCH>,
     replies: Box<ArrayVec<ArrayVec<u8, REPLY>, BATCH>>,
     reply_to: ArrayVec<Option<SockaddrStorage>, BATCH>,
 }
 
-/// One datagram of a batch; what is put into `reply` goes back to its sender with [`BatchSocket::send_replies`].
+/// One datagram of a batch.
 pub struct Datagram<'a> {
     pub from: SocketAddr,
     pub bytes: &'a [u8],
 }
 
 impl<const REPLY: usize> BatchSocket<REPLY> {
-    /// The socket should have a read timeout, so that its thread can look up from it. Datagrams longer than `bytes_max` are
-    /// cut there.
+    /// The socket should have a read timeout, so that its thread can check whether to stop. Datagrams longer than `bytes_max` are
+    /// truncated.
     pub fn new(socket: UdpSocket, bytes_max: usize) -> BatchSocket<REPLY> {
         let bytes_max = bytes_max.max(1);
         BatchSocket {
@@ -47,7 +47,7 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
         }
     }
 
-    /// Waits for at least one datagram and takes all that are there, up to a batch.
+    /// Waits for at least one datagram and receives all that have arrived, up to a batch.
     pub fn receive(&mut self) -> io::Result<usize> {
         self.received.clear();
         let mut buffers = self.buffers.chunks_exact_mut(self.bytes_max);
@@ -60,7 +60,8 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
         Ok(self.received.len())
     }
 
-    /// Shows every received datagram to `look`, with an empty reply to fill.
+    /// Calls `look` with every received datagram and an empty reply. Non-empty replies are sent by
+    /// [`BatchSocket::send_replies`].
     pub fn each<'a>(&'a mut self, mut look: impl FnMut(Datagram<'a>, &mut ArrayVec<u8, REPLY>)) {
         self.replies.clear();
         self.reply_to.clear();
@@ -76,7 +77,7 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
         }
     }
 
-    /// Drops a reply, by its number in the order in which they were made; those of higher numbers go first.
+    /// Drops a reply by its index. To drop several, start with the highest index.
     pub fn withhold(&mut self, number: usize) {
         if number < self.replies.len() {
             self.replies.swap_remove(number);
@@ -84,7 +85,7 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
         }
     }
 
-    /// Sends the replies. One that cannot be sent (no route, a full buffer) is lost, as any datagram may be.
+    /// Sends the replies. One that cannot be sent (no route, a full buffer) is lost, like any datagram.
     pub fn send_replies(&mut self) {
         let mut sent = 0;
         while sent < self.replies.len() {
@@ -97,7 +98,7 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
                 Ok(count) => sent += count.max(1),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return,
-                // The first of the waiting ones is at fault; the others get their turn.
+                // The first of the remaining ones failed; skip it and send the others.
                 Err(_) => sent += 1,
             }
         }
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn echoes_a_batch_to_everyone_who_sent() {
+    fn a_batch_is_echoed_to_all_senders() {
         let (server, address) = bound();
         let mut server = BatchSocket::<8>::new(server, 100);
         let clients: Vec<_> = (0..BATCH).map(|_| bound().0).collect();
@@ -133,7 +134,7 @@ mod tests {
         while seen < clients.len() {
             seen += server.receive().unwrap();
             server.each(|datagram, reply| {
-                // Only the even ones are answered.
+                // Only even numbers are answered.
                 if datagram.bytes[0] % 2 == 0 {
                     reply.extend(datagram.bytes.iter().copied());
                 }
@@ -148,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withheld_is_not_sent_and_the_others_are() {
+    fn dropped_replies_are_not_sent_and_the_others_are() {
         let (server, address) = bound();
         let mut server = BatchSocket::<8>::new(server, 100);
         let (client, _) = bound();
         let mut heard = Vec::new();
         for round in 0..2u8 {
-            // Together, so that they may come in one batch; whatever comes in one is treated alike.
+            // Sent together, so that they may arrive in one batch; the result is the same if they do not.
             for number in 0..5 {
                 client.send_to(&[round * 5 + number], address).unwrap();
             }
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn long_and_empty_datagrams_are_seen_for_what_they_are() {
+    fn long_datagrams_are_truncated_and_empty_ones_are_received() {
         let (server, address) = bound();
         let mut server = BatchSocket::<8>::new(server, 100);
         let (client, from) = bound();

@@ -1,14 +1,14 @@
 //! The budget for lists that are sent as datagrams. The sender of a request may be forged, and a list is much longer than the
 //! request: without a bound, anybody could use this master to flood a victim.
 //!
-//! Every answer is charged, in bytes on the wire, to the address that it goes to, to each wider network around it, and to
-//! one budget for all. It gets as many packets as all of them have left. The last quarter of each is kept for answers of
-//! one packet: in an attack, lists get short before they get silent. docs/operating.md has the arithmetic.
+//! Every answer is charged, in bytes on the wire, to its destination address, to each wider network around it, and to the total.
+//! It gets as many packets as all of these budgets have left. The last quarter of each is reserved for answers of one packet:
+//! under attack, lists get shorter before they stop. docs/operating.md has the arithmetic.
 //!
-//! Memory is fixed. A budget is one number in a table, at a place that follows from a keyed hash of the prefix. Prefixes at
-//! the same place share one budget, so a collision makes answers shorter, never longer. Nobody can choose a collision
-//! without the key, and nobody can use up many places at once, because all of them together get no more than the budget for
-//! all, which is far less than what the table refills.
+//! Memory is fixed. A budget is one number in a table, indexed by a keyed hash of the prefix. Prefixes that collide share one
+//! budget, so a collision makes answers shorter, never longer. Without the key, an attacker cannot choose a collision. Nor can
+//! it exhaust many entries at once: all of them together get no more than the total, which is far less than what the table
+//! refills.
 
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -20,30 +20,30 @@ use siphasher::sip::SipHasher13;
 use crate::model::Now;
 use crate::prefix::{LEVELS_MAX, Networks, Prefix};
 
-/// What one address (IPv6 /64) gets at once, and per second from then on. Wider networks get more, see [`Prefix::limit`].
-/// Within any one second these are 82 kB.
+/// The burst for one address (IPv6 /64), and its rate. Wider networks get more, see [`Prefix::limit`]. Within any one second
+/// this is at most 82 kB.
 const BURST_BYTES: u64 = 64 << 10;
 const BYTES_PER_SECOND: u64 = 16 << 10;
 /// Half a megabyte in all.
 const PLACES: usize = 1 << 16;
-/// Headers of IPv6 and UDP, which a packet has on the wire.
+/// IPv6 and UDP headers.
 const HEADER_BYTES: usize = 48;
-/// A request is turned away at once where the budget has no room for a packet of this size.
+/// A request is refused at once if the budget has less than a packet of this size left.
 const PACKET_BYTES: u64 = 1_500;
-/// How often a grant begins anew because another thread was faster.
+/// How often a grant is retried when another thread changes a bucket at the same time.
 const TRIES: usize = 8;
 
-/// Ports of well-known UDP services above 1023. No player's program asks from there; a forged sender could make two
-/// services talk to each other.
+/// Ports of well-known UDP services above 1023. No game client sends from them, and a forged source address could make two
+/// services answer each other.
 const SERVICE_PORTS: [u16; 14] =
     [1434, 1604, 1900, 3283, 3478, 3702, 5060, 5093, 5353, 5683, 10001, 11211, 17185, 37810];
 
-/// What the operator may set.
+/// The operator's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// For all lists together; as much may be sent at once.
+    /// The rate of all lists together, and their burst.
     pub bytes_per_second: u64,
-    /// Networks that have only the budget for all.
+    /// Networks to which only the total applies.
     pub exempt: Networks,
 }
 
@@ -54,20 +54,20 @@ pub struct Budget {
     places: Box<[AtomicU64]>,
 }
 
-/// A token bucket. Its level is where its use stands on an axis that moves on by `per_second` every second: the bucket is
-/// full when the axis is past it, and empty when it is ahead by `burst`.
+/// A token bucket in one number: the time, in bytes at `per_second`, at which the bucket would be full. The bucket is full when
+/// that time has passed, and empty when it is `burst` ahead.
 struct Bucket<'a> {
     level: &'a AtomicU64,
     per_second: u64,
     burst: u64,
-    /// How many times as much as its numbers say it gives: the factor of a wide prefix.
+    /// Multiplies the bucket's burst and rate: the factor of a wide prefix.
     factor: u64,
 }
 
 type Buckets<'a> = ArrayVec<Bucket<'a>, { LEVELS_MAX + 1 }>;
 
 impl Budget {
-    /// `key` is random and secret.
+    /// `key` must be random and secret.
     pub fn new(settings: Settings, key: [u64; 2]) -> Budget {
         let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
         Budget { settings, key, all: AtomicU64::new(0), places }
@@ -77,13 +77,13 @@ impl Budget {
         &self.settings
     }
 
-    /// Whether a request from this address may get an answer now. This charges nothing.
+    /// Whether a request from this address can get an answer now. Charges nothing.
     pub fn may_ask(&self, now: Now, from: SocketAddr) -> bool {
         let is_player = from.port() >= 1024 && !SERVICE_PORTS.contains(&from.port());
         is_player && self.buckets(from.ip()).iter().all(|bucket| bucket.left(now, 0) >= PACKET_BYTES)
     }
 
-    /// Takes as many packets of these sizes as may be sent to this address now, from the first on. Says how many.
+    /// Charges as many of these packets as may be sent to this address now, and returns their number.
     pub fn take(&self, now: Now, to: IpAddr, sizes: impl Iterator<Item = usize> + Clone) -> usize {
         let buckets = self.buckets(to);
         for _ in 0..TRIES {
@@ -116,12 +116,12 @@ impl Budget {
     }
 }
 
-/// What a packet of this size costs.
+/// The cost of a packet of this size.
 pub fn on_the_wire(size: usize) -> u64 {
     (size + HEADER_BYTES) as u64
 }
 
-/// How many packets fit, and what they cost: one into what is left, more into what is left beside the last quarter.
+/// How many packets fit, and their cost: one may use everything that is left, more must spare the last quarter.
 fn fitting(sizes: impl Iterator<Item = usize>, left: u64, left_for_more: u64) -> (usize, u64) {
     let (mut count, mut bytes) = (0, 0);
     for size in sizes {
@@ -134,7 +134,7 @@ fn fitting(sizes: impl Iterator<Item = usize>, left: u64, left_for_more: u64) ->
     (count, bytes)
 }
 
-/// Charges all buckets, or none of them where one has too little left by now.
+/// Charges all buckets, or none if one has too little left.
 fn charge(buckets: &[Bucket<'_>], now: Now, bytes: u64, quarters_kept: u64) -> bool {
     for (number, bucket) in buckets.iter().enumerate() {
         if !bucket.charge(now, bytes, quarters_kept) {
@@ -146,7 +146,7 @@ fn charge(buckets: &[Bucket<'_>], now: Now, bytes: u64, quarters_kept: u64) -> b
 }
 
 impl Bucket<'_> {
-    /// What is left beside so many quarters.
+    /// What is left apart from the reserved quarters.
     fn left(&self, now: Now, quarters_kept: u64) -> u64 {
         let used = self.level.load(Ordering::Relaxed).saturating_sub(self.axis(now));
         self.room(quarters_kept).saturating_sub(used) * self.factor
@@ -224,13 +224,13 @@ mod tests {
         let sent = (0..1_000).map(|ms| ask(&budget, ms, &format!("192.0.2.{}", ms % 256), LONG)).sum();
         assert!(bytes(sent) <= 8 * (BURST_BYTES + BYTES_PER_SECOND), "a /24: {}", bytes(sent));
         let elsewhere = ask(&budget, 1_000, "192.0.3.1", 3);
-        assert_eq!(elsewhere, 3, "another network is none the worse for it");
+        assert_eq!(elsewhere, 3, "other networks are not affected");
         let sent = (0..1_000).map(|ms| ask(&budget, ms, &format!("2001:db8:1:{ms:x}::1"), LONG)).sum();
         assert!(bytes(sent) <= 16 * (BURST_BYTES + BYTES_PER_SECOND), "a /48: {}", bytes(sent));
     }
 
     #[test]
-    fn lists_get_short_before_they_get_silent() {
+    fn lists_get_shorter_before_they_stop() {
         let budget = budget(ALL, &[]);
         let answers: Vec<_> = (0..100).map(|_| ask(&budget, 0, "192.0.2.1", 10)).collect();
         let whole = answers.iter().take_while(|count| **count == 10).count();
@@ -239,7 +239,7 @@ mod tests {
         assert!(whole >= 3 && shorter <= 1 && single >= 10, "{answers:?}");
         assert!(answers.iter().skip(whole + shorter + single).all(|count| *count == 0), "{answers:?}");
         assert!(!budget.may_ask(at(0), "192.0.2.1:27960".parse().unwrap()));
-        assert!(budget.may_ask(at(1_000), "192.0.2.1:27960".parse().unwrap()), "and it comes back");
+        assert!(budget.may_ask(at(1_000), "192.0.2.1:27960".parse().unwrap()), "and it refills");
         assert_eq!(ask(&budget, 60_000, "192.0.2.1", 10), 10);
     }
 
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_player_is_not_starved_by_a_flood_from_everywhere_else() {
-        // Whoever shares a place with the player would have to get it by chance, and all together get only the total.
+        // Only a chance collision would affect the player, and all flooded addresses together get only the total.
         let budget = budget(ALL, &[]);
         for request in 0..50_000u32 {
             let from = std::net::Ipv4Addr::from_bits(request.wrapping_mul(2_654_435_761));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_never_get_more_than_there_is() {
+    fn concurrent_threads_never_exceed_the_budget() {
         let budget = budget(1 << 20, &[]);
         let sent = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -311,13 +311,13 @@ mod tests {
         });
         let sent = bytes(sent.into_inner());
         assert!(sent <= 1 << 20, "{sent}");
-        assert!(sent > (1 << 20) * 9 / 10, "{sent}: and nothing is lost to refunds");
+        assert!(sent > (1 << 20) * 9 / 10, "{sent}: refunds lose nothing");
         assert_eq!(budget.all.load(Ordering::Relaxed) - 1_000 * (1 << 20), sent);
     }
 
     proptest! {
         #[test]
-        fn no_window_gets_more_than_the_burst_and_the_rate(steps in proptest::collection::vec((0u64..400, 0usize..60, 1usize..1500), 1..200)) {
+        fn no_window_exceeds_burst_plus_rate(steps in proptest::collection::vec((0u64..400, 0usize..60, 1usize..1500), 1..200)) {
             let budget = budget(ALL, &[]);
             let (mut ms, mut sent) = (0, 0);
             for (wait_ms, packets, size) in steps {

@@ -1,6 +1,6 @@
-//! Lists that are sent as datagrams. The threads that receive only hand requests over; one thread per listener renders and
-//! sends, so that a long list holds up no announcement. An answer gets as many packets as the [budget](super::budget) grants,
-//! and its last packet always has the end mark.
+//! Lists that are sent as datagrams. The receiving threads only queue requests; one thread per listener renders and sends, so
+//! that a long list does not delay announcements. An answer gets as many packets as the [budget](super::budget) grants, and its
+//! last packet always has the end mark.
 
 use std::io::IoSlice;
 use std::net::{SocketAddr, UdpSocket};
@@ -25,12 +25,12 @@ use crate::metrics::Metrics;
 use crate::model::Now;
 use crate::protocols::{ListRequest, packets};
 
-/// Requests that wait for the thread; more are turned away.
+/// Upper bound on queued requests; more are refused.
 const WAITING_MAX: usize = 1_024;
-/// How long the system may take to make room for more packets.
+/// How long to wait for space in the socket's send buffer.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Takes requests for the thread that sends. It is shared by all threads that receive on one address.
+/// The queue of requests for the sending thread, shared by all threads that receive on one address.
 #[derive(Clone)]
 pub struct ListRequests {
     waiting: SyncSender<(SocketAddr, ListRequest)>,
@@ -39,7 +39,7 @@ pub struct ListRequests {
 }
 
 impl ListRequests {
-    /// Hands over a request, or turns it away.
+    /// Queues a request, or refuses it.
     pub fn ask(&self, now: Now, from: SocketAddr, request: ListRequest) {
         let is_taken = self.guard.lists().may_ask(now, from) && self.waiting.try_send((from, request)).is_ok();
         if !is_taken {
@@ -48,7 +48,7 @@ impl ListRequests {
     }
 }
 
-/// The thread that sends.
+/// The sending thread.
 pub struct Sender {
     pub game: &'static str,
     pub rules: SharedRules,
@@ -59,7 +59,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Sends from this address's own socket, so that answers come from the port that was asked.
+    /// Sends from the listener's own socket, so that answers come from the port that the client sent to.
     pub fn start(self, socket: &UdpSocket) -> std::io::Result<(ListRequests, JoinHandle<()>)> {
         let socket = socket.try_clone()?;
         socket.set_write_timeout(Some(SEND_PATIENCE))?;
@@ -118,8 +118,8 @@ struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Sends packets, each of two parts, many with one system call. Says how many bytes that was on the wire. After an error
-    /// the rest is lost, as any datagram may be.
+    /// Sends packets of two parts each, many with one system call. Returns the number of bytes on the wire. After an error the
+    /// rest is lost, like any datagram.
     fn send<'a>(&mut self, to: SocketAddr, mut packets: impl Iterator<Item = [&'a [u8]; 2]>) -> u64 {
         let to = [Some(SockaddrStorage::from(to)); BATCH];
         let mut bytes = 0;
@@ -246,7 +246,7 @@ mod tests {
         fn client(&self) -> UdpSocket {
             let socket = UdpSocket::bind(SocketAddr::new(self.address.ip(), 0)).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-            socket.connect(self.address).unwrap(); // so that it hears only what comes from the master's own port
+            socket.connect(self.address).unwrap(); // accept datagrams only from the master's own port
             socket
         }
 
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_comes_whole_and_from_the_port_that_was_asked() {
+    fn a_list_arrives_complete_and_from_the_port_it_was_requested_from() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let master = Master::start(address);
             for packets in [1, 2, 20] {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_too_long_is_cut_and_ends_all_the_same() {
+    fn a_list_beyond_the_budget_is_cut_and_still_has_the_end_mark() {
         let master = Master::start("127.0.0.1:0");
         let client = master.client();
         client.send(b"list 1000").unwrap();
@@ -302,13 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_brings_its_victim_little_and_others_get_their_list() {
+    fn a_flood_is_hardly_amplified_and_others_get_their_list() {
         let master = Master::start("127.0.0.1:0");
         let victim = master.client();
         let answers = &master.metrics.list_answers;
         for asked in 1..=1_000 {
             victim.send(b"list 1000").unwrap();
-            // No faster than they are looked at, so that none is lost on the way.
+            // No faster than they are handled, so that none is lost on the way.
             while answers.refused.get() + answers.cut.get() + 100 < asked {
                 std::thread::yield_now();
             }

@@ -1,5 +1,5 @@
-//! A master among masters: asks its neighbours which masters they know, sends all of them heartbeats, and a quit to each of
-//! them at the end. What is said and what an answer means are the protocol's own rules ([`NetworkRules`]).
+//! Drives a network of masters: asks the neighbours which masters they know, sends heartbeats to all of them, and quits when
+//! the program stops. The messages and their meaning are the protocol's ([`NetworkRules`]).
 
 mod exchange;
 
@@ -22,13 +22,13 @@ use crate::protocols::is_one_host;
 use crate::protocols::network::{MasterNetwork, NetworkRules, Own, Trouble};
 use exchange::{AT_ONCE_MAX, Heard, Target, exchange, exchange_all};
 
-/// For one exchange with one master.
+/// Timeout of one exchange with one master.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For all quits together: the program wants to end.
+/// Timeout of all quits together, because the program is stopping.
 const GOODBYE: Duration = Duration::from_millis(1_500);
-/// Masters known, and masters sent a heartbeat, beside the configured ones.
+/// Upper bound on known masters, and on those that get heartbeats, apart from the neighbours.
 const MASTERS_MAX: usize = 256;
-/// A master that only others mention is listed for this many rounds without an answer of its own.
+/// A master that only others mention stays listed for this many rounds without its own answer.
 const SILENT_ROUNDS_MAX: u8 = 2;
 
 pub fn machine_addresses() -> Vec<IpAddr> {
@@ -42,18 +42,18 @@ pub fn machine_addresses() -> Vec<IpAddr> {
         .collect()
 }
 
-/// What is remembered from round to round.
+/// State between rounds.
 #[derive(Default)]
 struct Memory {
-    /// For how many rounds masters that are only heard of have been silent.
+    /// For how many rounds masters that only others mention have been silent.
     silent: HashMap<Address, u8>,
     notified: Notified,
     /// Neighbours that turned out to be this master itself: each is logged once.
     ourselves: HashSet<String>,
 }
 
-/// The masters that were sent a heartbeat and may still list this one, and when. Exchanges note it themselves, before
-/// they send: a round may end at any moment.
+/// The masters that got a heartbeat and may still list this one, with its time. It is recorded before the heartbeat is sent,
+/// because a round can be interrupted at any time.
 type Notified = Arc<Mutex<HashMap<SocketAddr, Instant>>>;
 
 /// Runs until the program stops; a new configuration begins a new round.
@@ -74,7 +74,7 @@ pub async fn run(hub: Arc<Hub>, mut network: watch::Receiver<MasterNetwork>, mut
         }
         let new = network.borrow_and_update().clone();
         if new.quit() != current.quit() {
-            // The other masters list it by what it said before.
+            // The other masters list this one under its old settings.
             say_goodbye(&current, &memory.notified).await;
         }
         current = new;
@@ -132,7 +132,7 @@ async fn ask_all(
         let Ok(Asked { target, masters }) = asked else { continue }; // the program stops
         match masters {
             Ok(masters) => learned.extend(masters),
-            // Once is enough.
+            // Logged once.
             Err(Trouble::Ourselves) if !ourselves.insert(target.name.clone()) => {}
             Err(trouble) => warn!("{}", rules.warning(&target.to_string(), &trouble)),
         }
@@ -144,7 +144,7 @@ async fn ask_all(
     (targets, learned)
 }
 
-/// The result of asking a neighbour: who it is, and which masters it knows, without this one.
+/// A neighbour, and the masters that it knows, without this one.
 struct Asked {
     target: Target,
     masters: Result<Vec<Address>, Trouble>,
@@ -166,7 +166,7 @@ async fn look_up(name: &str) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// Asks the master at one of these places, and leaves in `target` where it may be.
+/// Asks the master at one of these addresses, and sets the addresses of `target`.
 async fn ask_at(
     rules: &dyn NetworkRules,
     found: Vec<SocketAddr>,
@@ -193,7 +193,7 @@ async fn ask_at(
     }
 }
 
-/// An IPv4 address is not written as IPv6: one master has one address.
+/// Converts IPv4-mapped addresses to IPv4, so that one master has one address.
 fn canonical(mut address: SocketAddr) -> SocketAddr {
     if address.ip().to_canonical().is_ipv4() {
         address.set_ip(address.ip().to_canonical());
@@ -213,7 +213,7 @@ fn read_masters(rules: &dyn NetworkRules, heard: &Heard, own: &Own) -> Result<Ve
     Ok(masters)
 }
 
-/// Lists masters that a neighbour mentioned, as long as there is room.
+/// Lists masters that neighbours mentioned, up to the limit.
 fn add_all(hub: &Hub, rules: &dyn NetworkRules, masters: impl Iterator<Item = Address>) {
     let now = hub.clock.now();
     let view = hub.view();
@@ -228,8 +228,8 @@ fn add_all(hub: &Hub, rules: &dyn NetworkRules, masters: impl Iterator<Item = Ad
     }
 }
 
-/// Adds those that get a heartbeat beside the neighbours: masters that announced themselves and those just mentioned. No
-/// more than can be sent a quit later, when the program wants to end.
+/// Adds the masters that get a heartbeat besides the neighbours: those that announced themselves and those just mentioned. Their
+/// number is limited, because each gets a quit when the program stops.
 fn add_targets(
     hub: &Hub,
     rules: &dyn NetworkRules,
@@ -240,7 +240,7 @@ fn add_targets(
 ) {
     let forgotten = Duration::from_millis(rules.life_ms()) + PATIENCE;
     let mut notified = lock(notified);
-    notified.retain(|_, at| at.elapsed() < forgotten); // the others list this master no longer
+    notified.retain(|_, at| at.elapsed() < forgotten); // after that, the others do not list this master any more
     let mut room = MASTERS_MAX.saturating_sub(notified.len());
     let mut seen: HashSet<SocketAddr> = targets.iter().flat_map(|target| target.places.clone()).collect();
     let view = hub.view();
@@ -258,10 +258,10 @@ fn add_targets(
     }
 }
 
-/// Sends a quit to every master that was sent a heartbeat. One that misses it drops this master when its life ends.
+/// Sends a quit to every master that got a heartbeat. One that does not get it drops this master when its life ends.
 async fn say_goodbye(network: &MasterNetwork, notified: &Notified) {
     let masters = std::mem::take(&mut *lock(notified));
-    // With very many, each gets its share of the time.
+    // With many masters, each batch gets its share of the time.
     let patience = GOODBYE / masters.len().div_ceil(AT_ONCE_MAX).max(1) as u32;
     let targets = masters.into_keys().map(|place| Target { name: place.to_string(), places: vec![place] });
     let goodbyes = exchange_all(targets.collect(), network.rules, network.quit(), patience, |_| {});

@@ -1,6 +1,6 @@
-//! The prober: asks servers with their game's own query, to prove those that announce themselves and to keep what is
-//! listed true. It asks only who has announced itself or is named by the operator, within a pace in all and for each
-//! address, so that nobody can aim it at a victim.
+//! The prober queries servers, to verify those that announce themselves and to keep the list up to date. It queries only
+//! servers that announced themselves or that the operator names, with rate limits per address and in total, so that it
+//! cannot be used to attack others.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,36 +25,36 @@ use crate::prefix::Networks;
 use crate::protocols::{Ask, Query, Question, query_of};
 use crate::registry::Due;
 
-/// How often the prober looks at what is due.
+/// How often the prober checks for servers that are due.
 const TICK: Duration = Duration::from_millis(20);
-/// Servers waited for at one time. More than enough for the pace; a bound all the same. Half of it is for the rounds, and
-/// half for those who announce themselves: neither holds up the other.
+/// Upper bound on queries in flight; the rate limits keep it well below. One half is for regular rounds, the other for
+/// servers that announce themselves, so that neither delays the other.
 const IN_FLIGHT_MAX: usize = 100_000;
-/// Servers taken from the registry in one go.
+/// Upper bound on servers taken from the registry at once.
 const DUE_MAX: usize = 4096;
-/// Those who announce themselves and wait to be asked.
+/// Upper bound on announced servers that wait for their query.
 const PROOFS_MAX: usize = 4096;
-/// Any datagram: a full server has a long list of players.
+/// The longest possible datagram: a full server has a long list of players.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 const RECEIVE_BUFFER: usize = 8 << 20;
 
-/// A heartbeat is answered within 4 s: three tries, and then some time to say so. Where the rounds are shorter than that,
-/// one is over before the next begins.
+/// A heartbeat is answered within 4 s: three tries, and some time for the answer. If rounds are shorter than that, the tries
+/// are too, so that each round ends before the next begins.
 pub fn settings(per_second: u32, servers_per_ip_max: u32, every: Duration) -> Settings {
     let per_ip_per_second = servers_per_ip_max.saturating_mul(4);
     let try_us = (every.as_micros() as u64 * 3 / 10).min(1_000_000);
     Settings { tries: 3, try_us, all_us: try_us * 29 / 10, per_second, per_ip_per_second }
 }
 
-/// What the operator may set while the prober runs.
+/// Settings that can change while the prober runs.
 #[derive(Clone, Debug)]
 pub struct Asking {
     pub settings: Settings,
-    /// Networks that have only the pace of each address.
+    /// Networks in which only the limit per address applies.
     pub exempt: Arc<Networks>,
 }
 
-/// How others ask the prober to prove a server.
+/// A handle to request the verification of a server.
 #[derive(Clone)]
 pub struct Prober {
     proofs: mpsc::Sender<ProofRequest>,
@@ -66,26 +66,26 @@ struct ProofRequest {
     answer: oneshot::Sender<Result<Response, Unproven>>,
 }
 
-/// Why a server has not been proven.
+/// Why a server was not verified.
 #[derive(Debug)]
 pub enum Unproven {
     Asked(Failure),
-    /// It was not asked: too much is under way.
+    /// It was not queried: too many queries are in flight.
     Busy,
-    /// It was not asked: too much is under way to its owner's servers.
+    /// It was not queried: too many queries to its address or network are in flight.
     TooMany,
 }
 
-/// Why a server is asked: its turn has come, somebody waits for its proof, or both.
+/// Why a server is queried: for a regular round, for heartbeats that wait for the result, or both.
 pub struct Purpose {
-    /// It is asked because somebody waits, and not because it was its turn.
+    /// The query was started for a heartbeat, not for a regular round.
     is_proof: bool,
     round: Option<Game>,
     proofs: Vec<oneshot::Sender<Result<Response, Unproven>>>,
 }
 
 impl Prober {
-    /// Asks a server until it has answered or failed to.
+    /// Queries a server, and returns its response or why there is none.
     pub async fn prove(&self, address: Address, query: &'static dyn Query) -> Result<Response, Unproven> {
         let (answer, verdict) = oneshot::channel();
         self.proofs.try_send(ProofRequest { address, query, answer }).map_err(|_| Unproven::Busy)?;
@@ -93,20 +93,20 @@ impl Prober {
     }
 }
 
-/// Whether a server is this node's to ask, where there are several nodes.
+/// Whether this node of a cluster queries a server.
 pub type IsMine = Box<dyn Fn(Address) -> bool + Send + Sync>;
 
-/// The prober at work. One task: everything it does is short.
+/// The prober's task.
 pub struct Worker {
     hub: Arc<Hub>,
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
     lanes: Lanes,
     asker: Asker<Purpose>,
-    /// Which servers are this node's to ask.
+    /// Which servers this node queries.
     is_mine: IsMine,
     proofs: mpsc::Receiver<ProofRequest>,
-    /// How many are asked because somebody waits.
+    /// Queries in flight that were started for heartbeats.
     proving: usize,
     changes: Vec<Change<'static>>,
     targets: Vec<Due>,
@@ -129,12 +129,12 @@ impl Worker {
         Ok((Prober { proofs: sender }, worker))
     }
 
-    /// Asks only this node's share, where there are others.
+    /// In a cluster, queries only this node's share.
     pub fn sharing(self, is_mine: IsMine) -> Worker {
         Worker { is_mine, ..self }
     }
 
-    /// Asks until the program stops; new settings take effect as they come.
+    /// Runs until the program stops; new settings take effect at once.
     pub async fn run(mut self, mut asking: watch::Receiver<Asking>, mut stop: watch::Receiver<bool>) {
         self.set(&asking.borrow_and_update());
         let mut tick = tokio::time::interval(TICK);
@@ -171,10 +171,10 @@ impl Worker {
         } else {
             self.proving += 1;
             let purpose = Purpose { is_proof: true, round: None, proofs: vec![answer] };
-            let _ = self.asker.ask(address, query, Ask::Proof, purpose); // it is not being asked yet
+            let _ = self.asker.ask(address, query, Ask::Proof, purpose); // no query to it is in flight
             return;
         };
-        let _ = answer.send(Err(refusal)); // or whoever asked is gone
+        let _ = answer.send(Err(refusal)); // the requester may be gone
     }
 
     fn take_due(&mut self) {
@@ -254,7 +254,7 @@ impl Driver for Worker {
             note(What::Disputed);
         }
         for proof in proofs {
-            let _ = proof.send(result.clone().map_err(Unproven::Asked)); // whoever asked may be gone
+            let _ = proof.send(result.clone().map_err(Unproven::Asked)); // the requester may be gone
         }
         let Some(game) = round else { return };
         self.changes.push(match result {
@@ -267,7 +267,7 @@ impl Driver for Worker {
     }
 }
 
-/// Where to send: an IPv4 address is written as IPv6 for a socket of both families.
+/// The destination as a socket address; `mapped`: as an IPv4-mapped address, for a dual-stack socket.
 pub fn destination(address: Address, mapped: bool) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if mapped => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
@@ -275,13 +275,12 @@ pub fn destination(address: Address, mapped: bool) -> SocketAddr {
     }
 }
 
-/// How long answers may come after a question.
+/// How long after a question its answers may arrive.
 fn linger_us(settings: Settings) -> u64 {
     settings.all_us + 2 * settings.try_us
 }
 
-/// One socket for both families (true: IPv4 addresses have to be written as IPv6), or for IPv4 alone where the machine
-/// has no other.
+/// A dual-stack socket (true: it needs IPv4-mapped addresses), or an IPv4 socket if the machine has no IPv6.
 pub fn socket() -> io::Result<(UdpSocket, bool)> {
     socket_with(RECEIVE_BUFFER)
 }
@@ -293,7 +292,7 @@ pub fn socket_with(receive_buffer: usize) -> io::Result<(UdpSocket, bool)> {
             socket.set_only_v6(false)?;
         }
         socket.set_nonblocking(true)?;
-        let _ = socket.set_recv_buffer_size(receive_buffer); // the system gives what it allows
+        let _ = socket.set_recv_buffer_size(receive_buffer); // best effort: the system has a limit
         socket.bind(&any.into())?;
         UdpSocket::from_std(socket.into())
     };

@@ -1,4 +1,4 @@
-//! A TCP conversation, driven for a protocol's session: reads for it, writes for it, keeps its time.
+//! Drives a protocol's session over a TCP connection: reads, writes and timeouts.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -19,19 +19,19 @@ use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::protocols::{Event, Next, Output, Session, StreamRules};
 
-/// Read at once; requests are shorter, and more waits in the socket until this is answered.
+/// Size of the read buffer. Requests are shorter; further data stays in the socket until these are answered.
 const READ_BYTES: usize = 4096;
-/// Parts of answers that leave with one system call, in one segment where they fit.
+/// Parts of answers per system call, which leave in one segment if they fit.
 const PARTS_AT_ONCE: usize = 32;
-/// After the last answer, what the client still sends is read and forgotten for this long and this much: a close with
-/// unread bytes would be a reset, which takes the answer away from the client.
+/// After the last answer, input is read and discarded for this long and up to this size: closing with unread data causes a
+/// reset, and the client could lose the answer.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 256 << 10;
 
-/// The rules of a protocol, replaced as a whole when the configuration changes.
+/// The rules of a protocol, replaced when the configuration changes.
 pub type SharedStreamRules = Arc<ArcSwap<Box<dyn StreamRules>>>;
 
-/// What all conversations of one protocol share.
+/// What all connections of one protocol share.
 pub struct StreamService {
     pub game: &'static str,
     pub rules: SharedStreamRules,
@@ -76,14 +76,14 @@ struct Conversation {
 impl Conversation {
     async fn run(&mut self) -> io::Result<()> {
         let mut buffer = [0; READ_BYTES];
-        let mut unread = 0..0; // what is in the buffer and the session has not taken yet
+        let mut unread = 0..0; // bytes in the buffer that the session has not taken yet
         let (mut out, mut parts) = (Vec::new(), Vec::new());
         let mut next = self.tell(Event::Opened, &mut out);
-        // A request has to be whole within the idle time; an answer begins the time anew.
+        // A request has to be complete within the idle time; an answer restarts it.
         let mut deadline = Instant::now() + self.idle;
         let mut ended = false;
         loop {
-            // Before it is answered: whoever hears that a server is gone may look at once.
+            // Apply it before the answer is sent, so that the client finds the server removed.
             if let Next::Quit { address, master } = next {
                 self.announcements.quit(address, master).await;
             }
@@ -102,7 +102,7 @@ impl Conversation {
                     self.tell(event, &mut out)
                 }
                 Next::Write { taken } => {
-                    // A client that asks for much at once takes turns with the others.
+                    // A client with many requests takes turns with the others.
                     tokio::task::yield_now().await;
                     unread.start += taken;
                     self.tell(Event::Bytes(buffer.get(unread.clone()).unwrap_or_default()), &mut out)
@@ -124,8 +124,8 @@ impl Conversation {
         self.session.on(event, out)
     }
 
-    /// Writes everything, for as long as the client takes some of it within the idle time. The parts are shared with other
-    /// conversations, so they are not copied; each is let go of as soon as it is written.
+    /// Writes everything, as long as the client reads some of it within the idle time. The parts are shared with other
+    /// connections, so they are not copied; each is released as soon as it is written.
     async fn write(&mut self, out: &mut Vec<Bytes>) -> io::Result<()> {
         out.retain(|part| !part.is_empty());
         let mut first = 0;

@@ -1,8 +1,8 @@
-//! The datagram side of a protocol: one thread per socket, one socket per core. Receive a batch, let the card's rules
-//! look at each datagram, apply all changes under one lock, send all replies with one call. Nothing is allocated.
+//! Serves a protocol's datagrams: one thread per socket, one socket per core. It receives a batch, passes each datagram to the
+//! protocol's rules, applies all changes under one lock, and sends all replies with one call. Nothing is allocated.
 //!
-//! A complaint goes only to an address that has no living cookie-proven server. That is looked up under the same lock,
-//! and only where there is a complaint.
+//! A complaint is sent only if no living server at the address is proven by a cookie. That is looked up under the same lock,
+//! and only if there is a complaint.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -25,29 +25,29 @@ use crate::protocols::event::Event;
 use crate::protocols::{Context, DatagramRules, Effect, REPLY_BYTES_MAX};
 use crate::registry::Outcome;
 
-/// How often a quiet thread looks up to see whether it should stop.
+/// How often an idle thread checks whether it should stop.
 pub(super) const LOOK_UP: Duration = Duration::from_millis(200);
-/// A socket that fails does so at once and again; this keeps it from taking a core.
+/// Pause after an error: a socket that fails keeps failing at once, and would use a whole core.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
-/// The rules of one protocol, replaced as a whole when keys rotate or the configuration changes.
+/// The rules of a protocol, replaced when keys rotate or the configuration changes.
 pub type SharedRules = Arc<ArcSwap<Box<dyn DatagramRules>>>;
 
 pub struct Worker {
     pub game: &'static str,
-    /// Longer datagrams are cut here.
+    /// Longer datagrams are truncated to this size.
     pub bytes_max: usize,
     pub rules: SharedRules,
     pub guard: Arc<Guard>,
     pub hub: Arc<Hub>,
     pub ledger: Arc<Ledger>,
-    /// Who sends lists.
+    /// The queue of the thread that sends lists.
     pub lists: ListRequests,
     pub stop: Arc<AtomicBool>,
 }
 
 impl Worker {
-    /// Serves the socket on a thread of its own until told to stop.
+    /// Serves the socket on its own thread until `stop` is set.
     pub fn start(self, socket: UdpSocket) -> std::io::Result<JoinHandle<()>> {
         socket.set_read_timeout(Some(LOOK_UP))?;
         let name = format!("{} udp", self.game);
@@ -61,7 +61,7 @@ impl Worker {
                 Ok(_) => self.serve(&mut socket, channel),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => {
-                    warn!(game = self.game, %error, "receiving failed; going on");
+                    warn!(game = self.game, %error, "cannot receive; trying again");
                     std::thread::sleep(AFTER_ERROR);
                 }
             }
@@ -140,7 +140,7 @@ impl Worker {
 
 /// A reply that may have to be withheld.
 struct Complaint {
-    /// Its number among the replies.
+    /// Its index among the replies.
     reply: usize,
     from: SocketAddr,
     event: Event,

@@ -1,4 +1,4 @@
-//! One message to a master and its answer; the same message to many.
+//! Exchanges with other masters: one message and its answer, to one master or to many.
 
 use std::fmt;
 use std::io;
@@ -14,12 +14,12 @@ use tokio::time::timeout;
 
 use crate::protocols::network::NetworkRules;
 
-/// How much of an answer is read.
+/// Upper bound on the size of an answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
-/// Exchanges at one time, fewer than the descriptors that are kept back from connections.
+/// Upper bound on simultaneous exchanges; fewer than the descriptors that are reserved from connections.
 pub const AT_ONCE_MAX: usize = 96;
 
-/// A master: what it is called in messages, and where it may be. The first place that takes a connection is it.
+/// A master: its name in messages, and its possible addresses. The first that accepts a connection is used.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub name: String,
@@ -43,8 +43,8 @@ pub struct Heard {
     pub peer: SocketAddr,
 }
 
-/// Sends one message and reads its answer, until it is whole or the connection closes. `note` is called before anything is
-/// sent.
+/// Sends one message and reads its answer until it is complete or the connection is closed. `note` is called before anything
+/// is sent.
 pub async fn exchange(
     target: &Target,
     rules: &dyn NetworkRules,
@@ -66,7 +66,7 @@ pub async fn exchange(
     timeout(patience, talk).await.unwrap_or_else(|_| Err(too_late()))
 }
 
-/// The same message to many, some at a time.
+/// Sends the same message to many masters, a limited number at a time.
 pub async fn exchange_all(
     targets: Vec<Target>,
     rules: &'static dyn NetworkRules,

@@ -5,10 +5,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-/// Nothing here takes longer unless it is broken.
+/// How long a test waits before it fails.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A pretend master: answers lists with `list`, everything else with `answer`, and passes on what it was sent.
+/// A simulated master: answers list requests with `list`, everything else with `answer`, and records its requests.
 struct Master {
     address: SocketAddr,
     heard: mpsc::UnboundedReceiver<String>,
@@ -26,7 +26,7 @@ impl Master {
                 let request = String::from_utf8(request).unwrap();
                 let answer = if request.starts_with(r"\list") { &list } else { answer };
                 stream.write_all(answer.as_bytes()).await.unwrap();
-                let _ = sender.send(request); // nobody listens when the test is over
+                let _ = sender.send(request); // the test may be over
             }
         });
         Master { address, heard }
@@ -36,7 +36,7 @@ impl Master {
         timeout(LIMIT, self.heard.recv()).await.expect("a message").unwrap()
     }
 
-    /// The next message that is no list.
+    /// The next message that is not a list request.
     async fn told(&mut self) -> String {
         loop {
             let request = self.next().await;
@@ -89,10 +89,10 @@ async fn a_dead_master_is_not_kept_alive_by_hearsay() {
     }
     assert_eq!(memory.silent.values().copied().collect::<Vec<_>>(), [5]);
     renewed_ms.dedup();
-    assert_eq!(renewed_ms.len(), 2, "taken at their word twice, and not again");
+    assert_eq!(renewed_ms.len(), 2, "listed for two rounds, and not again");
 }
 
-/// The list has no room for a master, and nothing is ever published here: it was sent a heartbeat all the same.
+/// The list is full and nothing is published here, but the master got a heartbeat.
 #[tokio::test]
 async fn every_master_that_was_sent_a_heartbeat_is_sent_a_quit() {
     let mut learned = Master::new(r"\final\".into(), r"\final\").await;
@@ -110,9 +110,9 @@ async fn every_master_that_was_sent_a_heartbeat_is_sent_a_quit() {
     timeout(LIMIT, running).await.unwrap().unwrap();
 }
 
-/// A master that took a heartbeat and has not answered yet knows this one.
+/// A master that received a heartbeat and has not answered yet may list this one.
 #[tokio::test]
-async fn a_round_that_is_cut_short_is_taken_back_too() {
+async fn an_interrupted_round_is_followed_by_quits() {
     let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let neighbour = Master::new(format!(r"{}\final\", entry(slow.local_addr().unwrap())), r"\final\").await;
     let stop = watch::Sender::new(false);
@@ -135,7 +135,7 @@ async fn a_round_that_is_cut_short_is_taken_back_too() {
 }
 
 #[tokio::test]
-async fn a_network_that_is_left_is_told_so() {
+async fn leaving_a_network_sends_quits() {
     let mut neighbour = Master::new(r"\final\".into(), r"\final\").await;
     let stop = watch::Sender::new(false);
     let current = watch::Sender::new(network(&[&neighbour]));
@@ -170,7 +170,7 @@ async fn one_master_under_two_names_gets_one_heartbeat_and_this_one_none() {
     assert!(neighbour.next().await.starts_with(r"\list"));
     assert!(neighbour.next().await.starts_with(r"\heartbeat"));
     assert!(neighbour.heard.try_recv().is_err());
-    own.into_std().unwrap().accept().expect_err("nobody connects to itself");
+    own.into_std().unwrap().accept().expect_err("a master does not connect to itself");
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn a_name_that_is_also_this_master() {
     assert_eq!(target.places, [other.address], "one name for all masters of a network");
 }
 
-/// Quits are bounded in number: so are the masters that get heartbeats.
+/// The number of quits is bounded, and so is the number of masters that get heartbeats.
 #[tokio::test]
 async fn no_more_masters_are_told_than_can_be_taken_back() {
     let hub = hub(1_000);
