@@ -118,7 +118,7 @@ fn passwords_that_the_protocol_cannot_carry() {
         ("'\\\\'", "it has a backslash"),
         ("\"a\\tb\"", "it has a control character"),
         ("\"secret\\n\"", "it has a control character"),
-        ("\"   \"", "it is nothing but blanks"),
+        ("\"   \"", "it is blank"),
         (&long, "it is longer than 512 bytes"),
     ] {
         let found = error(&format!("[netpanzer]\npassword = {password}"));

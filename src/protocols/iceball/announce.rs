@@ -1,19 +1,18 @@
-//! A game server's side of Iceball's datagrams: when to announce, what to echo, when to stop.
+//! The game server's side of Iceball's datagrams: when to announce, what to echo, when to stop.
 //!
-//! | what happens | what follows |
+//! | event | reaction |
 //! |---|---|
-//! | the time has come | a burst of 5 announcements, a second apart; a burst every 40 s |
+//! | every 40 s | a burst of 5 announcements, a second apart |
 //! | `MSOK` + cookie | `HSHK` + the same cookie, every time |
 //! | `BADV` with a heartbeat version that we speak | once: announced again with the versions given |
 //! | any other `BADV` | this master is given up |
-//! | `BADF`, to two announcements of a burst | our announcement is broken; the program ends with an error |
-//! | `BADV` or `BADF` after an `MSOK` | doubted: as above after three bursts that brought complaints and no `MSOK` |
+//! | `BADF` to two announcements of a burst | our announcement is malformed; the program ends with an error |
+//! | `BADV` or `BADF` after an `MSOK` | doubted: as above after three bursts with complaints and without an `MSOK` |
 //!
-//! A master never answers a handshake: a cookie that came and went back is all the acceptance there is. Whoever drives
-//! this passes in datagrams from the master's own address only. Even that can be forged, and a complaint costs much while
-//! forging one costs nothing, so one that contradicts an earlier `MSOK` has to last; any `MSOK` in between clears it. A
-//! single `BADF` ends nothing, because it would end the announcing to all other masters, too, and a master that means it
-//! says it to every announcement.
+//! A master never answers a handshake: returning the cookie counts as acceptance. The caller passes in only datagrams from the
+//! master's address. That address can be forged, and a complaint has serious consequences, so one that contradicts an earlier
+//! `MSOK` has to persist; any `MSOK` in between clears it. A single `BADF` is ignored, because it would end the announcements to
+//! all other masters, too, and a real one follows every announcement.
 
 use super::wire::{Announcement, FromMaster, HANDSHAKE, HEARTBEAT_VERSION, MAP_SIZE, MODE_SIZE, NAME_SIZE, Version};
 use crate::model::{Facts, VersionText};
@@ -23,22 +22,22 @@ use crate::protocols::pick;
 pub const BURST: u8 = 5;
 pub const PACKET_EVERY_MS: u64 = 1_000;
 pub const BURST_EVERY_MS: u64 = 40_000;
-/// How long after a burst's last announcement an answer may come before the master counts as silent.
+/// How long to wait for an answer to a burst's last announcement.
 pub const PATIENCE_MS: u64 = 2_000;
 
-/// After an `MSOK`, complaints are believed when so many bursts have brought nothing else.
+/// After an `MSOK`, complaints are believed after this many bursts without another one.
 const DOUBTED_BURSTS: u8 = 3;
 
-/// What the current game sends: 0.2.1-37.
+/// The current game's version: 0.2.1-37.
 pub const VERSION: Version = Version(0x0080_8025);
 
 /// After a complaint that contradicts an earlier `MSOK`.
 const DOUBTED: &str =
-    "it no longer accepts the announcement (BADV or BADF); that may be forged, and is believed when it lasts";
+    "it no longer accepts the announcement (BADV or BADF); that may be forged, and is believed only if it persists";
 
 const MALFORMED: &str = "it says that the announcement is malformed (BADF)";
 
-/// Begins to announce. The version is the owner's, or the current game's.
+/// Starts announcing, with the owner's version or the current game's.
 pub fn start(now_ms: u64, offer: &Offer) -> Result<Box<dyn announce::Announcer>, String> {
     let version = match offer.facts.version.as_str() {
         "" => VERSION,
@@ -48,29 +47,29 @@ pub fn start(now_ms: u64, offer: &Offer) -> Result<Box<dyn announce::Announcer>,
 }
 
 pub struct Announcer {
-    /// What the game itself is.
+    /// The game's version.
     own_version: Version,
-    /// What it is announced as.
+    /// The version that it is announced with.
     version: Version,
     fell_back: bool,
-    /// When this burst began, or is to begin.
+    /// When this burst began or will begin.
     burst_ms: u64,
     ready: bool,
-    /// The last announcement of this burst.
+    /// When the last announcement of this burst was sent.
     last_ms: u64,
     sent: u8,
     answered: bool,
-    /// Since the last announcement.
+    /// Whether the last announcement was answered.
     answered_last: bool,
-    /// Refusals that may still come for announcements made before falling back: they say nothing new.
+    /// Refusals that may still arrive for announcements with the old version; they are ignored.
     late_refusals: u8,
-    /// This master has accepted an announcement: complaints are doubted.
+    /// This master has accepted an announcement, so complaints are doubted.
     accepted: bool,
-    /// The last complaint of this burst that was doubted.
+    /// The last doubted complaint of this burst.
     doubted: Option<Refusal>,
     /// Bursts with a doubted complaint and without a cookie, since the last cookie.
     doubted_bursts: u8,
-    /// How many announcements of this burst were out when the first was called malformed.
+    /// How many announcements of this burst had been sent when the first `BADF` arrived.
     malformed_at: Option<u8>,
 }
 
@@ -133,7 +132,7 @@ impl Announcer {
                 self.late_refusals -= 1;
                 Heard::Nothing
             }
-            // Once more, to an announcement that was not out yet when it came first.
+            // It has to be repeated for an announcement that was sent after the first `BADF`.
             Refusal::Format if *self.malformed_at.get_or_insert(self.sent) == self.sent => Heard::Nothing,
             refusal => Heard::Complaint(self.believe(now_ms, refusal)),
         }
@@ -198,7 +197,7 @@ impl announce::Announcer for Announcer {
         self.begin(until_ms);
     }
 
-    /// The announcement, as this master wants it. Texts that are too long are cut between characters.
+    /// The announcement in the version that this master expects. Long texts are cut at a character boundary.
     fn announcement(&self, offer: &Offer) -> Vec<u8> {
         let facts = &offer.facts;
         let announcement = Announcement {
@@ -231,12 +230,12 @@ impl announce::Announcer for Announcer {
     }
 }
 
-/// As much of a text as a field takes, without half a character at its end.
+/// The part of a text that fits a field, cut at a character boundary.
 fn cut(text: &str, size: usize) -> &[u8] {
     text.as_bytes().get(..text.floor_char_boundary(size)).unwrap_or_default()
 }
 
-/// What a pretend server says of itself.
+/// The facts of a simulated server.
 pub fn pretend(number: usize) -> Facts<'static> {
     let players_max = [16, 32, 64].into_iter().cycle().nth(number % 3).unwrap_or(64);
     Facts {
@@ -282,7 +281,7 @@ mod tests {
         announcer.hear(now_ms, bytes, &mut Vec::new())
     }
 
-    /// One that is ready for its first burst.
+    /// An announcer that is ready for its first burst.
     fn announcer(now_ms: u64) -> Announcer {
         let mut announcer = Announcer::new(now_ms, VERSION);
         assert_eq!(announcer.step(now_ms), Some(Step::Prepare));
@@ -290,7 +289,7 @@ mod tests {
         announcer
     }
 
-    /// Everything that happens until a time, with the time at which it happens.
+    /// All steps until a time, each with its time.
     fn steps(announcer: &mut Announcer, until_ms: u64) -> Vec<(u64, Step)> {
         let mut found = Vec::new();
         while announcer.due_ms() <= until_ms {
@@ -324,7 +323,7 @@ mod tests {
     fn packets_are_a_second_apart_however_late_the_caller_is() {
         let mut announcer = Announcer::new(0, VERSION);
         assert_eq!(announcer.step(0), Some(Step::Prepare));
-        announcer.ready(3_000); // the game took its time to answer
+        announcer.ready(3_000); // the game answered late
         assert_eq!(announcer.step(3_000), Some(Step::Announce));
         assert_eq!(announcer.step(30_000), Some(Step::Announce));
         assert_eq!(announcer.step(30_500), None);
@@ -355,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn it_falls_back_once_and_announces_what_was_asked_for() {
+    fn it_adapts_to_the_expected_version_once() {
         let mut announcer = announcer(0);
         announcer.step(0);
         assert_eq!(hear(&mut announcer, 20, &refusal(2, OTHER)), Heard::Complaint(falls_back()));
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_that_were_on_their_way_do_not_count_twice() {
+    fn refusals_of_earlier_announcements_do_not_count_twice() {
         let mut announcer = announcer(0);
         for now_ms in [0, 1_000, 2_000] {
             announcer.step(now_ms);
@@ -384,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_given_is_given_up() {
+    fn a_master_that_cannot_be_satisfied_is_given_up() {
         let refused = |heartbeat_version, version| {
             let mut announcer = announcer(0);
             announcer.step(0);
@@ -395,15 +394,19 @@ mod tests {
     }
 
     #[test]
-    fn malformed_is_believed_when_a_second_announcement_is_called_so() {
+    fn badf_is_believed_after_a_second_announcement() {
         let mut announcer = announcer(0);
         announcer.step(0);
         for now_ms in [1, 2, 3] {
-            assert_eq!(hear(&mut announcer, now_ms, b"BADF"), Heard::Nothing, "however often it is said to one");
+            assert_eq!(
+                hear(&mut announcer, now_ms, b"BADF"),
+                Heard::Nothing,
+                "however often it answers the same announcement"
+            );
         }
         announcer.step(1_000);
         assert_eq!(hear(&mut announcer, 1_001, b"BADF"), Heard::Complaint(Complaint::Malformed(MALFORMED.into())));
-        // In another burst it counts anew.
+        // It is counted per burst.
         let mut announcer = self::announcer(0);
         assert_eq!(sent_at(&steps(&mut announcer, 4_000)).len(), 5);
         hear(&mut announcer, 4_001, b"BADF");
@@ -411,7 +414,7 @@ mod tests {
         assert_eq!(hear(&mut announcer, 40_001, b"BADF"), Heard::Nothing);
     }
 
-    /// One that a master has accepted, at the beginning of its next burst.
+    /// An announcer that a master has accepted, at the beginning of its next burst.
     fn accepted() -> Announcer {
         let mut announcer = announcer(0);
         announcer.step(0);
@@ -421,7 +424,7 @@ mod tests {
         announcer
     }
 
-    /// A burst in which every announcement gets these answers; how it is judged.
+    /// Runs a burst in which every announcement gets these answers, and returns its result.
     fn burst(announcer: &mut Announcer, answers: &[&[u8]]) -> Step {
         loop {
             let now_ms = announcer.due_ms();
@@ -441,14 +444,14 @@ mod tests {
         let mut announcer = accepted();
         let forged = [b"BADF".to_vec(), refusal(2, OTHER), refusal(3, OTHER), refusal(2, VERSION)];
         let forged: Vec<&[u8]> = forged.iter().map(Vec::as_slice).collect();
-        // For ever, while the master itself is heard.
+        // Never, while the master itself answers.
         for answers in [[&forged[..], &[b"MSOKc"]].concat(), [&[&b"MSOKc"[..]], &forged[..]].concat()] {
             for _ in 0..20 {
                 let judged = burst(&mut announcer, &answers);
                 assert_eq!(judged, Step::Finish(Round::Accepted));
             }
         }
-        // And for two bursts while it is not, again and again.
+        // If it does not, two bursts are not enough, however often they are repeated.
         for _ in 0..20 {
             for _ in 0..2 {
                 assert_eq!(burst(&mut announcer, &forged), Step::Finish(Round::Doubted(DOUBTED)));
@@ -459,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn complaints_that_last_are_believed() {
+    fn complaints_that_persist_are_believed() {
         let lasts = |answer: &[u8]| {
             let mut announcer = accepted();
             assert_eq!(burst(&mut announcer, &[answer]), Step::Finish(Round::Doubted(DOUBTED)));
@@ -477,7 +480,7 @@ mod tests {
         assert_eq!(announcer.step(now_ms), Some(Step::Prepare), "at once");
         let whole = announcer.announcement(&offer("A"));
         assert!(matches!(ToMaster::parse(&whole), Ok(ToMaster::Announce { version: OTHER, .. })));
-        // And is accepted, or doubted again.
+        // Then it is accepted, or doubted again.
         assert_eq!(burst(&mut announcer, &[&refusal(2, OTHER)]), Step::Finish(Round::Doubted(DOUBTED)));
         assert_eq!(burst(&mut announcer, &[b"MSOKc"]), Step::Finish(Round::Accepted));
     }

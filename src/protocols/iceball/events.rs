@@ -1,4 +1,4 @@
-//! What can happen to a datagram of Iceball.
+//! The events of Iceball's datagrams.
 
 use super::serve;
 use super::settings::Settings;
@@ -40,17 +40,17 @@ pub static COOKIE_RETURNED: EventKind = EventKind {
     ..EventKind::DROPPED
 };
 
-/// A good cookie that is older than the last one, or says the same: nothing changed.
+/// A valid cookie that is not newer than the last one: nothing changed.
 pub static COOKIE_REPEATED: EventKind = EventKind {
     number: own(2),
     label: "cookie_repeated",
     severity: Severity::Good,
     sender_proven: Some(true),
-    text: |_, _| "The server returned a cookie that says nothing new; it was ignored.".into(),
+    text: |_, _| "The server returned a cookie that is not newer than the last one; it was ignored.".into(),
     ..EventKind::DROPPED
 };
 
-/// Its values are the heartbeat's version and the game's.
+/// Values: the heartbeat's version and the game's.
 pub static BAD_VERSION: EventKind = EventKind {
     number: own(3),
     label: "bad_version",
@@ -69,7 +69,7 @@ pub static BAD_VERSION_UNANSWERED: EventKind = EventKind {
     ..EventKind::DROPPED
 };
 
-/// Its first value is the datagram's length.
+/// First value: the datagram's length.
 pub static BAD_FORMAT: EventKind = EventKind {
     number: own(5),
     label: "bad_format",

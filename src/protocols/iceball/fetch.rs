@@ -1,5 +1,4 @@
-//! `/master.json` from the client's side. Masters of other kinds may leave fields out or add some; a row that names no
-//! server spoils no other.
+//! Parses `/master.json` as a client. Other masters may leave out fields or add some; a bad row does not affect the others.
 
 use std::net::IpAddr;
 
@@ -24,7 +23,7 @@ struct Row {
     version: String,
     players_current: Option<u16>,
     players_max: Option<u16>,
-    /// Official if it is there at all.
+    /// Official if the field is present, whatever its value.
     official: Option<IgnoredAny>,
 }
 
@@ -42,7 +41,7 @@ pub fn read(json: &[u8]) -> Result<List, Fault> {
 fn listed(row: &str) -> Result<ListEntry, String> {
     let row: Row = serde_json::from_str(row).map_err(|error| error.to_string())?;
     let address = Address::new(row.address, row.port).filter(|address| is_one_host(address.ip()));
-    let address = address.ok_or_else(|| format!("nobody can play at {}", row.address))?;
+    let address = address.ok_or_else(|| format!("{} is not the address of one host", row.address))?;
     let clean = |text: &str| text::clean(text.as_bytes()).into_owned().into();
     let facts = Facts {
         name: clean(&row.name),
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_rows_spoil_no_others_and_other_documents_are_told_apart() {
+    fn bad_rows_are_skipped_and_other_documents_are_refused() {
         let list = read(
             br#"{"servers":[{"address":"203.0.113.5","port":1,"name":"\u001b[31mred"},{},7,
                 {"address":"nowhere","port":1},{"address":"203.0.113.5","port":0},{"address":"224.0.0.1","port":5}]}"#,

@@ -1,6 +1,6 @@
-//! `/master.json`, as the game's own client reads it. It breaks easily, so: an integer `iceball_version` beside the
-//! documented `version`, every field present in every server, `official` only where true, and no `\u` escape
-//! anywhere (the text was cleaned at the door).
+//! Renders `/master.json` for the game's client, whose parser is fragile: it needs an integer `iceball_version` beside the
+//! documented `version` and every field in every server, takes any `official` for true, and does not understand `\u` escapes
+//! (texts are cleaned when they arrive).
 
 use std::borrow::Cow;
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use super::serve::Settings;
 use crate::model::Server;
 use crate::registry::view::{Renderer, View};
 
-/// Room for all but the rows, and for one row; hardly any is longer.
+/// Estimated sizes of the head and of a row, for the buffer's capacity.
 const HEAD_BYTES: usize = 64;
 const ROW_BYTES: usize = 224;
 
@@ -45,10 +45,10 @@ struct Row<'a> {
     official: bool,
 }
 
-/// Each row is made when it is written: all at once would take as much memory again as the list itself.
+/// Rows are made one at a time while writing, which halves the memory.
 fn rows<S: Serializer>(servers: &[ListedAt<'_>], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(servers.iter().map(|&(server, address)| Row {
-        // The game would show a row without a name as an empty one.
+        // The game would show an empty row for a server without a name.
         name: match server.texts.name() {
             "" => Cow::Owned(server.address.to_string()),
             name => Cow::Borrowed(name),
@@ -66,14 +66,14 @@ fn rows<S: Serializer>(servers: &[ListedAt<'_>], serializer: S) -> Result<S::Ok,
 }
 
 impl Renderer for MasterJson {
-    /// Sorted by the operator's priority, highest first; the game shows rows in this order.
+    /// Sorted by priority, highest first; the game shows rows in this order.
     fn render(&self, view: &View) -> Vec<u8> {
         let servers = view.of_protocol(NAME);
         let mut listed: Vec<ListedAt<'_>> = Vec::with_capacity(view.servers.len());
         listed.extend(servers.filter_map(|server| Some((&**server, server.address.ipv4()?))));
         listed.sort_by_key(|(server, _)| std::cmp::Reverse(server.overrides.priority));
         let Settings { heartbeat_version, version, .. } = self.settings;
-        // All at once: what a growing buffer leaves behind, the allocator may keep.
+        // One allocation: the allocator may keep the buffers that growing leaves behind.
         let mut body = Vec::with_capacity(HEAD_BYTES + listed.len() * ROW_BYTES);
         let document = Document { version: heartbeat_version, iceball_version: version.0, servers: listed };
         let _ = serde_json::to_writer(&mut body, &document); // plain structs to memory: cannot fail

@@ -8,10 +8,9 @@
 //! | an accepted version, 86 bytes | `MSOK` + a cookie that carries the announcement |
 //! | `HSHK` + anything | nothing; with a good cookie, the server is listed |
 //!
-//! A game that gets `BADV` or `BADF` once is quiet for 30 minutes towards all its masters, so none is ever sent that
-//! was not earned. Anybody can forge a datagram that earns one, so none is sent to an IP address (IPv6 /64) where a
-//! living server has returned its cookie. The rules here know no list: they say that an answer is a complaint, and the
-//! caller withholds it there.
+//! A game that gets one `BADV` or `BADF` sends nothing to any master for 30 minutes, so these complaints are sent only when
+//! they are due. A forged datagram can cause one, so none is sent to an IP address (IPv6 /64) where a living server has returned
+//! its cookie. These rules do not see the list: they mark an answer as a complaint, and the caller withholds it.
 
 use std::net::SocketAddr;
 
@@ -23,10 +22,10 @@ use crate::protocols::event::{self, Proven};
 use crate::protocols::{Context, DatagramRules, Effect, Reply, allow_players};
 use crate::text;
 
-/// Longer than every genuine datagram: one that is as long as this is too long.
+/// Longer than every valid datagram: a datagram that fills the buffer is too long.
 pub const DATAGRAM_BYTES_MAX: usize = 512;
 
-/// What the operator can set.
+/// The operator's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub heartbeat_version: u16,
@@ -44,7 +43,7 @@ impl Default for Settings {
 pub struct Rules {
     pub settings: Settings,
     pub keys: Keys,
-    /// What cookies are stamped with: a handshake may end at another node.
+    /// The clock of cookies, shared by all nodes: a handshake may end at another node.
     pub time: SharedTime,
 }
 
@@ -83,7 +82,7 @@ impl Rules {
         let announcement = Announcement::parse_body(body);
         if heartbeat_version != expected_heartbeat || !version.plays_with(expected) {
             FromMaster::BadVersion { heartbeat_version: expected_heartbeat, version: expected }.emit(reply);
-            // Where the announcement is too short to say its port, that is 0.
+            // 0 if the announcement is too short to have a port.
             let port = announcement.map_or(0, |announcement| announcement.port);
             let event = events::BAD_VERSION.event().with([heartbeat_version.into(), version.0]);
             return Effect::Answered(event.on_port(port));
@@ -95,7 +94,7 @@ impl Rules {
         if announcement.port == 0 {
             return Effect::Dropped(event::ANNOUNCED_PORT_0.event());
         }
-        // The cookie is sealed in place, behind the magic: 4 + 17 + 80 bytes for the 86 that arrived.
+        // The cookie is sealed in place after the magic: 4 + 17 + 80 bytes in answer to 86.
         FromMaster::Accepted { cookie: &[] }.emit(reply);
         self.keys.seal(self.time.unix_ms(now), from, body, reply);
         Effect::Answered(events::COOKIE_SENT.event().on_port(announcement.port))
@@ -296,7 +295,7 @@ mod tests {
         assert_eq!(refusal(&other, T, game(), &handshake), &event::COOKIE_FORGED);
     }
 
-    /// A node whose monotonic clock started at T, and whose time of day is off by so much, in a cluster whose time is right.
+    /// A node in a cluster with the right time, whose own time of day is off by `off_ms`. Its monotonic clock started at T.
     fn node(off_ms: i64) -> (Rules, impl Fn(u64) -> Now) {
         let time = SharedTime { ahead_of_mono_ms: Some(T.unix_ms as i64) };
         let now = move |ms: u64| Now { mono_ms: ms, unix_ms: (T.unix_ms + ms).saturating_add_signed(off_ms) };

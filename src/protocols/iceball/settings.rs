@@ -57,7 +57,7 @@ impl Configured for Settings {
     }
 }
 
-/// The same list for everybody, whatever is asked.
+/// The same list for every request.
 struct WholeList(Arc<dyn Renderer>);
 
 impl RouteRule for WholeList {
@@ -79,7 +79,7 @@ const KEYS: &[Key<Settings>] = &[
     },
     Key {
         name: "client_listen",
-        doc: "The same HTTP on the port that the protocol's document names for clients.",
+        doc: "HTTP on the port that the protocol's document names for clients.",
         default: "[\"0.0.0.0:27795\", \"[::]:27795\"]",
         example: "",
         set: |settings, item| {
@@ -119,7 +119,7 @@ const KEYS: &[Key<Settings>] = &[
     },
     Key {
         name: "servers",
-        doc: "Your word on a server: official, and its priority in the list (higher comes first).",
+        doc: "Overrides for servers: official, and the priority in the list (highest first).",
         default: "[]",
         example: "[[iceball.servers]]\naddress = \"203.0.113.5:20737\"\nofficial = true\npriority = 10",
         set: |settings, item| {
@@ -130,7 +130,7 @@ const KEYS: &[Key<Settings>] = &[
     },
 ];
 
-/// What the operator says of a server.
+/// An entry of `iceball.servers`.
 fn named_server(table: &Item<'_>) -> Result<NamedServer, Problem> {
     table.only(&["address", "official", "priority"])?;
     let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20737\""))?;

@@ -1,6 +1,6 @@
-//! Iceball's datagrams, in both directions. Little endian throughout.
+//! Iceball's datagrams in both directions, little-endian.
 //!
-//! An announcement is exactly 86 bytes; its texts stop at the first NUL, or fill their field with no NUL at all:
+//! An announcement is exactly 86 bytes; its texts end at the first NUL or at the end of their field:
 //!
 //! `1CEB` hbversion u16, ibversion u32, port u16, players_current u16, players_max u16, name[30], mode[10], map[30]
 
@@ -20,7 +20,7 @@ pub const BAD_FORMAT: [u8; 4] = *b"BADF";
 pub const HEARTBEAT_VERSION: u16 = 2;
 
 pub const ANNOUNCEMENT_SIZE: usize = 86;
-/// Where an announcement's body begins: after the magic and the heartbeat version.
+/// Offset of an announcement's body, after the magic and the heartbeat version.
 pub const BODY: usize = 6;
 pub const BODY_SIZE: usize = ANNOUNCEMENT_SIZE - BODY;
 pub const NAME_SIZE: usize = 30;
@@ -32,7 +32,7 @@ pub const MAP_SIZE: usize = 30;
 pub struct Version(pub u32);
 
 impl Version {
-    /// Builds are never compared: two builds of one version play together.
+    /// Builds are not compared: all builds of one version are compatible.
     pub fn plays_with(self, other: Version) -> bool {
         self.0 >> 10 == other.0 >> 10
     }
@@ -41,7 +41,7 @@ impl Version {
     pub fn text(self) -> VersionText {
         use fmt::Write;
         let mut text = VersionText::new();
-        let _ = write!(text, "{self}"); // the longest has 17 characters
+        let _ = write!(text, "{self}"); // at most 17 characters
         text
     }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Version {
         match letter {
             0 => {}
             1..=26 => write!(f, "{}", char::from(b'a' + (letter as u8 - 1)))?,
-            // The field has room for five values that the alphabet has no letter for.
+            // The field has five values beyond the alphabet.
             _ => write!(f, "?{letter}")?,
         }
         if build > 0 {
@@ -99,11 +99,11 @@ impl FromStr for Version {
     }
 }
 
-/// What a game server says of itself. The texts are raw bytes, before any NUL.
+/// A game server's announcement. The texts are raw bytes, up to any NUL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement<'a> {
     pub version: Version,
-    /// The port that the game itself is played on.
+    /// The port of the game.
     pub port: u16,
     pub players_current: u16,
     pub players_max: u16,
@@ -113,7 +113,7 @@ pub struct Announcement<'a> {
 }
 
 impl<'a> Announcement<'a> {
-    /// Reads what stands from [`BODY`] on: exactly [`BODY_SIZE`] bytes.
+    /// Parses the bytes from [`BODY`] on: exactly [`BODY_SIZE`].
     pub fn parse_body(body: &'a [u8]) -> Option<Announcement<'a>> {
         let mut fields = Reader::new(body);
         let announcement = Announcement {
@@ -128,7 +128,7 @@ impl<'a> Announcement<'a> {
         fields.rest().is_empty().then_some(announcement)
     }
 
-    /// The whole datagram. Texts that are too long are cut.
+    /// The complete datagram. Long texts are cut.
     pub fn emit(&self, heartbeat_version: u16) -> [u8; ANNOUNCEMENT_SIZE] {
         let padded = |text: &'a [u8], size: usize| text.iter().copied().chain(std::iter::repeat(0)).take(size);
         let bytes = (ANNOUNCE.into_iter())
@@ -148,10 +148,10 @@ impl<'a> Announcement<'a> {
     }
 }
 
-/// What a game server sends to a master.
+/// A message from a game server to a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToMaster<'a> {
-    /// Only the versions have been looked at: they decide how the rest is to be read.
+    /// Only the versions are parsed: they decide how to parse the rest.
     Announce {
         heartbeat_version: u16,
         version: Version,
@@ -162,7 +162,7 @@ pub enum ToMaster<'a> {
     },
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
     TooShort,
@@ -184,7 +184,7 @@ impl<'a> ToMaster<'a> {
     }
 }
 
-/// What a master answers to a game server.
+/// A message from a master to a game server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromMaster<'a> {
     Accepted { cookie: &'a [u8] },
@@ -206,7 +206,7 @@ impl<'a> FromMaster<'a> {
         }
     }
 
-    /// Appends the message to `out`, which has to have room for it.
+    /// Appends the message to `out`, which must have room for it.
     pub fn emit(&self, out: &mut impl Extend<u8>) {
         match self {
             FromMaster::Accepted { cookie } => {
@@ -229,7 +229,7 @@ mod tests {
     use crate::bytes::hex;
     use proptest::prelude::*;
 
-    /// What a real Iceball server sent, byte for byte.
+    /// Captured from a real Iceball server.
     const REAL: &str = "314345420200258080000151000040004c6f6f706261636b20546573740000000000000000000000000000000000\
                         637466000000000000006d6573612e76786c00000000000000000000000000000000000000000000";
 

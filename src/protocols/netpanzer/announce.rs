@@ -1,17 +1,17 @@
-//! A game server's side of netPanzer's protocol: heartbeats, and a good-bye. Any game may announce itself this way.
+//! The game server's side of netPanzer's protocol: heartbeats and a quit. Any game may announce itself this way.
 //!
-//! The answer is `\final\`, or `\error\text\final\`. By the document, an error need not end in `final`, and a good
-//! heartbeat gets no answer at all; but every deployed master sends one, and a connection that is closed without a word
-//! looks the same when the master is down behind a relay. So silence is not taken for a yes.
+//! The answer is `\final\` or `\error\text\final\`. According to the document, an error need not end in `final`, and a good
+//! heartbeat gets no answer. But every deployed master answers, and a relay whose master is down also closes the connection
+//! silently. So silence does not count as acceptance.
 
 use super::NAME;
 use super::wire::{FINAL, Request, SEPARATOR, TOKEN_BYTES_MAX, check_value};
 use crate::protocols::Verdict;
 use crate::protocols::announce::{Offer, StreamAnnounce, reason};
 
-/// The game's own pace.
+/// The interval of the game's heartbeats.
 pub const EVERY_MS: u64 = 300_000;
-/// What the game of today calls its network protocol.
+/// The network protocol's version in the current game.
 const PROTOCOL: &str = "1122";
 
 pub struct Heartbeats;
@@ -34,8 +34,7 @@ impl StreamAnnounce for Heartbeats {
     }
 }
 
-/// Keys beyond the documented ones are kept as sent and can be asked for in lists; these have the names of the game's
-/// own status.
+/// Masters keep keys beyond the documented ones, and lists can be filtered by them. These have the names of the game's status.
 pub fn heartbeat(offer: &Offer) -> Vec<u8> {
     let facts = &offer.facts;
     let number = |number: Option<u16>| number.map(|number| number.to_string()).unwrap_or_default();
@@ -60,17 +59,17 @@ pub fn quit(port: u16) -> Vec<u8> {
     Request { kind: b"quit".to_vec(), pairs }.emit()
 }
 
-/// A text as a value: never empty, never `final`, without the separator, not longer than a master takes.
+/// A text as a valid value: not empty, not `final`, without the separator, not too long.
 fn value(text: &str) -> Option<Vec<u8>> {
     let text = text.get(..text.floor_char_boundary(TOKEN_BYTES_MAX))?;
     let value = text.replace(SEPARATOR as char, "/").into_bytes();
     check_value(&value).is_ok().then_some(value)
 }
 
-/// What the master makes of a message; None while its answer is not whole.
+/// The master's verdict; None while its answer is incomplete.
 pub fn parse_answer(bytes: &[u8]) -> Option<Verdict> {
     let mut tokens = bytes.split(|&byte| byte == SEPARATOR).filter(|token| !token.is_empty());
-    // A token is whole when a separator follows it.
+    // A token is complete when a separator follows it.
     let whole = bytes.ends_with(&[SEPARATOR]);
     match tokens.next()? {
         token if token == FINAL && whole => Some(Verdict::Listed),
@@ -83,7 +82,7 @@ pub fn parse_answer(bytes: &[u8]) -> Option<Verdict> {
     }
 }
 
-/// The same once the master has closed the connection. None when what it said is no answer.
+/// The same after the master has closed the connection. None if this is not an answer.
 pub fn parse_ended_answer(bytes: &[u8]) -> Option<Verdict> {
     let mut tokens = bytes.split(|&byte| byte == SEPARATOR).filter(|token| !token.is_empty());
     match tokens.next() {
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_told_in_the_words_of_the_status() {
+    fn facts_have_the_names_of_the_status() {
         let facts = Facts {
             name: r"A \ server".into(),
             mode: "final".into(),

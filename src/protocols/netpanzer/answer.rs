@@ -1,5 +1,5 @@
-//! A netPanzer game's answers: the bare token to `\echo\TOKEN\`, everything there is to know to `\status\`. Several
-//! commands in one datagram are answered in order, each with a datagram of its own; what follows `\status\` is not read.
+//! A netPanzer game's answers: the bare token to `\echo\TOKEN\`, all facts to `\status\`. Several commands in one datagram are
+//! answered in order, each with its own datagram; commands after `\status\` are ignored.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub fn answer(of: &Facts<'_>, _at: Address, question: &[u8]) -> Vec<Vec<u8>> {
                 answers.push(status(of));
                 break;
             }
-            _ => {} // `info`, `basic`, `final`, anything: skipped without an answer
+            _ => {} // `info`, `basic`, `final` and others get no answer
         }
     }
     answers

@@ -1,4 +1,4 @@
-//! Asking a netPanzer master for the list of its own game. The list ends in `\final\`; the connection stays open.
+//! Fetches the list of netPanzer servers from a master. The list ends in `\final\`; the connection stays open.
 
 use super::NAME;
 use super::wire::{Request, parse_list};

@@ -1,5 +1,5 @@
 //! netPanzer's lists of servers: of any game, filtered by any key, most recently proven first, so that the game's browser
-//! meets the living before any that may have died since.
+//! shows servers that are certainly alive before those that may be gone.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -11,7 +11,7 @@ use crate::model::{Address, MASTER, Server};
 use crate::protocols::network::Own;
 use crate::registry::view::{Renderer, View};
 
-/// How the servers are written.
+/// The format of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `\ip\A.B.C.D\port\N`, for the game.
@@ -20,15 +20,15 @@ pub enum Form {
     GameSpy,
 }
 
-/// The prelude that qstat looks for: `\basic\\secure\` and six characters, which nobody checks.
+/// The prelude that qstat expects: `\basic\\secure\` and six characters, which it does not check.
 const PRELUDE: &[u8] = br"\basic\\secure\RALLYP";
 
-/// What a client wants to have listed, in the order in which it said so.
+/// A request for a list, with filters in the client's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub game: String,
     pub form: Form,
-    /// Keys and values that a server must have sent.
+    /// Keys and values that a server's heartbeat must have.
     pub filter: Vec<(Vec<u8>, Vec<u8>)>,
     /// The answering master's address for this client, in a list of masters. The list ends with it.
     pub own: Option<Address>,
@@ -37,7 +37,7 @@ pub struct Wanted {
 /// A list, without the `\final\`.
 pub struct List {
     pub wanted: Wanted,
-    /// All addresses of the answering master: a list that ends with it names it only there.
+    /// All addresses of the answering master, so that a list that ends with it has it only once.
     pub own: Own,
 }
 
@@ -54,9 +54,9 @@ impl Renderer for List {
     }
 }
 
-/// The servers of a game that are wanted, without the `\final\`.
+/// The wanted servers of a game, without the `\final\`.
 fn servers(view: &View, game: &str, form: Form, wanted: impl Fn(&Server) -> bool) -> Vec<u8> {
-    // A game of another protocol may be called as masters are.
+    // A game of another protocol may have the name of masters.
     let is_it = |server: &Server| server.game.is_master() == (game == MASTER);
     let mut found: Vec<&Arc<Server>> = view.of_game(game).filter(|server| is_it(server) && wanted(server)).collect();
     found.sort_by_key(|server| Reverse(server.proven_at_ms));
@@ -77,8 +77,8 @@ fn emit(ip: Ipv4Addr, port: u16, form: Form, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether a server has all of these keys and values. A key that it did not send is no match. A server that came through
-/// another protocol has only its game and its port.
+/// Whether a server has all of these keys and values. A missing key is no match. A server that was announced through another
+/// protocol has only its game and its port.
 fn matches(server: &Server, filter: &[(Vec<u8>, Vec<u8>)]) -> bool {
     filter.iter().all(|(key, wanted)| match (&server.keys, key.as_slice()) {
         // A server of a family may have been announced before it said which game it is.

@@ -1,5 +1,5 @@
-//! netPanzer: a general protocol over TCP, in which servers of any game announce themselves, clients ask for lists and
-//! masters know each other; its own game is queried over UDP.
+//! netPanzer: a general TCP protocol for announcements of any game, for lists, and for networks of masters. Its own game is
+//! queried over UDP.
 
 pub mod announce;
 pub mod answer;
@@ -17,7 +17,7 @@ use crate::model::Proof;
 
 pub const NAME: &str = "netpanzer";
 
-/// How long a server is listed without another heartbeat. The game beats every 300 s.
+/// How long a server is listed without another heartbeat. The game sends one every 300 s.
 pub const LIFE_MS: u64 = 720_000;
 
 pub const CARD: Card = Card {
@@ -32,11 +32,11 @@ pub const CARD: Card = Card {
     announced: "by a heartbeat or through the API",
     announce: Announce::Stream {
         rules: &announce::Heartbeats,
-        help: "netPanzer's; they take any game, and are told when the server is gone",
+        help: "netPanzer's; they take any game, and get a quit at the end",
     },
     announce_every_ms: announce::EVERY_MS,
     life_ms: LIFE_MS,
-    // A player's number in the game is one byte, of which 255 is nobody.
+    // A player's number is one byte, and 255 means none.
     players_most: 255,
     fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),

@@ -1,4 +1,4 @@
-//! A network of netPanzer masters, seen from one of them: what it sends to the others and what their answers mean.
+//! A network of netPanzer masters: messages to the other masters, and the meaning of their answers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::protocols::Verdict;
 use crate::protocols::announce::reason;
 use crate::protocols::network::{NetworkRules, Trouble};
 
-/// How much is shown of an answer that is not netPanzer's.
+/// How many characters of an invalid answer are shown.
 const STRANGE_CHARS_MAX: usize = 80;
 const NO_ANSWER: &str = "it closed the connection without an answer";
 
@@ -24,7 +24,7 @@ fn request(kind: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
 pub struct Rules;
 
 impl NetworkRules for Rules {
-    /// The original's pace.
+    /// The original's interval.
     fn every_ms(&self) -> u64 {
         300_000
     }
@@ -89,7 +89,7 @@ impl NetworkRules for Rules {
             Trouble::Ourselves => format!("netpanzer.neighbours: {master} is this master itself. Remove it"),
             Trouble::NoList(why) => format!("netPanzer master {master} gave no list of masters: {why}"),
             Trouble::Refused(why) => format!("netPanzer master {master} does not list this one: {why}"),
-            Trouble::Unreachable(why) => format!("netPanzer master {master} was not reached: {why}"),
+            Trouble::Unreachable(why) => format!("netPanzer master {master} cannot be reached: {why}"),
         }
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complaints_are_in_words_and_say_what_to_do() {
+    fn complaints_are_explained_with_advice() {
         let same = "netpanzer.password has to be the same on both masters";
         for (answer, expected) in [
             (&br"\final\"[..], None),

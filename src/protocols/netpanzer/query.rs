@@ -1,6 +1,5 @@
-//! Asking a netPanzer game about itself. `\echo\TOKEN\` gets the bare token: it proves the address and amplifies nothing.
-//! `\echo\TOKEN\status\` gets the token and then, in a datagram of its own, the status: it is long, and has no place for
-//! a nonce.
+//! The query of netPanzer games. `\echo\TOKEN\` gets the bare token, which proves the address without amplification.
+//! `\echo\TOKEN\status\` gets the token and, in a second datagram, the status, which is long and has no field for a nonce.
 
 use std::sync::Arc;
 
@@ -56,7 +55,7 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
             Some(("player", _)) => {
                 details.players.push(Player { name: value.into(), ..Player::default() });
             }
-            // They follow their player.
+            // These follow their player.
             Some((field @ ("kills" | "deaths" | "score" | "points"), _)) => {
                 let number = value.parse().ok();
                 if let Some(player) = details.players.last_mut() {
@@ -93,7 +92,7 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
     facts
 }
 
-/// What the facts say already.
+/// Keys that are in the facts already, so they are not rules.
 const TOLD: [&str; 9] =
     ["gamename", "hostname", "gamestyle", "mapname", "gameversion", "numplayers", "maxplayers", "password", "empty"];
 
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proves_first_and_asks_for_more_then() {
+    fn the_first_question_asks_for_a_proof_the_second_for_facts() {
         let mut question = Question::new();
         GameQuery.ask(Ask::Proof, 0xdead_0042, &mut question);
         assert_eq!(&question[..], br"\echo\dead0042\");

@@ -3,7 +3,7 @@
 //! | request | answer |
 //! |---|---|
 //! | good heartbeat; any quit with a port, known or not | `\final\` |
-//! | heartbeat without gamename (looked at first), without port, with a bad port | `\error\…\final\` |
+//! | heartbeat without gamename (checked first), without port, with a bad port | `\error\…\final\` |
 //! | heartbeat of a game that announces itself through its own protocol only | `\error\…\final\` |
 //! | heartbeat or quit of gamename=master without or with a wrong password | `\error\…\final\` |
 //! | list | `\ip\A.B.C.D\port\N` for each, then `\final\`; without gamename `\error\…\final\` |
@@ -12,8 +12,8 @@
 //! | a bare `\final\`, or the end | nothing, and the connection is closed |
 //!
 //! After `list` and unknown requests the connection stays open; after `heartbeat` and `quit` it is closed. Requests may be
-//! pipelined: they are answered in order, and the next ones are read when the answers so far are written. A first token
-//! `gamename` is GameSpy's way to begin: it is skipped, the list after it has that form, and the connection is closed.
+//! pipelined: they are answered in order, and further ones are read when the earlier answers are written. A first token
+//! `gamename` is GameSpy's form: it is skipped, the list that follows has that form, and the connection is closed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::protocols::{Event, Heartbeat, Next, Output, Session, StreamRules, Ver
 use crate::registry::recent::Recent;
 use crate::text;
 
-/// Error texts of the original, letter for letter: programs in the field look at them.
+/// Error texts of the original, exactly as deployed programs expect them.
 const NO_GAMENAME: &str = "no gamename specified";
 const NO_PORT: &str = "no port specified";
 pub(super) const NO_PASSWORD: &str = "passwort missing for master update";
@@ -36,24 +36,24 @@ pub(super) const WRONG_PASSWORD: &str = "wrong password for master update";
 const NO_LIST_GAMENAME: &str = "missing gamename in list query";
 const NO_QUIT_PORT: &str = "missing port in quit message";
 const UNKNOWN: &str = "Unknown request";
-/// And ours, where the original was silent.
+/// Our own, for errors to which the original does not answer.
 const BAD_PORT: &str = "port must be a number from 1 to 65535";
 pub(super) const NO_NETWORK: &str = "this master is in no master network";
 const OWN_ADDRESS: &str = "this is the address of this master itself";
 const BAD_GAMENAME: &str = "gamename must be plain text of at most 64 bytes";
 
-/// Answers to pipelined requests are gathered up to this many parts, as many as leave with one system call; the next requests
-/// wait until these are written.
+/// Answers to pipelined requests are gathered up to this many parts, which leave with one system call; further requests wait
+/// until these are written.
 const GATHERED_PARTS: usize = 32;
 
-/// What the operator can set.
+/// The operator's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Whether a server has to answer its game's query before it is listed.
     pub verify: bool,
-    /// What masters have to know; empty: there is no network.
+    /// The password of the network of masters; empty: there is none.
     pub password: String,
-    /// This master's address as others see it, where that is not the one they connected to.
+    /// This master's address as others see it, if they connect to a different one.
     pub public: Option<Address>,
 }
 
@@ -64,7 +64,7 @@ pub struct Rules {
 struct Shared {
     settings: Settings,
     own: Own,
-    /// What was asked for lately: whole lists of games that have a card, and all others, which anybody can make up.
+    /// Recent requests. Unfiltered lists of games with a card are kept apart from all others, whose number is unlimited.
     common: Recent<Wanted>,
     rare: Recent<Wanted>,
 }
@@ -125,8 +125,8 @@ impl Session for Conversation {
 }
 
 impl Conversation {
-    /// Answers requests in order until the bytes are used up, a request ends the conversation, or there is enough to
-    /// write first. A rare list is always enough: it may be long, and few others share it.
+    /// Answers requests in order until the input is used up, a request ends the session, or there is enough to write first. A
+    /// rare list is always enough: it may be long, and few clients share it.
     fn read(&mut self, bytes: &[u8], out: &mut Vec<Output>) -> Next {
         let (mut taken, parts_before, rare_before) = (0, out.len(), self.lists_rare);
         while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
@@ -245,14 +245,14 @@ impl Conversation {
     }
 }
 
-/// The keys as sent, but for the password, which is nobody else's business.
+/// The keys as sent, without the password.
 fn kept(request: &Request) -> HeartbeatKeys {
     let pairs = request.pairs.iter().filter(|(key, _)| key != b"password");
     HeartbeatKeys(pairs.map(|(key, value)| (key.as_slice().into(), value.as_slice().into())).collect())
 }
 
-/// Whether a message begins as a request over HTTP does, like `GET /`. Any page can make its visitor's browser send one to this
-/// port, with a heartbeat in the address or the body; the browser's user has announced nothing.
+/// Whether a message begins like an HTTP request, such as `GET /`. Any web page can make a browser send one to this port, with a
+/// heartbeat in the path or the body; that is not an announcement by the browser's user.
 fn is_http(kind: &[u8]) -> bool {
     let method = kind.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
     method > 0 && kind.get(method..).is_some_and(|rest| rest.starts_with(b" "))

@@ -14,7 +14,7 @@ use crate::settings::Key;
 pub struct Settings {
     pub listen: Vec<SocketAddr>,
     pub rules: serve::Settings,
-    /// Other masters, as typed: names are looked up when they are needed.
+    /// Other masters, as typed; names are resolved when needed.
     pub neighbours: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ const KEYS: &[Key<Settings>] = &[
     Key {
         name: "verify",
         doc: "\"query\": a server of a game that can be queried is listed when it answers. \"off\": a heartbeat is listed\n\
-              at once, and nobody is ever asked.",
+              at once, and no server is queried.",
         default: "\"query\"",
         example: "",
         set: |settings, item| {
@@ -87,7 +87,7 @@ const KEYS: &[Key<Settings>] = &[
     },
     Key {
         name: "neighbours",
-        doc: "Other masters of the network, e.g. [\"198.51.100.7:28900\"]; they name the rest.",
+        doc: "Other masters of the network, e.g. [\"198.51.100.7:28900\"]; these report the rest.",
         default: "[]",
         example: "",
         set: |settings, item| {
@@ -104,7 +104,7 @@ const KEYS: &[Key<Settings>] = &[
     Key {
         name: "public",
         doc: "This master's own address in its list of masters, where that is not the one that was connected to: behind NAT, in\n\
-              a container. It also keeps this master from taking itself for another.",
+              a container. With it, this master also recognises itself among others.",
         default: "\"\"",
         example: "",
         set: |settings, item| {
@@ -116,7 +116,7 @@ const KEYS: &[Key<Settings>] = &[
     },
 ];
 
-/// The password of a network of masters, if the protocol can carry it. No message repeats it.
+/// The password of a network of masters, if the protocol can carry it. Error messages do not contain it.
 fn network_password(text: &str) -> Result<String, String> {
     let why = match check_value(text.as_bytes()) {
         _ if text.is_empty() => return Ok(String::new()), // no network
@@ -124,7 +124,7 @@ fn network_password(text: &str) -> Result<String, String> {
         Ok(()) if text.chars().any(char::is_control) => {
             "it has a control character, such as a tab or a line end".into()
         }
-        Ok(()) if text.trim().is_empty() => "it is nothing but blanks".into(),
+        Ok(()) if text.trim().is_empty() => "it is blank".into(),
         Ok(()) => return Ok(text.to_string()),
     };
     Err(format!("netPanzer's protocol cannot carry this password: {why}. Choose another, the same on all masters"))

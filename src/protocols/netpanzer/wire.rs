@@ -1,8 +1,8 @@
 //! netPanzer's messages: tokens separated by `\`.
 //!
-//! A message to a master is a type, then keys and values, until the token `final`. Runs of the separator collapse, so
-//! there are no empty tokens; there is no escaping; bytes are opaque and case-sensitive. `final` in the place of a value
-//! also ends the message and drops the key. Of a key given twice the first counts.
+//! A message to a master is a type, then keys and values, up to the token `final`. Runs of the separator collapse, so there are
+//! no empty tokens; there is no escaping; bytes are opaque and case-sensitive. `final` in place of a value also ends the message
+//! and drops the key. Of duplicate keys, the first counts.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -12,14 +12,14 @@ use crate::model::Address;
 pub const SEPARATOR: u8 = b'\\';
 pub const FINAL: &[u8] = b"final";
 
-/// The longest token, the most keys and the longest message that a master takes.
+/// Upper bounds on tokens, keys and messages that a master accepts.
 pub const TOKEN_BYTES_MAX: usize = 512;
 pub const KEYS_MAX: usize = 64;
 pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
-/// The most servers that a list may name.
+/// Upper bound on the servers in a list.
 const LIST_MAX: usize = 100_000;
 
-/// A whole message to a master.
+/// A complete message to a master.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// `heartbeat`, `quit`, `list`, or something else; empty for a bare `final`.
@@ -32,7 +32,7 @@ impl Request {
         self.pairs.iter().find(|(found, _)| found == key).map(|(_, value)| value.as_slice())
     }
 
-    /// The message in bytes, as the game's own programs write it.
+    /// The message as bytes, as the game's programs write it.
     pub fn emit(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let tokens = self.pairs.iter().flat_map(|(key, value)| [key.as_slice(), value]);
@@ -45,7 +45,7 @@ impl Request {
     }
 }
 
-/// Why a conversation cannot go on.
+/// The limit that a request exceeds; the session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooMuch {
     Token,
@@ -83,7 +83,7 @@ impl fmt::Display for Unsendable {
     }
 }
 
-/// Whether a master reads these bytes as the one value that they are.
+/// Whether a master would parse these bytes as one value.
 pub fn check_value(value: &[u8]) -> Result<(), Unsendable> {
     match value {
         [] => Err(Unsendable::Empty),
@@ -94,7 +94,7 @@ pub fn check_value(value: &[u8]) -> Result<(), Unsendable> {
     }
 }
 
-/// Puts requests together from bytes that arrive in any pieces.
+/// Assembles requests from bytes that arrive in pieces of any size.
 #[derive(Default)]
 pub struct RequestReader {
     token: Vec<u8>,
@@ -106,7 +106,7 @@ pub struct RequestReader {
 }
 
 impl RequestReader {
-    /// Reads until a message is whole: how many bytes that took, and the message.
+    /// Reads until a message is complete: the number of bytes read, and the message.
     pub fn read(&mut self, input: &[u8]) -> (usize, Option<Result<Request, TooMuch>>) {
         for (at, &byte) in input.iter().enumerate() {
             self.bytes += 1;
@@ -118,7 +118,7 @@ impl RequestReader {
         (input.len(), None)
     }
 
-    /// No more bytes will come. A token ends here as at a separator; what is not whole by then never was.
+    /// The input has ended. This ends a token like a separator does; an incomplete message is dropped.
     pub fn end(&mut self) -> Option<Result<Request, TooMuch>> {
         self.end_token()
     }
@@ -136,7 +136,7 @@ impl RequestReader {
 
     fn end_token(&mut self) -> Option<Result<Request, TooMuch>> {
         if self.token.is_empty() {
-            // A run of separators is one; but not even those may go on for ever.
+            // A run of separators counts as one, but its length is limited, too.
             return (self.bytes > MESSAGE_BYTES_MAX).then_some(Err(TooMuch::Message));
         }
         let token = std::mem::take(&mut self.token);
@@ -160,14 +160,14 @@ impl RequestReader {
     }
 }
 
-/// What is wrong with a list or a status.
+/// Why a list or a status is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
-    /// It does not end in `final`: it was cut, or it is something else.
+    /// It does not end in `final`: it is truncated, or something else.
     NotFinal,
-    /// The master says that it cannot answer.
+    /// The master answered with an error.
     Error,
-    /// It names something that is no address.
+    /// It contains an invalid address.
     BadAddress,
     TooLong,
     /// It is not the status of a game: no gamename or hostname.
@@ -191,10 +191,10 @@ impl std::error::Error for WireError {}
 /// One server in a plain list.
 pub fn emit_server(ip: Ipv4Addr, port: u16, out: &mut Vec<u8>) {
     use std::io::Write;
-    let _ = write!(out, r"\ip\{ip}\port\{port}"); // a Vec takes everything
+    let _ = write!(out, r"\ip\{ip}\port\{port}"); // writing to a Vec cannot fail
 }
 
-/// Reads a list in either form: `\ip\A.B.C.D\port\N…` or `\ip\A.B.C.D:N…`.
+/// Parses a list in either form: `\ip\A.B.C.D\port\N…` or `\ip\A.B.C.D:N…`.
 pub fn parse_list(bytes: &[u8]) -> Result<Vec<Address>, WireError> {
     let mut tokens = bytes.split(|&byte| byte == SEPARATOR).filter(|token| !token.is_empty());
     let mut servers = Vec::new();
@@ -222,7 +222,7 @@ pub fn parse_list(bytes: &[u8]) -> Result<Vec<Address>, WireError> {
                     return Err(WireError::TooLong);
                 }
             }
-            // `\basic\\secure\XXXXXX` stands before a list in GameSpy's form.
+            // `\basic\\secure\XXXXXX` precedes a list in GameSpy's form.
             Some(_) => {}
         }
     }
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_come_through_and_values_that_do_not() {
+    fn valid_and_invalid_values() {
         let read = |value: &[u8]| {
             let pairs = vec![(b"password".to_vec(), value.to_vec())];
             let found = requests(&[&Request { kind: b"x".to_vec(), pairs }.emit()]);
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_status_of_the_real_game() {
-        // As Debian's netpanzer 0.8.7 answered, with one bot.
+        // Captured from Debian's netpanzer 0.8.7 with one bot.
         let real: &[u8] = br"gamename\netpanzer\protocol\1122\hostname\Player113\gameversion\0.8.7\mapname\Two clans\mapcycle\Two clans, Bullet Hole\password\n\numplayers\0\maxplayers\8\empty\1\gamestyle\Objective\units_per_player\36\time\0\timelimit\30\fraglimit\300\objectivelimit\7\final\";
         let status = Status::parse(real).unwrap();
         assert_eq!(status.get(b"mapname"), Some(&b"Two clans"[..]));

@@ -30,12 +30,12 @@ fn settings(password: &str) -> Settings {
     Settings { password: password.into(), ..Settings::default() }
 }
 
-/// The answer as a client sees it.
+/// The answer as text.
 fn shown(out: &[Output], view: &View) -> String {
     out.iter().map(|part| String::from_utf8(part.bytes(view).to_vec()).unwrap()).collect()
 }
 
-/// What a client that sends these pieces gets, and what the session wants in the end.
+/// Sends these pieces; returns the whole answer and the session's last `Next`.
 fn talk(settings: Settings, pieces: &[&[u8]]) -> (String, Next) {
     let peer = "198.51.100.1:40000".parse().unwrap();
     let local = "192.0.2.1:28900".parse().unwrap();
@@ -161,7 +161,7 @@ fn the_answering_master_is_listed_once_whoever_told_of_it() {
     assert_eq!(listed(public.clone(), client, list), format!(r"{other}\ip\203.0.113.99\port\1\final\"));
     let filtered = br"\list\gamename\master\x\y\final\";
     assert_eq!(listed(settings(""), client, filtered), r"\ip\192.0.2.1\port\28900\final\");
-    // It does not take itself for another master.
+    // It does not list itself as another master.
     let itself = "192.0.2.2:40000".parse().unwrap();
     let heartbeat = br"\heartbeat\port\28900\gamename\master\password\secret\final\";
     assert_eq!(listed(public, itself, heartbeat), r"\error\this is the address of this master itself\final\");
@@ -175,7 +175,7 @@ fn heartbeats() {
     assert_eq!(heartbeat.keys.get(b"protocol"), Some(&b"1122"[..]));
     let other = announced(br"\heartbeat\gamename\mygame\port\1\final\");
     assert_eq!(other.life_ms, 720_000, "games without a card have this protocol's life");
-    assert!(!other.verify, "nobody knows how to ask it");
+    assert!(!other.verify, "it cannot be queried");
     let old = announced(br"\list\final\heartbeat\gamename\netpanzer\port\3030\final\".get(12..).unwrap());
     assert!(old.verify);
     let trusting = Settings { verify: false, ..settings("") };
@@ -183,7 +183,7 @@ fn heartbeats() {
     assert!(matches!(next, Next::Announce(Heartbeat { verify: false, .. })));
     let master = announced(br"\heartbeat\port\28900\gamename\master\password\secret\final\");
     assert_eq!(master.game.name(), "master");
-    assert_eq!(master.keys.get(b"password"), None, "never kept, so never filtered by");
+    assert_eq!(master.keys.get(b"password"), None, "not kept, so lists cannot be filtered by it");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn names_of_games_are_compared_byte_for_byte() {
     }
 }
 
-/// What is answered between two writes, when all requests come in one piece.
+/// The answers per write, when all requests arrive in one piece.
 fn written(view: &View, mut requests: &[u8]) -> Vec<String> {
     let peer = "198.51.100.1:40000".parse().unwrap();
     let mut session = Rules::new(settings(""), Own::default()).open(peer, peer, 0);
@@ -267,7 +267,7 @@ fn written(view: &View, mut requests: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn a_pile_of_lists_is_answered_a_list_at_a_time() {
+fn rare_lists_are_answered_one_at_a_time() {
     let pile = br"\list\gamename\mygame\a\b\final\".repeat(100);
     assert_eq!(written(&view(), &pile), [r"\final\"; 100], "each is written before the next is rendered");
     let heartbeat = br"\heartbeat\gamename\mygame\port\1\final\";
