@@ -1,26 +1,26 @@
-//! How a program beside a game server announces it to masters: the forms that this takes, what is announced, and when
-//! to announce again.
+//! How the `announce` command announces a game server to masters: the methods of the protocols, the announced facts, and when to
+//! announce again.
 
 use super::Verdict;
 use crate::model::Facts;
 use crate::text;
 
-/// How a protocol's masters are told of a server. A line of help goes with each form that a program can use.
+/// How servers are announced to a protocol's masters. Each method that the command can use has a line of help.
 pub enum Announce {
     /// A request to a page of a web server.
     Http(HttpAnnounce),
-    /// A message over TCP, with a connection for each.
+    /// Messages over TCP, each on its own connection.
     Stream { rules: &'static dyn StreamAnnounce, help: &'static str },
     /// Datagrams, with answers that decide what is sent next.
     Datagrams { start: StartAnnouncer, help: &'static str },
-    /// Masters list the port that an announcement comes from, so that only the game itself can send it.
+    /// Masters list the source port of an announcement, so only the game itself can send it.
     OwnPort {
         /// What the owner can do instead.
         advice: &'static str,
-        /// What the game sends; its master answers with questions.
+        /// The game's heartbeat; the master answers with a query.
         heartbeat: fn(&Facts<'_>) -> Vec<u8>,
     },
-    /// There are no masters of its own that take announcements.
+    /// The protocol has no announcements.
     None,
 }
 
@@ -29,7 +29,7 @@ pub enum Announce {
 pub struct HttpAnnounce {
     pub path: fn(given: &str, &Offer) -> String,
     pub json: Option<fn(&Offer) -> Vec<u8>>,
-    /// What an answer with this status and body means.
+    /// The meaning of an answer with this status and body.
     pub verdict: fn(status: u16, body: &[u8]) -> Verdict,
     pub help: &'static str,
 }
@@ -38,23 +38,23 @@ pub struct HttpAnnounce {
 pub trait StreamAnnounce: Sync {
     fn message(&self, offer: &Offer) -> Vec<u8>;
 
-    /// What the master makes of the message; None while its answer is not whole.
+    /// The master's verdict; None while its answer is incomplete.
     fn verdict(&self, answer: &[u8]) -> Option<Verdict>;
 
-    /// The same once the master has closed the connection; None when this is not an answer.
+    /// The same after the master has closed the connection; None if this is not an answer.
     fn final_verdict(&self, answer: &[u8]) -> Option<Verdict>;
 
-    /// The message that the server is gone, where the protocol has one.
+    /// The message that the server quits, if the protocol has one.
     fn goodbye(&self, offer: &Offer) -> Option<Vec<u8>>;
 }
 
-/// Begins to announce at this time. An error says what of the offer cannot be announced.
+/// Starts announcing at this time. The error says why the offer cannot be announced.
 pub type StartAnnouncer = fn(now_ms: u64, &Offer) -> Result<Box<dyn Announcer>, String>;
 
-/// Announces one server to one master by datagrams, in rounds. The caller has the socket and the clock, and passes in
-/// only datagrams from the master's own address.
+/// Announces one server to one master by datagrams, in rounds. The caller owns the socket and the clock, and passes in only
+/// datagrams from the master's address.
 pub trait Announcer: Send {
-    /// When [`Announcer::step`] has something to do next.
+    /// When to call [`Announcer::step`] next.
     fn due_ms(&self) -> u64;
 
     fn step(&mut self, now_ms: u64) -> Option<Step>;
@@ -62,26 +62,26 @@ pub trait Announcer: Send {
     /// The round that is due can begin.
     fn ready(&mut self, now_ms: u64);
 
-    /// It cannot: the next try is at this time.
+    /// It cannot begin; try again at this time.
     fn put_off(&mut self, until_ms: u64);
 
     /// The datagram to send.
     fn announcement(&self, offer: &Offer) -> Vec<u8>;
 
-    /// Reads a datagram; what is in `reply` afterwards goes back to the master.
+    /// Handles a datagram; if `reply` is filled, it is sent to the master.
     fn hear(&mut self, now_ms: u64, bytes: &[u8], reply: &mut Vec<u8>) -> Heard;
 }
 
-/// What is to be done now.
+/// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A round is due: ask the game and find the master, then call [`Announcer::ready`] or [`Announcer::put_off`].
+    /// A round is due: query the game and resolve the master, then call [`Announcer::ready`] or [`Announcer::put_off`].
     Prepare,
     /// Send an announcement.
     Announce,
     /// The round is over.
     Finish(Round),
-    /// The round is over, and the master has complained for long enough to be believed.
+    /// The round is over, and the complaints have persisted long enough to be believed.
     Believe(Complaint),
 }
 
@@ -93,42 +93,42 @@ pub enum Round {
     Doubted(&'static str),
 }
 
-/// What a datagram from the master means.
+/// The meaning of a datagram from the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The server is listed once the reply has arrived.
+    /// The server is listed when the reply arrives.
     Accepted,
     Complaint(Complaint),
-    /// Not a master's message, nothing new, or nothing to be believed yet.
+    /// Not a master's message, nothing new, or not believed yet.
     Nothing,
 }
 
-/// What a master finds wrong with an announcement, in words for the server's owner.
+/// A master's complaint about an announcement, as text for the server's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Complaint {
-    /// The next announcements are made as the master wants them.
+    /// The next announcements are adapted to it.
     Adapted(String),
     /// This master cannot be satisfied.
     GivenUp(String),
-    /// The announcement itself is broken: no master should get another one.
+    /// The announcement is malformed: no master should get another one.
     Malformed(String),
 }
 
-/// What a game server's owner wants masters to know of it.
+/// What is announced about a game server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub game: String,
-    /// The port that the game is played on; the address is the sender's.
+    /// The game's port; the address is the sender's.
     pub port: u16,
     pub facts: Facts<'static>,
 }
 
-/// After a first failure; each further one doubles it, up to the protocol's own pace.
+/// Delay after a first failure; each further one doubles it, up to the protocol's interval.
 const RETRY_MS: u64 = 2_000;
-/// The longest reason that is shown to people.
+/// Upper bound on a reason that is shown.
 const REASON_CHARS_MAX: usize = 200;
 
-/// When to announce again: regularly while it goes well, sooner and then ever later while it does not.
+/// When to announce again: regularly after successes, with exponential backoff after failures.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     every_ms: u64,
@@ -152,16 +152,16 @@ impl Pace {
         self.due_ms = began_ms + self.every_ms;
     }
 
-    /// It was not, or could not be made.
+    /// It was not accepted, or not sent.
     pub fn failed(&mut self, now_ms: u64) {
         self.due_ms = now_ms + RETRY_MS.saturating_mul(1 << self.failures.min(16)).min(self.every_ms);
         self.failures += 1;
     }
 }
 
-/// A master's words in a line for people: clean, and not longer than anybody reads.
+/// A master's reason as one line of clean text of limited length.
 pub fn reason(bytes: &[u8]) -> String {
-    // Cut before it is cleaned: a character has at most 4 bytes.
+    // Cut before cleaning: a character has at most 4 bytes.
     let start = bytes.get(..4 * REASON_CHARS_MAX).unwrap_or(bytes);
     text::clean(start).trim().chars().take(REASON_CHARS_MAX).collect()
 }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regular_while_it_goes_well() {
+    fn regular_after_successes() {
         let mut pace = Pace::new(1_000, 300_000);
         assert_eq!(pace.due_ms(), 1_000);
         pace.accepted(1_000);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_come_later_and_later_and_never_later_than_the_pace() {
+    fn retries_back_off_up_to_the_interval() {
         let mut pace = Pace::new(0, 60_000);
         let mut waits = Vec::new();
         for _ in 0..7 {
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(pace.due_ms(), 60_000);
         pace.accepted(0);
         pace.failed(0);
-        assert_eq!(pace.due_ms(), 2_000, "a success forgets the failures");
+        assert_eq!(pace.due_ms(), 2_000, "a success resets the backoff");
     }
 
     #[test]

@@ -1,7 +1,6 @@
-//! What can happen to a datagram, as the metrics count it and the doctor explains it.
+//! Events of datagrams, which the metrics count and the doctor explains.
 //!
-//! A protocol lists its own kinds of events on its card. The kinds that every protocol over datagrams has in common are
-//! [`SHARED`].
+//! A protocol has its own kinds of events on its card. The kinds of all datagram protocols are [`SHARED`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,20 +12,20 @@ use crate::cookie;
 
 /// A kind of event.
 pub struct EventKind {
-    /// Its place among the counters of its protocol: below [`SHARED_MAX`] for [`SHARED`], from [`own`] for a protocol's
-    /// own kinds. An event is counted by index, so it costs no search.
+    /// Its index among the counters of its protocol, so that counting needs no search: below [`SHARED_MAX`] for [`SHARED`],
+    /// from [`own`] for a protocol's own kinds.
     pub number: u8,
     /// Its name in the metrics and in the doctor's JSON. Kinds with the same label are counted together.
     pub label: &'static str,
     pub severity: Severity,
-    /// The event is a reply that makes a game go quiet. The sender's address may be forged, so the reply is not sent
-    /// where a living server of that address has returned a cookie. The event is then recorded as this kind.
+    /// For a complaint, a reply after which a game stops announcing itself. The request may be forged, so the reply is withheld
+    /// if a living server at that address has returned a cookie. The event is then recorded as this kind.
     pub withheld: Option<&'static EventKind>,
-    /// Whether the datagram surely came from its source address. None where nobody sent anything.
+    /// Whether the datagram certainly came from its source address. None if nothing was received.
     pub sender_proven: Option<bool>,
     /// What happened, for the server's owner.
     pub text: Text,
-    /// What the owner can do, where this is the last that was seen of a server that is not listed.
+    /// What the owner can do, if this is the last event of a server that is not listed.
     pub advice: Option<Text>,
 }
 
@@ -35,21 +34,21 @@ pub type Text = fn(&dyn Section, [u32; 2]) -> Cow<'static, str>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// A step of an exchange, or a datagram without consequences: explains a missing server only where nothing else does.
+    /// A step of an exchange, or a datagram without consequences: explains a missing server only if nothing else does.
     Step,
-    /// As it should be.
+    /// Everything is fine.
     Good,
-    /// Why a server may not be listed. It is remembered longer than the others.
+    /// Why a server may not be listed. Kept longer than the others.
     Problem,
 }
 
-/// Something that happened to a datagram.
+/// An event of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub kind: &'static EventKind,
-    /// The announced port; 0 where the datagram does not say.
+    /// The announced port; 0 if the datagram has none.
     pub port: u16,
-    /// What the kind's texts need to know of this datagram.
+    /// Values for the kind's texts.
     pub values: [u32; 2],
 }
 
@@ -62,18 +61,18 @@ impl Event {
         Event { values, ..self }
     }
 
-    /// Whether the reply makes a game go quiet.
+    /// Whether the reply stops a game from announcing itself.
     pub fn is_complaint(&self) -> bool {
         self.kind.withheld.is_some()
     }
 
-    /// The same event where its reply is not sent.
+    /// The same event with its reply withheld.
     pub fn withheld(self) -> Event {
         Event { kind: self.kind.withheld.unwrap_or(self.kind), ..self }
     }
 }
 
-/// Why a datagram from this address cannot be from a game server.
+/// Why this cannot be a game server's source address, if so.
 pub fn bad_source(from: SocketAddr) -> Option<Event> {
     if from.port() == 0 {
         return Some(SOURCE_PORT_0.event());
@@ -92,16 +91,16 @@ pub fn bad_cookie(refusal: cookie::Refusal) -> Event {
     kind.event()
 }
 
-/// What an announcement counts as once the registry has taken it.
+/// The kinds of events of announcements that the registry has accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Proven {
     pub listed: &'static EventKind,
-    /// A good proof that is not newer than the last one: nothing changed.
+    /// A valid proof that is not newer than the last one: nothing changed.
     pub repeated: &'static EventKind,
 }
 
 impl EventKind {
-    /// A datagram that is ignored, from anybody. Kinds are written as differences from this one.
+    /// A datagram that is ignored. Other kinds are defined as differences from this one.
     pub const DROPPED: EventKind = EventKind {
         number: 0,
         label: "",
@@ -117,7 +116,7 @@ impl EventKind {
     }
 }
 
-/// Labels are unique within a protocol: a test walks the cards.
+/// Labels are unique within a protocol; a test checks this.
 impl PartialEq for EventKind {
     fn eq(&self, other: &EventKind) -> bool {
         self.label == other.label
@@ -142,7 +141,7 @@ pub const fn own(index: u8) -> u8 {
     SHARED_MAX + index
 }
 
-/// What can happen to a datagram of any protocol.
+/// The events of all datagram protocols.
 pub static SHARED: [&EventKind; 10] = [
     &TOO_SHORT,
     &UNKNOWN_MESSAGE,
@@ -180,7 +179,7 @@ pub static SOURCE_ADDRESS: EventKind = EventKind {
     text: |_, _| "Ignored a datagram from an address that does not belong to a single host.".into(),
     ..EventKind::DROPPED
 };
-/// The cookie is ours, its content is not an announcement.
+/// The cookie is valid, but its content is not an announcement.
 pub static COOKIE_CONTENT: EventKind = EventKind {
     number: 5,
     label: "dropped_cookie_content",
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_that_are_no_game_server() {
+    fn sources_that_are_not_game_servers() {
         for (from, kind) in [
             ("203.0.113.5:0", Some(&SOURCE_PORT_0)),
             ("224.0.0.1:1", Some(&SOURCE_ADDRESS)),

@@ -1,7 +1,7 @@
-//! The protocols: one folder each, all with the same anatomy, and one row each in [`CARDS`].
+//! The protocols: one folder each, all with the same structure, and one row each in [`CARDS`].
 //!
-//! A rule takes bytes and a time and returns effects. Nothing here knows a socket, a runtime or a clock, so every
-//! rule is tested with byte arrays and made-up times.
+//! Rules take bytes and a time and return effects. Nothing here uses a socket, a runtime or a clock, so all rules are tested
+//! with byte arrays and made-up times.
 
 pub mod announce;
 pub mod bloodmasters;
@@ -33,60 +33,60 @@ pub use games::{Games, allow_players, announce_every_ms, card_of, game, game_nam
 
 pub use fetch::{FAULTS_MAX, Fetch, List, ListEntry, StreamFetch};
 
-/// What the rest of the house has to know of a protocol.
+/// Everything that the rest of the program knows about a protocol.
 pub struct Card {
-    /// Its gamename: the section in the configuration, the scheme of its addresses, the label in metrics.
+    /// Its gamename: the section in the configuration, the scheme of URLs, the label in metrics.
     pub name: &'static str,
-    /// For people.
+    /// Its name for people.
     pub title: &'static str,
-    /// The port that its masters have always used; none where the list is a page on a web server.
+    /// The well-known port of its masters; none if the list is a page on a web server.
     pub master_port: Option<u16>,
-    /// Which games its servers may be of.
+    /// The games of its servers.
     pub games: Games,
-    /// Its section of the configuration, on its defaults.
+    /// Its section of the configuration, with the default values.
     pub section: fn() -> Box<dyn section::Section>,
-    /// The port that its game servers use unless told otherwise.
+    /// The default port of its game servers.
     pub game_port: u16,
-    /// What qstat calls its game servers, where it knows them.
+    /// qstat's name for its game servers, if it has one.
     pub qstat_type: Option<&'static str>,
-    /// How its own protocol proves a server's address.
+    /// How the protocol verifies a server's address.
     pub proof: Proof,
     /// How its servers announce themselves: the end of "Iceball servers announce themselves …".
     pub announced: &'static str,
-    /// How a program beside a server announces it to a master.
+    /// How `rallypoint announce` announces a server to its masters.
     pub announce: announce::Announce,
     /// How often its servers announce themselves.
     pub announce_every_ms: u64,
     /// How long a server stays listed without another announcement.
     pub life_ms: u64,
-    /// The most players that its servers have room for.
+    /// Upper bound on the players of a server.
     pub players_most: u16,
-    /// How players' programs fetch the list from its masters.
+    /// How clients fetch the list from its masters.
     pub fetch: Fetch,
-    /// How its game servers are queried; none where they cannot be.
+    /// How its game servers are queried; none if they cannot be.
     pub query: Option<&'static dyn Query>,
-    /// The other side of the query: how a game server answers.
+    /// How a game server answers the query.
     pub answer: Option<Answerer>,
-    /// Whether official servers come in kinds (flavors), which its lists show.
+    /// Whether there are several kinds (flavors) of official servers, which its lists show.
     pub flavors: bool,
-    /// What can happen to its datagrams, beside [what all protocols share](event::SHARED).
+    /// The events of its datagrams, besides [those of all protocols](event::SHARED).
     pub events: &'static [&'static EventKind],
-    /// What a pretend server of this number says of itself: plausible, and different for each.
+    /// The facts of a simulated server with this number: plausible, and different for each.
     pub pretend: fn(usize) -> Facts<'static>,
-    /// Attributes that only this game has in exported XML, and their values.
+    /// Its own attributes in exported XML.
     pub xml_attributes: &'static [XmlAttribute],
-    /// The link that starts the game and joins a server.
+    /// A link that starts the game and joins a server.
     pub join_link: fn(Address) -> String,
-    /// Every function that reads bytes from the network. Table tests and fuzzing walk these.
+    /// Every function that parses bytes from the network. Table tests and fuzzing walk these.
     pub decoders: &'static [Decoder],
-    /// One genuine message for each decoder, in the same order.
+    /// One valid message for each decoder, in the same order.
     pub samples: fn() -> Vec<Vec<u8>>,
 }
 
-/// An attribute's name, and its value where a server says it.
+/// An attribute's name, and its value if the server reports it.
 pub type XmlAttribute = (&'static str, fn(&Facts<'_>) -> Option<String>);
 
-/// A message's name, and whether bytes were understood as that message.
+/// A message's name, and whether bytes parse as that message.
 pub type Decoder = (&'static str, fn(&[u8]) -> bool);
 
 /// All protocols. A new one is a folder and a row here.
@@ -96,39 +96,39 @@ pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name == name)
 }
 
-/// Whether an address belongs to one host that could play: neither everybody's nor nobody's.
+/// Whether an address belongs to a single host: not multicast, broadcast or unspecified.
 pub fn is_one_host(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     !(ip.is_unspecified() || ip.is_multicast() || broadcast)
 }
 
-/// The longest answer to a datagram: none may be much longer than what it answers.
+/// Upper bound on a reply: none may be much longer than the datagram that it answers.
 pub const REPLY_BYTES_MAX: usize = 128;
 pub type Reply = ArrayVec<u8, REPLY_BYTES_MAX>;
 
-/// The master's rules for a protocol whose servers announce themselves by datagrams.
+/// The master's rules for a protocol over datagrams.
 pub trait DatagramRules: Send + Sync {
-    /// Looks at one datagram. `reply` comes in empty; what is in it afterwards goes back to the sender.
+    /// Handles one datagram. `reply` is empty; if it is filled, it is sent back.
     fn datagram<'a>(&self, at: &Context<'_>, from: SocketAddr, bytes: &'a [u8], reply: &mut Reply) -> Effect<'a>;
 
-    /// What renders the list that was requested: [packets](packets), the best servers first. Equal requests get the same
-    /// renderer, so that a list is rendered once for all clients that ask for it. None: the request gets no answer.
+    /// The renderer of the requested list: [packets](packets), the best servers first. Equal requests get the same renderer, so
+    /// that a list is rendered once for all clients. None: the request gets no answer.
     fn list(&self, _request: &ListRequest) -> Option<Arc<dyn Renderer>> {
         None
     }
 
-    /// How a list is cut after one of its packets: the bytes at the end of every packet but the last, and the end mark that
-    /// is sent in their place.
+    /// How to cut a list after one of its packets: the bytes at the end of every packet but the last, and the end mark that
+    /// replaces them.
     fn last_packet(&self) -> (&'static [u8], &'static [u8]) {
         (b"", b"")
     }
 
-    /// What an announcement counts as once the registry has taken it.
+    /// The events of announcements that the registry has accepted.
     fn proven(&self) -> Proven;
 }
 
-/// What datagram rules may look at beside the datagram.
+/// What datagram rules can use besides the datagram.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     pub now: Now,
@@ -136,23 +136,22 @@ pub struct Context<'a> {
     pub view: &'a View,
 }
 
-/// The longest request for a list, in canonical form.
+/// Upper bound on a canonical request for a list.
 pub const LIST_REQUEST_BYTES_MAX: usize = 160;
 
 /// A request for a list in canonical form: requests for the same list are equal.
 pub type ListRequest = ArrayVec<u8, LIST_REQUEST_BYTES_MAX>;
 
-/// What a datagram leads to.
+/// The effect of a datagram.
 // A box would be an allocation per datagram.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum Effect<'a> {
-    /// The sender is answered, unless the answer [is a complaint](event::Event::is_complaint) that must not be sent;
-    /// nothing is remembered of it.
+    /// The reply is sent, unless it [is a complaint](event::Event::is_complaint) that must be withheld. No state is kept.
     Answered(event::Event),
-    /// A server has proven itself.
+    /// A server has proven its address.
     Change(Change<'a>),
-    /// The sender asks for a list. It gets as much of it as the guard's budget grants, from another thread.
+    /// A request for a list. Another thread sends as much of it as the budget grants.
     List(ListRequest),
     /// The datagram is ignored.
     Dropped(event::Event),
@@ -160,31 +159,31 @@ pub enum Effect<'a> {
 
 /// How a game server is queried.
 pub trait Query: Sync {
-    /// Writes a question. The server sends the nonce back.
+    /// Writes a question. The server returns the nonce.
     fn ask(&self, ask: Ask, nonce: u32, question: &mut Question);
 
-    /// Reads an answer, to whichever question.
+    /// Parses an answer to either question.
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault>;
 
-    /// How long to wait between two questions to one server, for games that do not answer more often.
+    /// The least interval between two questions to one server, for games that limit their answers.
     fn spacing_us(&self) -> u64 {
         0
     }
 }
 
-/// What is asked. Where the game's answer carries both the nonce and the facts, both questions are the same.
+/// What to ask for. If one answer has both the nonce and the facts, both questions are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// The nonce, in the shortest answer that the game has: an address that may be a victim's gets no long one.
+    /// The nonce, in the game's shortest answer: the address may be a victim's, so it must not get a long one.
     Proof,
-    /// The nonce and the facts, for a server that has proven its address before.
+    /// The nonce and the facts, for a server that is proven already.
     Facts,
 }
 
-/// The longest question, with room to spare.
+/// A question, with room to spare.
 pub type Question = ArrayVec<u8, 64>;
 
-/// An answer that was understood. Only one with a nonce can prove an address.
+/// A valid answer. Only one with a nonce can prove an address.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard<'a> {
     /// The nonce alone.
@@ -193,52 +192,51 @@ pub enum Heard<'a> {
     Whole { nonce: u32, facts: Facts<'a> },
     /// The nonce and some facts; the answer to [`Ask::Facts`] has more.
     Some { nonce: u32, facts: Facts<'a> },
-    /// Facts without a nonce: anybody could have sent them.
+    /// Facts without a nonce: they may be forged.
     Facts(Facts<'a>),
 }
 
-/// What is wrong with an answer, in words.
+/// What is wrong with an answer, as text.
 pub type Fault = ArrayString<96>;
 
-/// A fault in the words of an error; what does not fit is cut.
+/// A fault with an error's text, cut to fit.
 pub fn fault(error: impl fmt::Display) -> Fault {
     let mut text = Fault::new();
     let _ = write!(text, "{error}");
     text
 }
 
-/// The datagrams that a game server answers a question with, in order; none is silence. From what it is, where it is, and
-/// the bytes it was asked.
+/// A game server's answers to a question, in order, from its facts and its address; none is silence.
 pub type Answerer = fn(of: &Facts<'_>, at: Address, question: &[u8]) -> Vec<Vec<u8>>;
 
-/// One of several, by number.
+/// Picks one of several by number.
 fn pick(choices: &[&'static str], number: usize) -> &'static str {
     choices.iter().cycle().nth(number % choices.len().max(1)).copied().unwrap_or_default()
 }
 
-/// The master's rules for a protocol that is spoken over TCP connections.
+/// The master's rules for a protocol over TCP.
 pub trait StreamRules: Send + Sync {
-    /// A session with a client at `peer` that connected to `local`; `random` is different for each.
+    /// Opens a session with a client at `peer` that connected to `local`; `random` is different for each.
     fn open(&self, peer: SocketAddr, local: SocketAddr, random: u32) -> Box<dyn Session>;
 
-    /// How long a client may take for a request, where the protocol says so itself.
+    /// How long a client may take for a request, if the protocol limits it.
     fn patience_ms(&self) -> Option<u64> {
         None
     }
 }
 
-/// One conversation. It hears what happens, appends its answer to `out`, and says what it wants next.
+/// One connection's session. It takes input, appends answers to `out`, and returns what to do next.
 pub trait Session: Send {
     fn on(&mut self, event: Event<'_>, out: &mut Vec<Output>) -> Next;
 
-    /// How many lists it has given so far.
+    /// How many lists it has sent so far.
     fn lists(&self) -> u64;
 }
 
 /// A part of an answer.
 pub enum Output {
     Bytes(Bytes),
-    /// A list, shared with all who ask for it. The session does not render it: that may take its time.
+    /// A list, shared by all clients that request it. Another thread renders it, because that may take long.
     List(Arc<dyn Renderer>),
 }
 
@@ -247,7 +245,7 @@ impl Output {
         Output::Bytes(Bytes::from_static(text))
     }
 
-    /// The bytes, where nothing else renders lists.
+    /// The bytes, for tests.
     #[cfg(test)]
     pub fn bytes(&self, view: &View) -> Bytes {
         match self {
@@ -261,32 +259,32 @@ impl Output {
 pub enum Event<'a> {
     Opened,
     Bytes(&'a [u8]),
-    /// The client has nothing more to say, but may still listen.
+    /// The client has closed its side, but may still read.
     Ended,
-    /// What became of [`Next::Announce`].
+    /// The result of [`Next::Announce`].
     Verdict(Verdict),
 }
 
 #[derive(Debug)]
 pub enum Next {
-    /// More input, please.
+    /// Wait for more input.
     Read,
-    /// More of the same input, from `taken` on, once everything in `out` is written: a client that asks for much gets the
-    /// next answers when it has read the ones before.
+    /// Pass the same input from `taken` on after everything in `out` is written, so that a client with many requests gets
+    /// further answers only when it has read the earlier ones.
     Write { taken: usize },
-    /// The conversation is over once everything is written.
+    /// Close the connection after everything is written.
     Close,
     /// A server announces itself; a [`Event::Verdict`] follows.
     Announce(Heartbeat),
-    /// A server says that it is gone; then the conversation is over.
+    /// A server quits; then close the connection.
     Quit { address: Address, master: bool },
 }
 
-/// A server's word that it is there. It has the address of the connection.
+/// A server's heartbeat. Its IP address is that of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     pub address: Address,
-    /// For a family: its protocol's own name, until the server has said which game it is.
+    /// For a family: its protocol's own name, until the server has reported its game.
     pub game: Game,
     pub life_ms: u64,
     /// Whether it has to answer its game's query before it is listed.
@@ -322,7 +320,7 @@ impl Heartbeat {
     }
 }
 
-/// What became of a heartbeat. The text is for the server's owner.
+/// The result of a heartbeat. The text is for the server's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Listed,
@@ -348,9 +346,9 @@ mod tests {
         }
     }
 
-    /// What a pretend server answers is understood as exactly what it is, by the same card's query.
+    /// The answers of a simulated server parse as its facts.
     #[test]
-    fn pretend_servers_answer_their_own_query() {
+    fn simulated_servers_answer_their_own_query() {
         let at = "203.0.113.5:3030".parse().unwrap();
         for card in CARDS {
             assert_eq!(card.query.is_some(), card.answer.is_some(), "{}", card.name);
@@ -371,7 +369,7 @@ mod tests {
                 for bytes in answers(Ask::Facts) {
                     match query.hear(&bytes).unwrap() {
                         Heard::Proof { nonce } => nonces.push(nonce),
-                        // What comes without a nonce comes after it.
+                        // Facts without a nonce come after it.
                         Heard::Facts(facts) if !nonces.is_empty() => told.push(facts.into_owned()),
                         Heard::Facts(_) => panic!("{}: facts before the nonce", card.name),
                         Heard::Whole { nonce, facts } | Heard::Some { nonce, facts } => {
@@ -380,7 +378,7 @@ mod tests {
                         }
                     }
                 }
-                // Which game of a family it is, only the first answer says.
+                // In a family, only the first answer has the game.
                 if let Ok(Heard::Some { facts: first, .. }) = query.hear(&proof[0]) {
                     assert_eq!(first.game, facts.game, "{} {number}", card.name);
                     told.iter_mut().for_each(|told| told.game = first.game.clone().into_owned().into());

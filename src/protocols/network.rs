@@ -1,5 +1,5 @@
-//! Networks of masters that know each other: the settings of one of them, and what a protocol has to say about it. Here is
-//! no socket; `net::network` drives the rules.
+//! Networks of masters: the settings of one of them, and a protocol's rules. There is no socket here; `net::network` drives the
+//! rules.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,25 +8,25 @@ use ipnet::{IpNet, Ipv4Net};
 
 use crate::model::{Address, Announce};
 
-/// A master's place in a network of masters.
+/// A network of masters, as configured on this one.
 #[derive(Clone, Debug)]
 pub struct MasterNetwork {
     pub rules: &'static dyn NetworkRules,
-    /// As typed: names are looked up when they are needed.
+    /// As typed; names are resolved when needed.
     pub neighbours: Vec<String>,
     /// The password that all masters share; empty: there is no network.
     pub password: String,
-    /// What this master listens on.
+    /// The addresses that this master listens on.
     pub listening: Vec<SocketAddr>,
-    /// This master's address as others see it, where that is not the one they connected to.
+    /// This master's address as others see it, if they connect to a different one.
     pub public: Option<Address>,
-    /// The port that others reach it on, if it listens nowhere.
+    /// The port to announce if it does not listen.
     pub default_port: u16,
 }
 
-/// What masters of one protocol say to each other, over TCP: one message and its answer per connection.
+/// Messages between masters of one protocol over TCP: one message and its answer per connection.
 pub trait NetworkRules: Debug + Sync {
-    /// The pause between two rounds of heartbeats.
+    /// The interval between rounds of heartbeats.
     fn every_ms(&self) -> u64;
 
     /// How long a master stays listed after its last heartbeat.
@@ -38,16 +38,16 @@ pub trait NetworkRules: Debug + Sync {
     /// Announces this master, which is reached on `port`.
     fn heartbeat(&self, port: u16, password: &str) -> Vec<u8>;
 
-    /// Takes the announcement back.
+    /// Withdraws the announcement.
     fn quit(&self, port: u16, password: &str) -> Vec<u8>;
 
-    /// Whether an answer has its end. One that never has is read until the connection closes.
+    /// Whether an answer is complete. Others are read until the connection is closed.
     fn is_whole(&self, answer: &[u8]) -> bool;
 
-    /// The masters in the answer to `list`, or why there are none, in words for the operator.
+    /// The masters in the answer to `list`, or why there are none, as text for the operator.
     fn read_list(&self, answer: &[u8]) -> Result<Vec<Address>, String>;
 
-    /// What is wrong with the answer to a heartbeat and what to do about it, in words for the operator. None: nothing.
+    /// What is wrong with the answer to a heartbeat and what to do about it, as text for the operator. None: nothing is wrong.
     fn complaint(&self, answer: &[u8]) -> Option<String>;
 
     /// The entry of a master that another one has mentioned.
@@ -57,12 +57,12 @@ pub trait NetworkRules: Debug + Sync {
     fn warning(&self, master: &str, trouble: &Trouble) -> String;
 }
 
-/// What can go wrong with another master.
+/// A problem with another master.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// It is this master itself.
     Ourselves,
-    /// It did not say which masters it knows.
+    /// It did not send a list of masters.
     NoList(String),
     /// It does not list this master.
     Refused(String),
@@ -71,7 +71,7 @@ pub enum Trouble {
 }
 
 impl PartialEq for MasterNetwork {
-    /// A protocol has one kind of rules, so only the settings can differ.
+    /// Compares only the settings: a protocol has only one kind of rules.
     fn eq(&self, other: &MasterNetwork) -> bool {
         let same_neighbours = self.neighbours == other.neighbours && self.password == other.password;
         same_neighbours && self.listening == other.listening && self.public == other.public
@@ -89,7 +89,7 @@ impl MasterNetwork {
         self.public.map(|public| public.port()).or(listening).unwrap_or(self.default_port)
     }
 
-    /// The addresses of this master itself, with those that the machine has now.
+    /// This master's own addresses, with the machine's current ones.
     pub fn own(&self, machine: &[IpAddr]) -> Own {
         Own::new(&self.listening, machine, self.public)
     }
@@ -103,14 +103,14 @@ impl MasterNetwork {
     }
 }
 
-/// The addresses at which this master itself is reached.
+/// The addresses that reach this master itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Own {
     places: Vec<(IpNet, u16)>,
 }
 
 impl Own {
-    /// From its listeners, the addresses that this machine has, and the address that the operator names.
+    /// From its listeners, the machine's addresses, and the public address in the configuration.
     pub fn new(listening: &[SocketAddr], of_machine: &[IpAddr], public: Option<Address>) -> Own {
         let mut places: Vec<(IpNet, u16)> = public.iter().map(|public| (public.ip().into(), public.port())).collect();
         for address in listening {
@@ -126,7 +126,7 @@ impl Own {
     }
 
     pub fn contains(&self, address: Address) -> bool {
-        // A connection to 0.0.0.0 ends at this machine.
+        // A connection to 0.0.0.0 reaches this machine.
         let ip = if address.ip().is_unspecified() { loopback(address.ip()) } else { address.ip() };
         self.places.iter().any(|(network, port)| *port == address.port() && network.contains(&ip))
     }
@@ -136,7 +136,7 @@ fn loopback(of_family: IpAddr) -> IpAddr {
     if of_family.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
 }
 
-/// One loopback address of IPv4 stands for all of them.
+/// For an IPv4 loopback address, the whole loopback network.
 fn whole_loopback(ip: IpAddr) -> IpNet {
     match ip {
         IpAddr::V4(ip) if ip.is_loopback() => Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8).into(),

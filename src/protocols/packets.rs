@@ -1,14 +1,14 @@
-//! Lists that are sent as datagrams. A rendered list is one run of bytes: its packets, each behind its length in two bytes
-//! (big-endian).
+//! The format of rendered lists that are sent as datagrams: the packets one after another, each prefixed with its length as a
+//! big-endian u16.
 
-/// Appends a packet to a rendered list. No datagram is longer than 65,535 bytes: a longer packet is left out.
+/// Appends a packet to a rendered list. A packet that is longer than any datagram, 65,535 bytes, is left out.
 pub fn push(list: &mut Vec<u8>, packet: &[u8]) {
     let Ok(length) = u16::try_from(packet.len()) else { return };
     list.extend(length.to_be_bytes());
     list.extend(packet);
 }
 
-/// The packets of a rendered list, in their order.
+/// The packets of a rendered list, in order.
 pub fn split(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     let mut rest = list;
     std::iter::from_fn(move || {
@@ -25,7 +25,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn each_packet_stands_behind_its_length() {
+    fn each_packet_follows_its_length() {
         let mut list = Vec::new();
         push(&mut list, b"ab");
         push(&mut list, b"");
@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_is_cut_off_is_none() {
+    fn a_truncated_packet_is_ignored() {
         let mut list = Vec::new();
         push(&mut list, b"abc");
         for length in 0..list.len() {
@@ -47,7 +47,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_pushed_is_split_again(packets in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..20)) {
+        fn push_and_split_round_trip(packets in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..20)) {
             let mut list = Vec::new();
             packets.iter().for_each(|packet| push(&mut list, packet));
             prop_assert_eq!(split(&list).collect::<Vec<_>>(), packets);

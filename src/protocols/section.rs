@@ -1,7 +1,6 @@
-//! A protocol's own section of the configuration: its keys, and everything that follows from their values.
+//! A protocol's section of the configuration: its keys, and what depends on their values.
 //!
-//! A protocol has a plain struct with its settings and implements [`Configured`] for it; the rest of the program knows it as
-//! a [`Section`].
+//! A protocol implements [`Configured`] for a plain struct with its settings; the rest of the program uses it as a [`Section`].
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -21,10 +20,10 @@ use crate::settings::{Item, Key, KeyText, Problem};
 pub trait Configured: Clone + Debug + Default + PartialEq + Send + Sync + 'static {
     const KEYS: &'static [Key<Self>];
 
-    /// Where it listens.
+    /// Its listeners.
     fn listeners(&self) -> Vec<Listener<'_>>;
 
-    /// The master's rules for datagrams, with what cookies are made of now.
+    /// The master's rules for datagrams, with the current cookie keys.
     fn datagrams(&self, _cookies: Cookies) -> Option<Box<dyn DatagramRules>> {
         None
     }
@@ -34,7 +33,7 @@ pub trait Configured: Clone + Debug + Default + PartialEq + Send + Sync + 'stati
         None
     }
 
-    /// The paths that it serves on every HTTP listener: the same whatever the settings are.
+    /// The paths that it serves on every HTTP listener. They must not depend on the settings.
     fn routes(&self, _bans: &[IpNet]) -> Vec<Route> {
         Vec::new()
     }
@@ -44,13 +43,13 @@ pub trait Configured: Clone + Debug + Default + PartialEq + Send + Sync + 'stati
         &[]
     }
 
-    /// The longest that a server of this protocol stays listed without a sign of life.
+    /// Upper bound on the time that a server stays listed without a heartbeat or an answer.
     fn life_max_ms(&self) -> u64;
 
-    /// Keeps the life of other settings, where it cannot change while the program runs.
+    /// Takes over the life from other settings, for clusters, where it cannot change while the program runs.
     fn keep_life(&mut self, _from: &Self) {}
 
-    /// The network of masters that this one belongs to, where the protocol has such a thing.
+    /// The network of masters that this one belongs to, if the protocol has networks.
     fn network(&self, _listening: &[SocketAddr]) -> Option<MasterNetwork> {
         None
     }
@@ -61,7 +60,7 @@ pub trait Configured: Clone + Debug + Default + PartialEq + Send + Sync + 'stati
     }
 }
 
-/// Addresses to listen on, and what is spoken there.
+/// Addresses to listen on, and the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener<'a> {
     /// The key within the section.
@@ -72,21 +71,21 @@ pub struct Listener<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoken {
-    /// The protocol's own conversation over TCP.
+    /// The protocol's own sessions over TCP.
     Stream,
     Http,
     /// Datagrams, of which the first `bytes_max` bytes are read.
     Datagrams {
         bytes_max: usize,
     },
-    /// The same, and HTTP on the same port number.
+    /// Datagrams, and HTTP on the same port number.
     DatagramsAndHttp {
         bytes_max: usize,
     },
 }
 
 impl Spoken {
-    /// How much of a datagram is read, where there are datagrams.
+    /// How much of a datagram is read, if there are datagrams.
     pub fn datagram_bytes_max(self) -> Option<usize> {
         match self {
             Spoken::Datagrams { bytes_max } | Spoken::DatagramsAndHttp { bytes_max } => Some(bytes_max),
@@ -95,54 +94,54 @@ impl Spoken {
     }
 }
 
-/// A path over HTTP that answers as the game's own programs expect.
+/// An HTTP path for the game's own programs.
 pub struct Route {
     pub path: &'static str,
     pub content_type: &'static str,
-    /// What its lists are counted as.
+    /// The label of its lists in metrics.
     pub label: &'static str,
     pub rule: Box<dyn RouteRule>,
 }
 
 pub trait RouteRule: Send + Sync {
-    /// What a GET from `peer` asks for; `query` is what stands behind the `?`.
+    /// Handles a GET from `peer`; `query` is the part after the `?`.
     fn get(&self, peer: IpAddr, query: &str) -> Asked;
 }
 
 pub enum Asked {
     List(Arc<dyn Renderer>),
-    /// A server announces itself; once it is listed, it is answered with this.
+    /// A server announces itself; this is the answer if it is listed.
     Announce {
         heartbeat: Heartbeat,
         answer: Arc<Rendered>,
     },
-    /// An HTTP status, and a text for people.
+    /// An HTTP status and a text for people.
     Refused {
         status: u16,
         text: &'static str,
     },
 }
 
-/// What cookies are made of: it changes as keys rotate, and with the nodes of a cluster.
+/// Keys and clock of cookies. They change when keys rotate, and follow the cluster.
 #[derive(Clone, Copy)]
 pub struct Cookies {
     pub keys: Keys,
     pub time: SharedTime,
 }
 
-/// Where a protocol is served.
+/// The addresses that a protocol is served on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Here {
-    /// What its listeners for conversations are bound to.
+    /// The addresses of its TCP listeners.
     pub listening: Vec<SocketAddr>,
-    /// The addresses that the machine has now.
+    /// The current addresses of the machine.
     pub machine: Vec<IpAddr>,
 }
 
-/// The settings of some protocol.
+/// The settings of any protocol.
 pub trait Section: Debug + Send + Sync {
     fn keys(&self) -> Vec<KeyText>;
-    /// None where there is no such key.
+    /// None if there is no such key.
     fn set(&mut self, name: &str, item: &Item<'_>) -> Option<Result<(), Problem>>;
     fn listeners(&self) -> Vec<Listener<'_>>;
     fn datagrams(&self, cookies: Cookies) -> Option<Box<dyn DatagramRules>>;
@@ -158,7 +157,7 @@ pub trait Section: Debug + Send + Sync {
     fn is_equal(&self, other: &dyn Section) -> bool;
 }
 
-/// The settings of a protocol on their defaults: what a card has.
+/// The default settings of a protocol, for its card.
 pub fn defaults<S: Configured>() -> Box<dyn Section> {
     let mut settings = S::default();
     S::KEYS.iter().for_each(|key| key.set_default(&mut settings));
