@@ -189,15 +189,50 @@ fn every_dependency_is_used_and_has_its_reason_beside_it() {
     assert!(count > 40, "{count} dependencies were looked at");
 }
 
+fn document(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+/// What stands between backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
 #[test]
-fn every_test_that_security_md_names_exists() {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SECURITY.md")).unwrap();
+fn every_test_that_a_document_names_exists() {
     let all: String = sources("src").into_iter().chain(sources("tests")).map(|(_, source)| source).collect();
     let is_test_name =
         |word: &&str| word.matches('_').count() >= 3 && word.chars().all(|c| c == '_' || c.is_alphanumeric());
-    let named: Vec<&str> = text.split('`').skip(1).step_by(2).filter(is_test_name).collect();
-    assert!(named.len() > 20, "{named:?}");
-    for name in named {
-        assert!(all.contains(&format!("fn {name}(")), "SECURITY.md names `{name}`, and there is no such test");
+    for (file, least) in [("SECURITY.md", 20), ("CONTRIBUTING.md", 15)] {
+        let text = document(file);
+        let named: Vec<&str> = quoted(&text).filter(is_test_name).collect();
+        assert!(named.len() > least, "{named:?}");
+        for name in named {
+            assert!(all.contains(&format!("fn {name}(")), "{file} names `{name}`, and there is no such test");
+        }
+    }
+}
+
+/// "Adding a protocol" lists all files of the folder that it takes as its example, and no others; the paths that it names
+/// elsewhere exist.
+#[test]
+fn the_example_of_a_protocol_is_whole() {
+    let text = document("CONTRIBUTING.md");
+    let (_, page) = text.split_once("## Adding a protocol").unwrap();
+    let (table, rest) = page.split_once("Outside the folder").unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = quoted(table).find(|word| word.starts_with("src/protocols/")).unwrap();
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let mut listed: Vec<String> =
+        rows.flat_map(|cell| cell.split(", ")).map(|name| name.trim_matches('`').to_string()).collect();
+    let mut files: Vec<String> = sources(folder)
+        .into_iter()
+        .map(|(path, _)| path.strip_prefix(root.join(folder)).unwrap().to_str().unwrap().to_string())
+        .collect();
+    listed.sort();
+    files.sort();
+    assert_eq!(listed, files);
+    for path in quoted(rest).filter(|word| word.contains('/') && !word.contains(' ')) {
+        assert!(root.join(path).exists(), "CONTRIBUTING.md names {path}");
     }
 }
