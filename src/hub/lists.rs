@@ -15,8 +15,9 @@ use crate::registry::view::{Rendered, Renderer, View};
 
 /// Upper bound on the age of an expensive list.
 const STALE_MAX: Duration = Duration::from_secs(2);
-/// Lists that are kept; one more pushes out the one that was asked for longest ago.
-const LISTS_MAX: usize = 128;
+/// Lists that are kept; one more pushes out the one that was asked for longest ago. More than all renderers together that are
+/// kept for requests that anybody can make up: those must not push out a list that takes long to render.
+const LISTS_MAX: usize = 256;
 
 pub struct Lists {
     cells: Mutex<Cells>,

@@ -4,7 +4,7 @@
 //! that is cut short has the servers that most players want: the operator's priority counts first, then players.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,6 +17,7 @@ use super::tags::Tags;
 use super::wire::{self, ToMaster, integer};
 use crate::model::{Address, Server};
 use crate::protocols::{ListRequest, packets as rendered};
+use crate::registry::recent::Recent;
 use crate::registry::view::{Renderer, View};
 
 /// The keys of an announcement that lists are filtered by. What a server says later, in a status, does not change them.
@@ -25,15 +26,15 @@ pub const PROTOCOL_KEY: &[u8] = b"protocol";
 pub const GAME_TYPE_KEY: &[u8] = b"gametype";
 pub const TAG_KEY: &[u8] = b"tag";
 
-/// Different requests that are remembered. Anybody can make up more; then all are made anew.
-const REQUESTS_MAX: usize = 512;
 /// The longest list: about 50,000 servers. What is sent of it is the budget's business.
 const PACKETS_MAX: usize = 256;
 
 /// Every list of this master.
 pub struct Lists {
     shared: Arc<Shared>,
-    renderers: Mutex<HashMap<ListRequest, Arc<GameList>>>,
+    /// What was asked for lately: whole lists of the games in the table of tags, and all others, which anybody can make up.
+    common: Recent<ListRequest>,
+    rare: Recent<ListRequest>,
 }
 
 struct Shared {
@@ -44,7 +45,8 @@ struct Shared {
 
 impl Lists {
     pub fn new(tags: Tags) -> Lists {
-        Lists { shared: Arc::new(Shared { tags, index: Mutex::default() }), renderers: Mutex::default() }
+        let shared = Arc::new(Shared { tags, index: Mutex::default() });
+        Lists { shared, common: Recent::default(), rare: Recent::default() }
     }
 
     /// A request as all clients would write it that want the same list.
@@ -62,16 +64,16 @@ impl Lists {
 
     /// What renders the list of a request: the same for equal requests.
     pub fn renderer(&self, request: &ListRequest) -> Arc<dyn Renderer> {
-        let mut renderers = self.renderers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(renderer) = renderers.get(request) {
-            return renderer.clone();
-        }
-        if renderers.len() >= REQUESTS_MAX {
-            renderers.clear();
-        }
-        let renderer = Arc::new(GameList { request: request.clone(), shared: self.shared.clone() });
-        renderers.insert(request.clone(), renderer.clone());
-        renderer
+        let recent = if self.is_common(request) { &self.common } else { &self.rare };
+        recent.get(request.clone(), |request| Arc::new(GameList { request, shared: self.shared.clone() }))
+    }
+
+    fn is_common(&self, request: &ListRequest) -> bool {
+        let Ok(ToMaster::List(request)) = ToMaster::parse(request) else { return false };
+        let game = request.game.filter(|_| request.game_type.is_none());
+        game.is_some_and(|game| {
+            self.shared.tags.lists().any(|(name, protocol)| name.as_bytes() == game && protocol == request.protocol)
+        })
     }
 }
 
@@ -88,7 +90,7 @@ impl Renderer for GameList {
         let wanted = request.game.or_else(|| index.by_protocol.get(&request.protocol).map(|(_, game)| &**game));
         let lists_all = wanted.is_some_and(|game| self.shared.tags.lists_all(game));
         let (empty, full) = (request.empty || lists_all, request.full || lists_all);
-        let entries = wanted.map(|game| index.entries(game, request.protocol)).unwrap_or_default();
+        let entries = wanted.map(|game| index.entries(game, request.protocol, request.game_type)).unwrap_or_default();
         let entries = entries.iter().filter(|entry| {
             let address = entry.server.address;
             (if address.ipv4().is_some() { request.ipv4 } else { request.ipv6 })
@@ -114,7 +116,12 @@ struct Index {
 }
 
 /// The servers of a game with one protocol number, best first.
-type OfProtocol = (i32, Vec<Entry>);
+struct OfProtocol {
+    protocol: i32,
+    entries: Vec<Entry>,
+    /// What clients can filter by. Anybody can make up other game types, and those cost no search.
+    game_types: HashSet<Box<[u8]>>,
+}
 
 struct Entry {
     server: Arc<Server>,
@@ -143,8 +150,8 @@ impl Index {
         for server in view.of_protocol(NAME) {
             index.add(server, tags);
         }
-        for (_, entries) in index.by_game.values_mut().flatten() {
-            entries.sort_by_cached_key(|entry| {
+        for of_protocol in index.by_game.values_mut().flatten() {
+            of_protocol.entries.sort_by_cached_key(|entry| {
                 let server = &entry.server;
                 (Reverse(server.overrides.priority), Reverse(server.players_current), shuffled(server.address))
             });
@@ -171,15 +178,26 @@ impl Index {
             Some(protocols) => protocols,
             None => self.by_game.entry(game.into()).or_default(),
         };
-        match protocols.iter_mut().find(|(number, _)| *number == protocol) {
-            Some((_, entries)) => entries.push(entry),
-            None => protocols.push((protocol, vec![entry])),
+        let at = match protocols.iter().position(|known| known.protocol == protocol) {
+            Some(at) => at,
+            None => {
+                protocols.push(OfProtocol { protocol, entries: Vec::new(), game_types: HashSet::new() });
+                protocols.len() - 1
+            }
+        };
+        let Some(of_protocol) = protocols.get_mut(at) else { return };
+        if !of_protocol.game_types.contains(game_type(server)) {
+            of_protocol.game_types.insert(game_type(server).into());
         }
+        of_protocol.entries.push(entry);
     }
 
-    fn entries(&self, game: &[u8], protocol: i32) -> &[Entry] {
+    /// The servers of a game and protocol number, of all game types; none where no server has the one that is wanted.
+    fn entries(&self, game: &[u8], protocol: i32, game_type: Option<&[u8]>) -> &[Entry] {
         let protocols = self.by_game.get(game).map(Vec::as_slice).unwrap_or_default();
-        protocols.iter().find(|(number, _)| *number == protocol).map(|(_, entries)| &**entries).unwrap_or_default()
+        let found = protocols.iter().find(|known| known.protocol == protocol);
+        let found = found.filter(|found| game_type.is_none_or(|wanted| found.game_types.contains(wanted)));
+        found.map(|found| &*found.entries).unwrap_or_default()
     }
 }
 
@@ -358,10 +376,29 @@ mod tests {
         lists.renderer(&canonical(&lists, "getservers 71")).render(&first_view);
         assert!(Arc::ptr_eq(&index, &lists.shared.index(&first_view)), "made once");
         assert!(!Arc::ptr_eq(&index, &lists.shared.index(&view)));
-        for number in 0..2 * REQUESTS_MAX {
-            lists.renderer(&canonical(&lists, &format!("getservers made{number} 1")));
+    }
+
+    /// Otherwise anybody could have every list rendered anew all the time, those on web pages, too.
+    #[test]
+    fn made_up_requests_are_forgotten_and_push_out_no_others() {
+        let lists = Lists::new(Tags::default());
+        let common = lists.renderer(&canonical(&lists, "getservers 68 empty full"));
+        let mut made_up = Vec::new();
+        for number in 0..1_000 {
+            for text in ["getservers made{} 1", "getservers 68 gametype={}", "getservers {}", "getserversExt et {}"] {
+                let text = text.replace("{}", &(1_000 + number).to_string());
+                made_up.push(Arc::downgrade(&lists.renderer(&canonical(&lists, &text))));
+            }
         }
-        assert!(lists.renderers.lock().unwrap().len() <= REQUESTS_MAX, "anybody can make up requests");
+        assert!(made_up.iter().filter(|renderer| renderer.upgrade().is_some()).count() <= 64);
+        assert!(Arc::ptr_eq(&common, &lists.renderer(&canonical(&lists, "getservers Quake3Arena 68 full empty"))));
+    }
+
+    #[test]
+    fn a_game_type_that_no_server_has_costs_no_search() {
+        let index = Index::of(&view(), &Tags::default());
+        let found = |game_type: &[u8]| index.entries(b"Quake3Arena", 71, Some(game_type)).len();
+        assert_eq!((found(b"ctf"), found(b"made up"), found(b"")), (5, 0, 0));
     }
 
     #[test]
