@@ -16,7 +16,7 @@ use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
 use crate::model::{Address, Announce, Change, Facts, Game, Proof, Server};
 use crate::prefix::Networks;
-use crate::protocols::{Heartbeat, Verdict, game, is_unnamed, query_of};
+use crate::protocols::{Heartbeat, Verdict, announce, card_of, game, is_unnamed, query_of};
 use crate::registry::view::Delta;
 use crate::registry::{Outcome, Refusal};
 
@@ -118,10 +118,13 @@ impl Announcements {
         self.retries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A server quits.
+    /// A server quits. The message proves its address, not its port, so it does not count for a server that
+    /// announces itself from its own port: this may be another program at its address.
     pub async fn quit(&self, address: Address, master: bool) {
         self.retries().take(address);
-        self.change(address, &Change::Quit { address, master }).await;
+        if !self.hub.listed(address).is_some_and(|server| has_own_port(&server)) {
+            self.change(address, &Change::Quit { address, master }).await;
+        }
         self.note(address, What::Quit);
     }
 
@@ -144,11 +147,13 @@ impl Announcements {
 
     fn renew(&self, heartbeat: &Heartbeat) -> bool {
         let listed = self.hub.listed(heartbeat.address).filter(|server| is_same(&server.game, &heartbeat.game));
+        // What it said from its own port stays: this may be another program at its address.
+        let known = listed.as_ref().filter(|server| has_own_port(server)).and_then(|server| server.keys.clone());
         let change = Change::Heartbeat {
             address: heartbeat.address,
             game: listed.map_or_else(|| heartbeat.game.clone(), |server| server.game.clone()),
             life_ms: heartbeat.life_ms,
-            keys: heartbeat.keys.clone(),
+            keys: known.unwrap_or_else(|| heartbeat.keys.clone()),
         };
         let outcome = self.hub.apply_one(&change, self.hub.clock.now());
         matches!(outcome, Outcome::Changed | Outcome::Refreshed)
@@ -190,6 +195,11 @@ fn in_words(refusal: Refusal) -> &'static str {
         Refusal::NotListed => "not listed",
         Refusal::StrongerProof => "another server at your address and port has proven itself by more than a connection",
     }
+}
+
+/// Whether a server announces itself from the port that is listed.
+fn has_own_port(server: &Server) -> bool {
+    card_of(&server.game).is_some_and(|card| matches!(card.announce, announce::Announce::OwnPort { .. }))
 }
 
 /// Whether a server that is known can be the one that was announced. One of a family may be of any of its games.
@@ -330,6 +340,40 @@ mod tests {
                 assert!(matches!(&verdict, Verdict::Refused(reason) if reason.contains("gamename")), "{verdict:?}");
                 assert_eq!(game(address), None);
             }
+        }
+    }
+
+    /// Whoever shares its address can connect from there, and name its port.
+    #[tokio::test]
+    async fn a_server_with_its_own_port_is_neither_changed_nor_removed_over_a_connection() {
+        for card in CARDS.iter().filter(|card| matches!(card.announce, announce::Announce::OwnPort { .. })) {
+            let (announcements, address) = (announcements(), server_of(card, "Tanks").await);
+            let now = announcements.hub.clock.now();
+            let keys = |text: &[u8]| HeartbeatKeys(vec![(b"protocol"[..].into(), text.into())]);
+            let announce = Announce {
+                address,
+                game: protocols::game(card.name, "Tanks").unwrap(),
+                proof: Proof::Query,
+                proven_at_ms: now.unix_ms,
+                life_ms: 60_000,
+                asked: true,
+                rtt_us: None,
+                keys: Some(Arc::new(keys(b"71"))),
+                facts: Facts::default(),
+            };
+            announcements.hub.apply_one(&Change::Announce(announce), now);
+            let heartbeat = Heartbeat::new(address, None, card.name, keys(b"1")).unwrap();
+            assert_eq!(announcements.announce(heartbeat).await, Verdict::Listed);
+            announcements.quit(address, false).await;
+            let server = announcements.hub.listed(address).unwrap();
+            assert_eq!(server.keys.as_deref(), Some(&keys(b"71")));
+
+            // Where it is new, lists know it by its answer.
+            let address = server_of(card, "Tanks").await;
+            let heartbeat = Heartbeat::new(address, None, card.name, keys(b"1")).unwrap();
+            assert_eq!(announcements.announce(heartbeat).await, Verdict::Listed);
+            let server = announcements.hub.listed(address).unwrap();
+            assert_eq!(server.keys.as_deref(), Some(&HeartbeatKeys::of(card.name, address)));
         }
     }
 

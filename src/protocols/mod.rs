@@ -312,6 +312,8 @@ impl Heartbeat {
             None => "this is not the name of a game".into(),
         })?;
         let card = card_of(&game).ok_or("its protocol is unknown")?;
+        // Its answer says what its lists are filtered by, too.
+        let keys = if is_unnamed(&game) { HeartbeatKeys::of(name, address) } else { keys };
         let query = query_of(&game);
         if matches!(game, Game::Own(_)) && query.is_none() && card.proof != Proof::Connection {
             return Err(format!("{} servers announce themselves {}", card.title, card.announced));

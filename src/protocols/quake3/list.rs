@@ -163,7 +163,8 @@ impl Index {
         let Some(protocol) = protocol(server) else { return };
         let game = server.game.name().as_bytes();
         let tag = server.keys.as_ref().and_then(|keys| keys.get(TAG_KEY));
-        if tag.and_then(|tag| tags.find(tag)).is_some_and(|(_, tag)| tag.game.is_some()) {
+        let of_tag = tag.and_then(|tag| tags.find(tag)).and_then(|(_, tag)| tag.game.as_deref());
+        if of_tag.is_some_and(|of_tag| of_tag.as_bytes() == game) {
             let first = self.by_protocol.entry(protocol).or_insert_with(|| (server.first_seen_ms, game.into()));
             if (server.first_seen_ms, game) < (first.0, &*first.1) {
                 *first = (server.first_seen_ms, game.into());
@@ -315,6 +316,11 @@ mod tests {
     fn a_number_of_no_tag_means_the_game_of_the_first_server_that_has_it() {
         assert_eq!(listed("getservers 71"), [5, 2], "and not wolfmp, which came later");
         assert_eq!(listed("getservers wolfmp 71"), [11]);
+        let lists = Lists::new(Tags::default());
+        let liar = Made { address: "203.0.113.1:1", game: "Liar", tag: "QuakeArena-1", protocol: "71", clients: 1 };
+        let view = View::new(1, 0, vec![Arc::new(server(&liar)), Arc::new(server(&SERVERS[1]))]);
+        let list = lists.renderer(&canonical(&lists, "getservers 71")).render(&view);
+        assert_eq!(addresses(&list), ["203.0.113.1:2".parse().unwrap()], "a tag does not speak for another game");
     }
 
     #[test]
