@@ -1,8 +1,8 @@
 //! The cache of rendered lists: one for all listeners. A list is rendered once per view, however many clients ask for it. One
 //! that is expensive to render is kept for longer, so that rendering takes no more than its share of a core.
 //!
-//! Only one thread renders a list at a time. Clients that come meanwhile get the list as it was before; they wait only for
-//! the first one.
+//! Only one thread renders a list at a time. Clients that come meanwhile get the list as it was before; they wait only where
+//! there is none, or where it is old because nobody asked for it lately.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 
-use super::PACE_SHARE;
+use super::{PACE_MIN, PACE_SHARE};
 use crate::registry::view::{Rendered, Renderer, View};
 
 /// Upper bound on the age of an expensive list.
@@ -52,7 +52,7 @@ enum Found {
     List(Arc<Rendered>),
     /// It has to be rendered, by the one who asked.
     Turn(OwnedMutexGuard<()>),
-    /// The first one is being rendered.
+    /// It is being rendered, and there is none that could be sent meanwhile.
     Wait,
 }
 
@@ -126,7 +126,10 @@ impl Cell {
         match self.turn.clone().try_lock_owned() {
             // It may have been rendered in between.
             Ok(turn) => good().map_or(Found::Turn(turn), Found::List),
-            Err(_) => self.last.load_full().map_or(Found::Wait, |last| Found::List(last.list.clone())),
+            Err(_) => {
+                let last = self.last.load_full().filter(|last| last.fresh.is_recent(Instant::now()));
+                last.map_or(Found::Wait, |last| Found::List(last.list.clone()))
+            }
         }
     }
 
@@ -145,16 +148,25 @@ struct Freshness {
     serial: u64,
     at: Instant,
     rest: Duration,
+    /// How old it may be while the next one is being rendered.
+    recent: Duration,
 }
 
 impl Freshness {
-    /// Rendered from one time to another: the longer that took, the longer it is good enough.
+    /// Rendered from one time to another: the longer that took, the longer it is good enough. One that keeps its share even
+    /// when every view is rendered is good only for its view: a client that was told of a change may look for it at once.
     fn new(serial: u64, from: Instant, to: Instant) -> Freshness {
-        Freshness { serial, at: to, rest: ((to - from) * (PACE_SHARE - 1)).min(STALE_MAX) }
+        let took = to - from;
+        let rest = if took * PACE_SHARE <= PACE_MIN { Duration::ZERO } else { took * (PACE_SHARE - 1) };
+        Freshness { serial, at: to, rest: rest.min(STALE_MAX), recent: (STALE_MAX + took) * 2 }
     }
 
     fn is_good(&self, serial: u64, now: Instant) -> bool {
         self.serial == serial || now.saturating_duration_since(self.at) < self.rest
+    }
+
+    fn is_recent(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < self.recent
     }
 }
 
@@ -174,8 +186,9 @@ mod tests {
         assert!(fresh.is_good(1, at(1_000_000)), "nothing has changed");
         let expensive = Freshness::new(1, at(0), at(60_000));
         assert!(expensive.is_good(2, at(60_000 + 1_999)) && !expensive.is_good(2, at(60_000 + 2_000)));
-        let cheap = Freshness::new(1, at(0), at(0));
-        assert!(!cheap.is_good(2, at(0)));
+        let cheap = Freshness::new(1, at(0), at(1));
+        assert!(!cheap.is_good(2, at(1)) && cheap.is_good(1, at(1)), "views come at intervals of 20 times as long");
+        assert!(Freshness::new(1, at(0), at(2)).is_good(2, at(2)));
     }
 
     /// Says when it begins to render, and goes on when it may.
@@ -243,6 +256,23 @@ mod tests {
             assert_eq!(slow.join().unwrap(), "2");
         });
         assert!(begun.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_list_that_nobody_asked_for_lately_is_not_sent_while_the_next_one_is_rendered() {
+        let (cell, slow) = (Cell::default(), slow().0);
+        let _turn = cell.turn.clone().try_lock_owned().unwrap();
+        let now = Instant::now();
+        let rendered = |before: Duration| {
+            let at = now.checked_sub(before).unwrap();
+            let fresh = Freshness::new(1, at, at);
+            cell.last.store(Some(Arc::new(Last { list: Arc::new(Rendered::new("old")), fresh })));
+        };
+        rendered(Duration::from_secs(1));
+        assert!(matches!(cell.find(&*slow, 2), Found::List(_)));
+        rendered(Duration::from_secs(10));
+        assert!(matches!(cell.find(&*slow, 1), Found::List(_)), "nothing has changed");
+        assert!(matches!(cell.find(&*slow, 2), Found::Wait));
     }
 
     #[test]
