@@ -8,9 +8,9 @@ use rallypoint::config::Config;
 use rallypoint::cookie::Keys;
 use rallypoint::model::{Now, SharedTime};
 use rallypoint::protocols::announce::{Announce, Offer};
-use rallypoint::protocols::section::{Cookies, Here};
+use rallypoint::protocols::section::{Cookies, LocalAddresses};
 use rallypoint::protocols::{
-    CARDS, Card, Context, DatagramRules, Effect, Event, Fetch, Next, Output, Reply, StreamRules,
+    CARDS, Card, Context, DatagramRules, Effect, Fetch, Next, Output, Reply, SessionInput, StreamRules,
 };
 use rallypoint::registry::view::View;
 
@@ -46,7 +46,7 @@ pub fn feed(bytes: &[u8]) {
         if let Some(rules) = section.datagrams(cookies) {
             receive(&*rules, &view, peer, bytes);
         }
-        if let Some(rules) = section.streams(&Here::default()) {
+        if let Some(rules) = section.streams(&LocalAddresses::default()) {
             talk(&*rules, &view, peer, bytes);
         }
         for route in section.routes(&[]) {
@@ -82,13 +82,13 @@ fn receive(rules: &dyn DatagramRules, view: &View, from: SocketAddr, bytes: &[u8
 fn talk(rules: &dyn StreamRules, view: &View, peer: SocketAddr, bytes: &[u8]) {
     let mut out = Vec::new();
     let mut session = rules.open(peer, peer, 7);
-    let mut next = session.on(Event::Opened, &mut out);
+    let mut next = session.on(SessionInput::Opened, &mut out);
     for piece in bytes.chunks(7) {
         if matches!(next, Next::Read) {
-            next = session.on(Event::Bytes(piece), &mut out);
+            next = session.on(SessionInput::Bytes(piece), &mut out);
         }
     }
-    session.on(Event::Ended, &mut out);
+    session.on(SessionInput::Ended, &mut out);
     for output in out {
         if let Output::List(renderer) = output {
             renderer.render(view);

@@ -33,16 +33,16 @@ use crate::net::session::{self, SharedStreamRules, StreamService};
 use crate::net::udp::{self, SharedRules};
 use crate::net::{prober, tcp};
 use crate::protocols::Card;
-use crate::protocols::section::Spoken;
+use crate::protocols::section::Transport;
 use crate::store::Store;
 use crate::web::{self, Home, HttpLimits, Pages, Site};
 use services::Services;
 
 /// How long a cookie key is used before the next one. The keys before and after it are accepted, too, so this is longer
 /// than any cookie is valid.
-const KEY_EVERY: Duration = Duration::from_secs(60);
+const KEY_ROTATION: Duration = Duration::from_secs(60);
 /// How often the age of the keys and the state of the threads are checked.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// How long connections and threads may take to end when the program stops.
 const GRACE: Duration = Duration::from_secs(2);
 /// Descriptors that are not for connections: listeners, files, sockets to game servers and other masters.
@@ -59,7 +59,7 @@ pub struct App {
     site: Arc<Site>,
     keys_made: Instant,
     services: Arc<Services>,
-    asking: watch::Sender<prober::Asking>,
+    probe_settings: watch::Sender<prober::ProbeSettings>,
     threads: Vec<JoinHandle<()>>,
     tasks: JoinSet<()>,
     stop_threads: Arc<AtomicBool>,
@@ -76,21 +76,28 @@ impl App {
         let bound = bind(&config)?;
         let hub = Arc::new(Hub::new(config.registry()));
         hub.set_exempt(config.guard.exempt());
-        let guard = Guard::new(config.guard.at_the_door(connections_max(&config)));
+        let guard = Guard::new(config.guard.settings(connections_max(&config)));
         let keys = Keys::new([random()?, random()?, random()?]);
-        let is_many = config.is_one_of_many();
-        let metrics = if is_many { Metrics::new().with_cluster() } else { Metrics::new() };
+        let is_clustered = config.is_clustered();
+        let metrics = if is_clustered { Metrics::new().with_cluster() } else { Metrics::new() };
         let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(metrics));
-        let (prober, prober_worker) =
-            prober::Worker::new(hub.clone(), ledger.clone(), metrics.clone(), asking(&config).settings, random()?)
-                .context("cannot open a UDP socket to ask game servers")?;
+        let (prober, prober_worker) = prober::Worker::new(
+            hub.clone(),
+            ledger.clone(),
+            metrics.clone(),
+            probe_settings(&config).settings,
+            random()?,
+        )
+        .context("cannot open a UDP socket to ask game servers")?;
         let announcements = Arc::new(Announcements::new(hub.clone(), prober, ledger));
         announcements.set_exempt(config.guard.exempt());
         let guard = Arc::new(guard);
         let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
         let services = Arc::new(Services::new(&config, keys, &bound));
-        let cluster = match is_many {
-            true => Some(cluster(&config, &hub, &guard, &metrics, keys)?.with_cookies(services.clone().followed())),
+        let cluster = match is_clustered {
+            true => {
+                Some(cluster(&config, &hub, &guard, &metrics, keys)?.with_cookies(services.clone().cookie_updates()))
+            }
             false => None,
         };
         let mut app = App {
@@ -108,7 +115,7 @@ impl App {
             guard,
             services,
             keys_made: Instant::now(),
-            asking: watch::Sender::new(asking(&config)),
+            probe_settings: watch::Sender::new(probe_settings(&config)),
             threads: Vec::new(),
             tasks: JoinSet::new(),
             stop_threads: Arc::default(),
@@ -133,8 +140,8 @@ impl App {
         if let Some(cluster) = cluster {
             app.tasks.spawn(cluster.run(stop.clone()));
         }
-        app.tasks.spawn(prober_worker.run(app.asking.subscribe(), stop.clone()));
-        app.tasks.spawn(app.announcements.clone().ask_again(stop.clone()));
+        app.tasks.spawn(prober_worker.run(app.probe_settings.subscribe(), stop.clone()));
+        app.tasks.spawn(app.announcements.clone().retry_silent(stop.clone()));
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
         for masters in app.services.all.iter().filter_map(|service| service.network.as_ref()) {
             app.tasks.spawn(network::run(app.hub.clone(), masters.subscribe(), stop.clone()));
@@ -154,11 +161,11 @@ impl App {
 
     fn serve(&mut self, bound: Vec<Bound>) -> anyhow::Result<()> {
         let services = self.services.clone();
-        for Bound { key, card, tcp, udp, spoken } in bound {
+        for Bound { key, card, tcp, udp, transport } in bound {
             let service = card.and_then(|card| services.of(card));
             let address = udp.first().and_then(|socket| socket.local_addr().ok());
             let datagrams = service.and_then(|service| Some((service, service.datagrams.as_ref()?)));
-            if let (Some((service, rules)), Some(bytes_max)) = (datagrams, spoken.datagram_bytes_max()) {
+            if let (Some((service, rules)), Some(bytes_max)) = (datagrams, transport.datagram_bytes_max()) {
                 self.serve_datagrams(service.card.name, rules, bytes_max, udp).context("cannot start a thread")?;
             }
             let Some(tcp) = tcp else {
@@ -169,10 +176,10 @@ impl App {
             };
             let listener = listening(&key, tcp)?;
             let streams = service.and_then(|service| Some((service.card, service.streams.clone()?)));
-            match (spoken, streams) {
-                (Spoken::Stream, Some((card, rules))) => self.serve_stream(listener, self.service(card.name, rules)),
-                (Spoken::Stream, None) | (Spoken::Datagrams { .. }, _) => {}
-                (Spoken::Http | Spoken::DatagramsAndHttp { .. }, _) => {
+            match (transport, streams) {
+                (Transport::Stream, Some((card, rules))) => self.serve_stream(listener, self.service(card.name, rules)),
+                (Transport::Stream, None) | (Transport::Datagrams { .. }, _) => {}
+                (Transport::Http | Transport::DatagramsAndHttp { .. }, _) => {
                     self.serve_http(listener, Home(card.map(|card| card.name)));
                 }
             }
@@ -181,9 +188,9 @@ impl App {
     }
 
     /// Runs until a thread or a task has died, which is an error; rotates the cookie keys meanwhile.
-    pub async fn keep(&mut self) -> anyhow::Error {
+    pub async fn supervise(&mut self) -> anyhow::Error {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_EVERY).await;
             let stored = self.store.as_ref().and_then(Store::dead_thread);
             if let Some(thread) = self.threads.iter().find(|thread| thread.is_finished()).or(stored) {
                 let name = thread.thread().name().unwrap_or("unnamed").to_string();
@@ -194,7 +201,7 @@ impl App {
                 return anyhow::anyhow!("a task has ended{why}: this is a bug. Start the program again");
             }
             // In a cluster, the nodes rotate the keys together.
-            if self.started_with.is_one_of_many() || self.keys_made.elapsed() < KEY_EVERY {
+            if self.started_with.is_clustered() || self.keys_made.elapsed() < KEY_ROTATION {
                 continue;
             }
             match random() {
@@ -211,7 +218,7 @@ impl App {
     pub fn reload(&mut self, mut new: Config) -> anyhow::Result<()> {
         let pages = Pages::load(&new)?;
         let fixed = self.started_with.needs_restart(&new);
-        if self.started_with.is_one_of_many() {
+        if self.started_with.is_clustered() {
             new.keep_lives(&self.started_with);
         }
         if !fixed.is_empty() {
@@ -219,7 +226,7 @@ impl App {
         }
         self.config = new;
         let guard = &self.config.guard;
-        self.guard.set(guard.at_the_door(connections_max(&self.config)));
+        self.guard.set(guard.settings(connections_max(&self.config)));
         let bans = self.guard.bans();
         self.hub.retain(|server| !bans.contains(server.ip()));
         self.limits.store(Arc::new(HttpLimits { idle: guard.idle }));
@@ -228,7 +235,7 @@ impl App {
         self.announcements.set_exempt(guard.exempt());
         self.site.set_pages(pages);
         self.services.set(&self.config);
-        self.asking.send_replace(asking(&self.config));
+        self.probe_settings.send_replace(probe_settings(&self.config));
         self.config.warnings().iter().for_each(|text| warn!("{text}"));
         self.apply_named_servers();
         if let Some(store) = &self.store {
@@ -331,32 +338,32 @@ struct Bound {
     card: Option<&'static Card>,
     tcp: Option<std::net::TcpListener>,
     udp: Vec<UdpSocket>,
-    spoken: Spoken,
+    transport: Transport,
 }
 
 fn bind(config: &Config) -> Result<Vec<Bound>, ListenError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut bound = Vec::new();
-    let mut bind_all = |key: String, card, addresses: &[SocketAddr], spoken| -> Result<(), ListenError> {
-        let bind_one = |address| match spoken {
-            Spoken::Datagrams { .. } => Ok((None, listen::udp(address, cores, &key)?)),
-            Spoken::DatagramsAndHttp { .. } => {
+    let mut bind_all = |key: String, card, addresses: &[SocketAddr], transport| -> Result<(), ListenError> {
+        let bind_one = |address| match transport {
+            Transport::Datagrams { .. } => Ok((None, listen::udp(address, cores, &key)?)),
+            Transport::DatagramsAndHttp { .. } => {
                 let (tcp, udp) = listen::tcp_and_udp(address, cores, &key)?;
                 Ok((Some(tcp), udp))
             }
-            Spoken::Http | Spoken::Stream => Ok((Some(listen::tcp(address, &key)?), Vec::new())),
+            Transport::Http | Transport::Stream => Ok((Some(listen::tcp(address, &key)?), Vec::new())),
         };
         let sockets = listen::all(addresses, bind_one)?;
-        bound.extend(sockets.into_iter().map(|(tcp, udp)| Bound { key: key.clone(), card, tcp, udp, spoken }));
+        bound.extend(sockets.into_iter().map(|(tcp, udp)| Bound { key: key.clone(), card, tcp, udp, transport }));
         Ok(())
     };
     for (card, section) in config.sections() {
         for listener in section.listeners() {
             let key = format!("{}.{}", card.name, listener.key);
-            bind_all(key, Some(card), listener.addresses, listener.spoken)?;
+            bind_all(key, Some(card), listener.addresses, listener.transport)?;
         }
     }
-    bind_all("web.listen".into(), None, &config.web.listen, Spoken::Http)?;
+    bind_all("web.listen".into(), None, &config.web.listen, Transport::Http)?;
     Ok(bound)
 }
 
@@ -379,9 +386,9 @@ fn listening(key: &str, listener: std::net::TcpListener) -> anyhow::Result<TcpLi
     Ok(listener)
 }
 
-fn asking(config: &Config) -> prober::Asking {
+fn probe_settings(config: &Config) -> prober::ProbeSettings {
     let settings = prober::settings(config.probe.per_second_max, config.guard.servers_per_ip_max, config.probe.every);
-    prober::Asking { settings, exempt: Arc::new(config.guard.exempt()) }
+    prober::ProbeSettings { settings, exempt: Arc::new(config.guard.exempt()) }
 }
 
 fn cluster(

@@ -15,15 +15,15 @@ use crate::net::session::SharedStreamRules;
 use crate::net::udp::SharedRules;
 use crate::protocols::Card;
 use crate::protocols::network::MasterNetwork;
-use crate::protocols::section::{Cookies, Here, Section, Spoken};
+use crate::protocols::section::{Cookies, LocalAddresses, Section, Transport};
 
 pub struct Services {
     pub all: Vec<Service>,
-    now: Mutex<Now>,
+    current: Mutex<Current>,
 }
 
 /// What the datagram rules are made from.
-struct Now {
+struct Current {
     sections: Vec<Box<dyn Section>>,
     cookies: Cookies,
 }
@@ -41,7 +41,7 @@ impl Services {
     pub fn new(config: &Config, keys: Keys, bound: &[Bound]) -> Services {
         let cookies = Cookies { keys, time: SharedTime::default() };
         let all = config.sections().map(|(card, section)| Service::new(card, section, cookies, bound)).collect();
-        Services { all, now: Mutex::new(Now { sections: config.protocols.clone(), cookies }) }
+        Services { all, current: Mutex::new(Current { sections: config.protocols.clone(), cookies }) }
     }
 
     pub fn of(&self, card: &Card) -> Option<&Service> {
@@ -50,49 +50,50 @@ impl Services {
 
     /// Applies another configuration.
     pub fn set(&self, config: &Config) {
-        let mut now = self.now();
-        now.sections = config.protocols.clone();
-        for (service, section) in self.all.iter().zip(&now.sections) {
+        let mut current = self.current();
+        current.sections = config.protocols.clone();
+        for (service, section) in self.all.iter().zip(&current.sections) {
             service.set(&**section);
-            service.set_datagrams(&**section, now.cookies);
+            service.set_datagrams(&**section, current.cookies);
         }
     }
 
     /// In effect when this returns: each batch of datagrams loads the rules anew.
     pub fn set_cookies(&self, change: impl FnOnce(&mut Cookies)) {
-        let mut now = self.now();
-        change(&mut now.cookies);
-        for (service, section) in self.all.iter().zip(&now.sections) {
-            service.set_datagrams(&**section, now.cookies);
+        let mut current = self.current();
+        change(&mut current.cookies);
+        for (service, section) in self.all.iter().zip(&current.sections) {
+            service.set_datagrams(&**section, current.cookies);
         }
     }
 
     /// Applies the cookie keys and the time that the nodes of a cluster agree on.
-    pub fn followed(self: Arc<Services>) -> impl Fn(Keys, SharedTime) + Send + Sync {
+    pub fn cookie_updates(self: Arc<Services>) -> impl Fn(Keys, SharedTime) + Send + Sync {
         move |keys, time| self.set_cookies(|cookies| *cookies = Cookies { keys, time })
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Service {
     fn new(card: &'static Card, section: &dyn Section, cookies: Cookies, bound: &[Bound]) -> Service {
-        let is_its = |bound: &&Bound| bound.spoken == Spoken::Stream && bound.card.is_some_and(|c| c.name == card.name);
+        let is_stream =
+            |bound: &&Bound| bound.transport == Transport::Stream && bound.card.is_some_and(|c| c.name == card.name);
         let listening: Vec<_> =
-            bound.iter().filter(is_its).filter_map(|bound| bound.tcp.as_ref()?.local_addr().ok()).collect();
+            bound.iter().filter(is_stream).filter_map(|bound| bound.tcp.as_ref()?.local_addr().ok()).collect();
         Service {
             card,
             datagrams: section.datagrams(cookies).map(|rules| Arc::new(ArcSwap::from_pointee(rules))),
-            streams: section.streams(&here(&listening)).map(|rules| Arc::new(ArcSwap::from_pointee(rules))),
+            streams: section.streams(&local(&listening)).map(|rules| Arc::new(ArcSwap::from_pointee(rules))),
             network: section.network(&listening).map(watch::Sender::new),
             listening,
         }
     }
 
     fn set(&self, section: &dyn Section) {
-        if let (Some(shared), Some(rules)) = (&self.streams, section.streams(&here(&self.listening))) {
+        if let (Some(shared), Some(rules)) = (&self.streams, section.streams(&local(&self.listening))) {
             shared.store(Arc::new(rules));
         }
         if let (Some(sender), Some(new)) = (&self.network, section.network(&self.listening)) {
@@ -107,6 +108,6 @@ impl Service {
     }
 }
 
-fn here(listening: &[SocketAddr]) -> Here {
-    Here { listening: listening.to_vec(), machine: machine_addresses() }
+fn local(listening: &[SocketAddr]) -> LocalAddresses {
+    LocalAddresses { listening: listening.to_vec(), machine: machine_addresses() }
 }

@@ -59,7 +59,7 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
     tell_systemd(NotifyState::Ready);
     loop {
         tokio::select! {
-            error = app.keep() => {
+            error = app.supervise() => {
                 error!("{error:#}");
                 return Err(Failure::new(Exit::Failed, error));
             }

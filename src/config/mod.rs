@@ -214,7 +214,7 @@ impl Config {
         let data_dir = (self.data_dir != new.data_dir).then_some("data_dir");
         let cluster = (self.cluster != new.cluster).then_some("cluster");
         let other_life = |(old, new): &((&Card, &dyn Section), (&Card, &dyn Section))| {
-            self.is_one_of_many() && old.1.life_max_ms() != new.1.life_max_ms()
+            self.is_clustered() && old.1.life_max_ms() != new.1.life_max_ms()
         };
         let lives = self.sections().zip(new.sections()).filter(other_life);
         let lives = lives.map(|((card, _), _)| format!("{}.life", card.name));
@@ -231,7 +231,7 @@ impl Config {
     }
 
     /// Whether this node is part of a cluster.
-    pub fn is_one_of_many(&self) -> bool {
+    pub fn is_clustered(&self) -> bool {
         !self.cluster.nats.is_empty()
     }
 
@@ -288,7 +288,7 @@ impl Config {
 
 impl Guard {
     /// The guard's settings; `connections_max` is the number that the system allows.
-    pub fn at_the_door(&self, connections_max: usize) -> guard::Settings {
+    pub fn settings(&self, connections_max: usize) -> guard::Settings {
         guard::Settings {
             connections_max,
             per_ip_max: u32::try_from(self.connections_per_ip_max).unwrap_or(u32::MAX),

@@ -1,23 +1,23 @@
-//! The clock of the whole program.
+//! The program's clock.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use crate::model::Now;
 
-/// The clock of the whole program. Nothing below the hub asks for the time.
+/// The program's clock. Nothing below the hub reads another one.
 ///
-/// The time of day never goes back while a small correction is under way: proofs are ordered by it. It follows the
-/// system's forwards at once, backwards slowly, and gives in when the two are far apart.
+/// Its time of day never goes back by a small correction, because proofs are ordered by it. It follows the system clock
+/// forwards at once and backwards slowly. If the two are far apart, it takes over the system clock's time.
 pub struct Clock {
     start: Instant,
     offset_ms: AtomicI64,
     slewed_at_ms: AtomicI64,
 }
 
-/// A correction of more than this was no correction: the time before it was wrong.
+/// A larger step is taken over at once: the time before it was wrong.
 const STEP_MS: i64 = 60_000;
-/// A small correction backwards takes this many times as long as it is.
+/// A small correction backwards takes this many times its length.
 const SLEW: i64 = 10;
 
 impl Clock {

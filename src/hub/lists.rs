@@ -15,13 +15,13 @@ use crate::registry::view::{Rendered, Renderer, View};
 
 /// Upper bound on the age of an expensive list.
 const STALE_MAX: Duration = Duration::from_secs(2);
-/// Lists that are kept; one more pushes out the one that was asked for longest ago. More than all renderers together that are
-/// kept for requests that anybody can make up: those must not push out a list that takes long to render.
+/// Upper bound on cached lists; a further one replaces the least recently used one. It is more than all renderers that are
+/// kept for clients' own filters, so that those cannot replace a list that takes long to render.
 const LISTS_MAX: usize = 256;
 
 pub struct Lists {
     cells: Mutex<Cells>,
-    /// One rendering per core: a list for every client's own filter must not take the machine.
+    /// One rendering per core: lists with clients' own filters must not use up the machine.
     renderings: Arc<Semaphore>,
 }
 
@@ -38,7 +38,7 @@ impl Default for Lists {
 #[derive(Default)]
 struct Cell {
     last: ArcSwapOption<Last>,
-    /// Held by the one who renders.
+    /// Held by the thread or task that renders.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -50,9 +50,9 @@ struct Last {
 
 enum Found {
     List(Arc<Rendered>),
-    /// It has to be rendered, by the one who asked.
+    /// The caller has to render it.
     Turn(OwnedMutexGuard<()>),
-    /// It is being rendered, and there is none that could be sent meanwhile.
+    /// It is being rendered, and there is no recent one to send meanwhile.
     Wait,
 }
 
@@ -82,7 +82,7 @@ impl Lists {
         }
     }
 
-    /// The same, on a thread that may wait.
+    /// The same for a thread that may block.
     pub fn get_blocking(&self, renderer: &Arc<dyn Renderer>, view: impl Fn() -> Arc<View>) -> Arc<Rendered> {
         let cell = self.cell(renderer);
         loop {
@@ -143,7 +143,7 @@ impl Cell {
     }
 }
 
-/// How long a list is good enough.
+/// How long a list may be used.
 struct Freshness {
     serial: u64,
     at: Instant,
@@ -191,7 +191,7 @@ mod tests {
         assert!(Freshness::new(1, at(0), at(2)).is_good(2, at(2)));
     }
 
-    /// Says when it begins to render, and goes on when it may.
+    /// A renderer that reports when it begins, and continues when the test allows it.
     struct Slow {
         begins: mpsc::Sender<u64>,
         may_go_on: Mutex<mpsc::Receiver<()>>,
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Views without servers, of which there are as many as are wanted.
+    /// Views without servers, with increasing serials.
     #[derive(Default)]
     struct Views(AtomicU64);
 
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_list_holds_up_nobody_who_can_take_the_last_one() {
+    fn clients_get_the_last_list_while_a_slow_one_is_rendered() {
         let (lists, views) = (Lists::default(), Views::default());
         let (slow, begun, go_on) = slow();
         let renderer: Arc<dyn Renderer> = slow.clone();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_nobody_asked_for_lately_is_not_sent_while_the_next_one_is_rendered() {
+    fn an_old_list_is_not_sent_while_the_next_one_is_rendered() {
         let (cell, slow) = (Cell::default(), slow().0);
         let _turn = cell.turn.clone().try_lock_owned().unwrap();
         let now = Instant::now();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_list_is_rendered_once_for_all_who_wait_for_it() {
+    fn the_first_list_is_rendered_once_for_all_waiting_clients() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
         let (lists, views) = (Arc::new(Lists::default()), Arc::new(Views::default()));
         let (slow, begun, go_on) = slow();

@@ -1,5 +1,5 @@
-//! The only shared mutable state. Everybody's changes go in through [`Hub::apply`]; views and deltas come out at the
-//! hub's own bounded pace, so that neither readers nor a storm of changes can take the machine from the writers.
+//! The only shared mutable state. All changes go in through [`Hub::apply`]; views and deltas are published at a bounded rate, so
+//! that neither readers nor a burst of changes can starve the writers.
 
 mod clock;
 mod lists;
@@ -20,15 +20,15 @@ use crate::registry::{AddressState, Due, Life, Outcome, Registry, Settings};
 pub use clock::Clock;
 use lists::Lists;
 
-/// The shortest time between two views: what a burst of changes is gathered into.
+/// The least interval between two views; a burst of changes is gathered into one.
 const PACE_MIN: Duration = Duration::from_millis(20);
-/// Publishing may take one part in this many of a core.
+/// Publishing may use this fraction (1/N) of a core.
 const PACE_SHARE: u32 = 20;
-/// How often ended lives are looked for.
+/// How often to check for lives that have ended.
 const EXPIRE_EVERY: Duration = Duration::from_millis(250);
-/// Lives ended in one go, before other threads get their turn at the registry.
+/// Upper bound on lives ended at once, before other threads can use the registry.
 const EXPIRE_MOST: usize = 4096;
-/// Batches of deltas kept for a reader that is behind; one that is further behind starts from a new view.
+/// Batches of deltas that are kept for slow readers; one that is further behind starts from a new view.
 const BATCHES_KEPT: usize = 256;
 
 pub struct Hub {
@@ -66,7 +66,7 @@ impl Hub {
         }
     }
 
-    /// Applies changes in order, under one lock; tells what became of each.
+    /// Applies changes in order, under one lock, and reports the outcome of each.
     pub fn apply<'a>(
         &self,
         changes: impl IntoIterator<Item = &'a Change<'a>> + Clone,
@@ -76,7 +76,7 @@ impl Hub {
         self.apply_and_look(changes, now, outcome, |_| ());
     }
 
-    /// The same, with a look at what is known then, under the same lock.
+    /// The same, followed by a look at the registry under the same lock.
     pub fn apply_and_look<'a>(
         &self,
         changes: impl IntoIterator<Item = &'a Change<'a>> + Clone,
@@ -101,46 +101,46 @@ impl Hub {
         self.registry().set_settings(settings, self.clock.now());
     }
 
-    /// The networks that have only the limit per address.
+    /// Sets the networks in which only the limit per address applies.
     pub fn set_exempt(&self, exempt: Networks) {
         self.registry().set_exempt(exempt);
     }
 
-    /// One change; what became of it.
+    /// Applies one change and returns its outcome.
     pub fn apply_one(&self, change: &Change<'_>, now: Now) -> Outcome {
         let mut became = Outcome::Stale;
         self.apply([change], now, |_, outcome| became = outcome);
         became
     }
 
-    /// The server listed at an address this very moment, ahead of the next view.
+    /// The server that is listed at an address now, ahead of the next view.
     pub fn listed(&self, address: Address) -> Option<Arc<Server>> {
         self.registry().listed(address).cloned()
     }
 
-    /// All that is known of an address.
+    /// Everything known about an address.
     pub fn address_state(&self, address: Address) -> Option<AddressState> {
         self.registry().address_state(address, self.clock.now())
     }
 
-    /// Takes off what is not to be kept any more, wherever it came from.
+    /// Removes the servers that `keep` rejects, wherever they came from.
     pub fn retain(&self, keep: impl Fn(Address) -> bool) {
         self.registry().retain(keep);
         self.changed.notify_one();
     }
 
-    /// Who this node is among many.
+    /// Sets this node's number in the cluster.
     pub fn set_node(&self, node: u8) {
         self.registry().set_node(node);
     }
 
-    /// The time that all nodes share.
+    /// Sets the time that all nodes share.
     pub fn set_time(&self, time: SharedTime) {
         self.registry().set_time(time, self.clock.now());
         self.changed.notify_one();
     }
 
-    /// What the clock is behind that time: see [`Registry::behind_ms`].
+    /// How far the clock is behind that time: see [`Registry::behind_ms`].
     pub fn behind_ms(&self, now: Now) -> Option<i64> {
         self.registry().behind_ms(now)
     }
@@ -151,22 +151,22 @@ impl Hub {
         addresses.into_iter().map(|address| registry.local_state(address, now)).collect()
     }
 
-    /// The removals since then that this node has to tell others of.
+    /// The removals since then that this node has to report to others.
     pub fn own_removals(&self, since_ms: u64) -> Vec<Address> {
         self.registry().own_removals(since_ms, self.clock.now()).collect()
     }
 
-    /// The servers whose turn it is to be asked, at most `most`.
+    /// The servers that are due for a query, at most `most`.
     pub fn due(&self, now: Now, most: usize, out: &mut Vec<Due>) {
         self.registry().due(now, most, out);
     }
 
-    /// When the lives of listed servers end, this very moment: see [`Registry::lives`].
+    /// When the lives of listed servers end, as of now: see [`Registry::lives`].
     pub fn lives(&self, from: usize, most: usize, now: Now, out: &mut Vec<Life>) -> Option<usize> {
         self.registry().lives(from, most, now, out)
     }
 
-    /// How many slots there are to ask for lives.
+    /// The number of slots that [`Hub::lives`] can be called for.
     pub fn slots(&self) -> usize {
         self.registry().slots()
     }
@@ -182,17 +182,17 @@ impl Hub {
         self.lists.get(renderer, || self.view()).await
     }
 
-    /// The same, on a thread that may wait.
+    /// The same for a thread that may block.
     pub fn list_blocking(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
         self.lists.get_blocking(renderer, || self.view())
     }
 
-    /// Batches of deltas from now on. Take this first and [`Hub::view`] second, and no delta is missed.
+    /// Batches of deltas from now on. Call this before [`Hub::view`], so that no delta is missed.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Batch>> {
         self.batches.subscribe()
     }
 
-    /// Ends lives that are over and publishes what changed. The hub's thread does this by itself.
+    /// Ends lives that are over and publishes the changes. The hub's thread does this regularly.
     pub fn publish(&self, now: Now) {
         while self.registry().expire(now, EXPIRE_MOST) {}
         let mut publishing = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -200,7 +200,7 @@ impl Hub {
         self.registry().drain(&mut dirty);
         if let Some((view, batch)) = publishing.publisher.publish(&mut dirty, now) {
             publishing.former = Some(self.view.swap(Arc::new(view)));
-            let _ = self.batches.send(Arc::new(batch)); // fails when nobody listens
+            let _ = self.batches.send(Arc::new(batch)); // fails if there is no subscriber
         }
     }
 
@@ -212,7 +212,7 @@ impl Hub {
 
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
-        let _registry = self.registry(); // so that the thread is either waiting or will look again
+        let _registry = self.registry(); // so that the thread is either waiting or will check `stop` again
         self.changed.notify_all();
     }
 
@@ -220,14 +220,14 @@ impl Hub {
         while !self.stopping.load(Ordering::Relaxed) {
             let started = Instant::now();
             self.publish(self.clock.now());
-            // Rest for as long as keeps the share; changes gather meanwhile.
+            // Rest long enough to stay within the share; changes gather meanwhile.
             let rest = PACE_MIN.max(started.elapsed() * (PACE_SHARE - 1));
             self.wait(rest, false);
             self.wait(EXPIRE_EVERY.saturating_sub(rest), true);
         }
     }
 
-    /// Waits for the time to pass or the program to stop, or, if asked, for a change.
+    /// Waits until the time has passed, the program stops or, with `for_change`, something has changed.
     fn wait(&self, time: Duration, for_change: bool) {
         let go_on =
             |registry: &mut Registry| !(self.stopping.load(Ordering::Relaxed) || for_change && registry.is_dirty());
@@ -235,7 +235,7 @@ impl Hub {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// A panic of one thread in here would be a bug, but must not end the service of all others.
+    /// A panic of a thread that holds the lock would be a bug, but must not stop the others.
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_publishes_by_itself_and_stops_when_told() {
+    fn the_thread_publishes_and_stops() {
         let hub = hub();
         let mut batches = hub.subscribe();
         let thread = hub.start().unwrap();

@@ -68,7 +68,7 @@ impl Announcements {
     }
 
     /// Queries games again that were silent when they announced themselves, and lists those that answer.
-    pub async fn ask_again(self: Arc<Announcements>, mut stop: watch::Receiver<bool>) {
+    pub async fn retry_silent(self: Arc<Announcements>, mut stop: watch::Receiver<bool>) {
         let mut tick = tokio::time::interval(AGAIN_EVERY);
         let mut asking = JoinSet::new();
         loop {
@@ -77,14 +77,14 @@ impl Announcements {
                 Some(_) = asking.join_next() => {}
                 _ = tick.tick() => {
                     for heartbeat in self.retries().due(self.hub.clock.now().mono_ms) {
-                        asking.spawn(self.clone().prove_again(heartbeat));
+                        asking.spawn(self.clone().retry(heartbeat));
                     }
                 }
             }
         }
     }
 
-    async fn prove_again(self: Arc<Announcements>, Heartbeat { address, game, .. }: Heartbeat) {
+    async fn retry(self: Arc<Announcements>, Heartbeat { address, game, .. }: Heartbeat) {
         let Some(query) = query_of(&game) else { return };
         match self.prober.prove(address, query).await {
             Ok(answer) => {
@@ -176,7 +176,7 @@ impl Announcements {
         match self.change(address, &change).await {
             Outcome::Refused(refusal) => {
                 self.note(address, What::Refused(refusal));
-                Verdict::Refused(in_words(refusal).into())
+                Verdict::Refused(refusal_text(refusal).into())
             }
             // Stale: of two simultaneous heartbeats, the other was applied.
             Outcome::Added | Outcome::Changed | Outcome::Refreshed | Outcome::Stale => Verdict::Listed,
@@ -185,7 +185,7 @@ impl Announcements {
 }
 
 /// A refusal as text for the server's owner.
-fn in_words(refusal: Refusal) -> &'static str {
+fn refusal_text(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::Full => "this master's list is full, and no network has more servers on it than yours would have",
         Refusal::FullForIp => "too many servers at your address",
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::metrics::Metrics;
     use crate::model::HeartbeatKeys;
-    use crate::net::prober::{self, Asking, Worker};
+    use crate::net::prober::{self, ProbeSettings, Worker};
     use crate::protocols::{self, CARDS, Card, Games};
     use crate::registry::Settings;
     use tokio::net::UdpSocket;
@@ -242,7 +242,7 @@ mod tests {
         let settings = prober::settings(1_000, 100, Duration::from_secs(30));
         let metrics = Arc::new(Metrics::new());
         let (prober, worker) = Worker::new(hub.clone(), ledger.clone(), metrics, settings, [7; 16]).unwrap();
-        let asking = watch::Sender::new(Asking { settings, exempt: Arc::default() });
+        let asking = watch::Sender::new(ProbeSettings { settings, exempt: Arc::default() });
         let stop = watch::Sender::new(false);
         tokio::spawn(async move {
             worker.run(asking.subscribe(), stop.subscribe()).await;

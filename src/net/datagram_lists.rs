@@ -154,7 +154,7 @@ mod tests {
     use crate::ledger::Ledger;
     use crate::net::udp::Worker;
     use crate::net::{guard, listen};
-    use crate::protocols::event::Proven;
+    use crate::protocols::event::AcceptedEvents;
     use crate::protocols::{Context, DatagramRules, Effect, Reply};
     use crate::registry::Settings;
     use crate::registry::view::{Renderer, View};
@@ -179,7 +179,7 @@ mod tests {
             (b"+", b"END")
         }
 
-        fn proven(&self) -> Proven {
+        fn accepted_events(&self) -> AcceptedEvents {
             unreachable!("nobody announces anything")
         }
     }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_beyond_the_budget_is_cut_and_still_has_the_end_mark() {
+    fn a_list_that_is_too_long_is_cut_and_ends_all_the_same() {
         let master = Master::start("127.0.0.1:0");
         let client = master.client();
         client.send(b"list 1000").unwrap();

@@ -20,12 +20,12 @@ use crate::hub::Hub;
 use crate::model::{Address, Change};
 use crate::protocols::is_one_host;
 use crate::protocols::network::{MasterNetwork, NetworkRules, Own, Trouble};
-use exchange::{AT_ONCE_MAX, Heard, Target, exchange, exchange_all};
+use exchange::{AT_ONCE_MAX, Exchanged, Target, exchange, exchange_all};
 
 /// Timeout of one exchange with one master.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of all quits together, because the program is stopping.
-const GOODBYE: Duration = Duration::from_millis(1_500);
+const QUITS_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Upper bound on known masters, and on those that get heartbeats, apart from the neighbours.
 const MASTERS_MAX: usize = 256;
 /// A master that only others mention stays listed for this many rounds without its own answer.
@@ -70,12 +70,12 @@ pub async fn run(hub: Arc<Hub>, mut network: watch::Receiver<MasterNetwork>, mut
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(current.rules.every_ms())) => {}
             changed = network.changed() => if changed.is_err() { return },
-            () = stopped(&mut stop) => return say_goodbye(&current, &memory.notified).await,
+            () = stopped(&mut stop) => return send_quits(&current, &memory.notified).await,
         }
         let new = network.borrow_and_update().clone();
         if new.quit() != current.quit() {
             // The other masters list this one under its old settings.
-            say_goodbye(&current, &memory.notified).await;
+            send_quits(&current, &memory.notified).await;
         }
         current = new;
     }
@@ -86,7 +86,7 @@ pub async fn run(hub: Arc<Hub>, mut network: watch::Receiver<MasterNetwork>, mut
 /// one alive for ever.
 async fn round(hub: &Arc<Hub>, network: &MasterNetwork, memory: &mut Memory) {
     let own = Arc::new(network.own(&machine_addresses()));
-    let (mut targets, learned) = ask_all(network, &own, &mut memory.ourselves).await;
+    let (mut targets, learned) = ask_neighbours(network, &own, &mut memory.ourselves).await;
     memory.silent.retain(|master, _| learned.contains(master));
     let rounds = |master: &Address| memory.silent.get(master).copied().unwrap_or(0);
     add_all(hub, network.rules, learned.iter().filter(|master| rounds(master) < SILENT_ROUNDS_MAX).copied());
@@ -96,14 +96,14 @@ async fn round(hub: &Arc<Hub>, network: &MasterNetwork, memory: &mut Memory) {
     let note = move |peer| {
         lock(&notified).insert(peer, Instant::now());
     };
-    for (target, result) in exchange_all(targets, network.rules, network.heartbeat(), PATIENCE, note).await {
-        for master in target.places.iter().filter_map(|place| Address::new(place.ip(), place.port())) {
+    for (target, result) in exchange_all(targets, network.rules, network.heartbeat(), EXCHANGE_TIMEOUT, note).await {
+        for master in target.addresses.iter().filter_map(|place| Address::new(place.ip(), place.port())) {
             if learned.contains(&master) {
                 let rounds = memory.silent.entry(master).or_default();
                 *rounds = if result.is_ok() { 0 } else { rounds.saturating_add(1) };
             }
         }
-        match result.map(|heard| network.rules.complaint(&heard.answer)) {
+        match result.map(|exchanged| network.rules.complaint(&exchanged.answer)) {
             Ok(None) => {}
             Ok(Some(complaint)) => {
                 warn!("{}", network.rules.warning(&target.to_string(), &Trouble::Refused(complaint)))
@@ -117,7 +117,7 @@ async fn round(hub: &Arc<Hub>, network: &MasterNetwork, memory: &mut Memory) {
 }
 
 /// The neighbours, and the masters that they know, without this one.
-async fn ask_all(
+async fn ask_neighbours(
     network: &MasterNetwork,
     own: &Arc<Own>,
     ourselves: &mut HashSet<String>,
@@ -129,7 +129,7 @@ async fn ask_all(
     }
     let (mut targets, mut learned) = (Vec::<Target>::new(), HashSet::new());
     while let Some(asked) = asking.join_next().await {
-        let Ok(Asked { target, masters }) = asked else { continue }; // the program stops
+        let Ok(Neighbour { target, masters }) = asked else { continue }; // the program stops
         match masters {
             Ok(masters) => learned.extend(masters),
             // Logged once.
@@ -137,7 +137,7 @@ async fn ask_all(
             Err(trouble) => warn!("{}", rules.warning(&target.to_string(), &trouble)),
         }
         // One master may have two names, or a name that is not found.
-        if !target.places.is_empty() && !targets.iter().any(|known| known.places == target.places) {
+        if !target.addresses.is_empty() && !targets.iter().any(|known| known.addresses == target.addresses) {
             targets.push(target);
         }
     }
@@ -145,22 +145,22 @@ async fn ask_all(
 }
 
 /// A neighbour, and the masters that it knows, without this one.
-struct Asked {
+struct Neighbour {
     target: Target,
     masters: Result<Vec<Address>, Trouble>,
 }
 
-async fn ask(rules: &'static dyn NetworkRules, neighbour: String, own: Arc<Own>) -> Asked {
-    let mut target = Target { name: neighbour, places: Vec::new() };
-    let masters = match look_up(&target.name).await {
+async fn ask(rules: &'static dyn NetworkRules, neighbour: String, own: Arc<Own>) -> Neighbour {
+    let mut target = Target { name: neighbour, addresses: Vec::new() };
+    let masters = match resolve(&target.name).await {
         Ok(found) => ask_at(rules, found, &mut target, &own).await,
         Err(why) => Err(Trouble::NoList(why)),
     };
-    Asked { target, masters }
+    Neighbour { target, masters }
 }
 
-async fn look_up(name: &str) -> Result<Vec<SocketAddr>, String> {
-    match timeout(PATIENCE, lookup_host(name)).await {
+async fn resolve(name: &str) -> Result<Vec<SocketAddr>, String> {
+    match timeout(EXCHANGE_TIMEOUT, lookup_host(name)).await {
         Ok(found) => found.map(Iterator::collect).map_err(|error| error.to_string()),
         Err(_) => Err("its name was not found in time".into()),
     }
@@ -174,19 +174,19 @@ async fn ask_at(
     own: &Own,
 ) -> Result<Vec<Address>, Trouble> {
     let is_own = |place: &SocketAddr| Address::new(place.ip(), place.port()).is_some_and(|place| own.contains(place));
-    let (ours, places): (Vec<_>, Vec<_>) = found.into_iter().map(canonical).partition(is_own);
-    if !ours.is_empty() && places.is_empty() {
+    let (ours, addresses): (Vec<_>, Vec<_>) = found.into_iter().map(canonical).partition(is_own);
+    if !ours.is_empty() && addresses.is_empty() {
         return Err(Trouble::Ourselves);
     }
-    target.places = places;
-    match exchange(target, rules, &rules.list(), PATIENCE, |_| {}).await {
-        Ok(heard) => {
-            target.places = vec![heard.peer];
-            read_masters(rules, &heard, own).map_err(Trouble::NoList)
+    target.addresses = addresses;
+    match exchange(target, rules, &rules.list(), EXCHANGE_TIMEOUT, |_| {}).await {
+        Ok(exchanged) => {
+            target.addresses = vec![exchanged.peer];
+            read_masters(rules, &exchanged, own).map_err(Trouble::NoList)
         }
         // `localhost` is also ::1, where nothing may listen.
         Err(_) if !ours.is_empty() => {
-            target.places.clear();
+            target.addresses.clear();
             Err(Trouble::Ourselves)
         }
         Err(error) => Err(Trouble::NoList(error.to_string())),
@@ -202,11 +202,11 @@ fn canonical(mut address: SocketAddr) -> SocketAddr {
 }
 
 /// The masters in a neighbour's answer, without this one.
-fn read_masters(rules: &dyn NetworkRules, heard: &Heard, own: &Own) -> Result<Vec<Address>, String> {
-    let mut masters = rules.read_list(&heard.answer)?;
+fn read_masters(rules: &dyn NetworkRules, exchanged: &Exchanged, own: &Own) -> Result<Vec<Address>, String> {
+    let mut masters = rules.read_list(&exchanged.answer)?;
     masters.retain(|master| {
         // A neighbour's loopback address is of no use here, unless the neighbour is on this machine.
-        let elsewhere = master.ip().is_loopback() && !heard.local.ip().is_loopback();
+        let elsewhere = master.ip().is_loopback() && !exchanged.local.ip().is_loopback();
         !own.contains(*master) && !elsewhere && is_one_host(master.ip())
     });
     masters.truncate(MASTERS_MAX);
@@ -238,11 +238,11 @@ fn add_targets(
     notified: &Notified,
     targets: &mut Vec<Target>,
 ) {
-    let forgotten = Duration::from_millis(rules.life_ms()) + PATIENCE;
+    let forgotten = Duration::from_millis(rules.life_ms()) + EXCHANGE_TIMEOUT;
     let mut notified = lock(notified);
     notified.retain(|_, at| at.elapsed() < forgotten); // after that, the others do not list this master any more
     let mut room = MASTERS_MAX.saturating_sub(notified.len());
-    let mut seen: HashSet<SocketAddr> = targets.iter().flat_map(|target| target.places.clone()).collect();
+    let mut seen: HashSet<SocketAddr> = targets.iter().flat_map(|target| target.addresses.clone()).collect();
     let view = hub.view();
     let known = view.masters().map(|server| server.address).chain(learned.iter().copied());
     for master in known.filter(|master| !own.contains(*master)) {
@@ -254,18 +254,18 @@ fn add_targets(
             let Some(left) = room.checked_sub(1) else { continue };
             room = left;
         }
-        targets.push(Target { name: place.to_string(), places: vec![place] });
+        targets.push(Target { name: place.to_string(), addresses: vec![place] });
     }
 }
 
 /// Sends a quit to every master that got a heartbeat. One that does not get it drops this master when its life ends.
-async fn say_goodbye(network: &MasterNetwork, notified: &Notified) {
+async fn send_quits(network: &MasterNetwork, notified: &Notified) {
     let masters = std::mem::take(&mut *lock(notified));
     // With many masters, each batch gets its share of the time.
-    let patience = GOODBYE / masters.len().div_ceil(AT_ONCE_MAX).max(1) as u32;
-    let targets = masters.into_keys().map(|place| Target { name: place.to_string(), places: vec![place] });
-    let goodbyes = exchange_all(targets.collect(), network.rules, network.quit(), patience, |_| {});
-    let _ = timeout(GOODBYE, goodbyes).await; // long enough
+    let limit = QUITS_TIMEOUT / masters.len().div_ceil(AT_ONCE_MAX).max(1) as u32;
+    let targets = masters.into_keys().map(|place| Target { name: place.to_string(), addresses: vec![place] });
+    let quits = exchange_all(targets.collect(), network.rules, network.quit(), limit, |_| {});
+    let _ = timeout(QUITS_TIMEOUT, quits).await; // masters that did not get it drop this one later
 }
 
 fn lock(notified: &Notified) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Instant>> {

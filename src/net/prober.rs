@@ -48,7 +48,7 @@ pub fn settings(per_second: u32, servers_per_ip_max: u32, every: Duration) -> Se
 
 /// Settings that can change while the prober runs.
 #[derive(Clone, Debug)]
-pub struct Asking {
+pub struct ProbeSettings {
     pub settings: Settings,
     /// Networks in which only the limit per address applies.
     pub exempt: Arc<Networks>,
@@ -135,8 +135,8 @@ impl Worker {
     }
 
     /// Runs until the program stops; new settings take effect at once.
-    pub async fn run(mut self, mut asking: watch::Receiver<Asking>, mut stop: watch::Receiver<bool>) {
-        self.set(&asking.borrow_and_update());
+    pub async fn run(mut self, mut settings: watch::Receiver<ProbeSettings>, mut stop: watch::Receiver<bool>) {
+        self.set(&settings.borrow_and_update());
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
@@ -146,17 +146,17 @@ impl Worker {
                 () = self.lanes.readable() => {}
                 Some(proof) = self.proofs.recv() => self.prove(proof),
                 _ = tick.tick() => self.take_due(),
-                Ok(()) = asking.changed() => self.set(&asking.borrow_and_update()),
+                Ok(()) = settings.changed() => self.set(&settings.borrow_and_update()),
             }
             drive::pass(&mut self, &mut buffer).await;
             self.apply();
         }
     }
 
-    fn set(&mut self, asking: &Asking) {
-        self.asker.set_settings(asking.settings);
-        self.asker.set_exempt(asking.exempt.clone());
-        self.lanes.set_linger_us(linger_us(asking.settings));
+    fn set(&mut self, settings: &ProbeSettings) {
+        self.asker.set_settings(settings.settings);
+        self.asker.set_exempt(settings.exempt.clone());
+        self.lanes.set_linger_us(linger_us(settings.settings));
     }
 
     fn prove(&mut self, ProofRequest { address, query, answer }: ProofRequest) {

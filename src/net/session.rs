@@ -17,7 +17,7 @@ use super::announcements::Announcements;
 use super::guard::Admission;
 use crate::hub::Hub;
 use crate::metrics::Metrics;
-use crate::protocols::{Event, Next, Output, Session, StreamRules};
+use crate::protocols::{Next, Output, Session, SessionInput, StreamRules};
 
 /// Size of the read buffer. Requests are shorter; further data stays in the socket until these are answered.
 const READ_BYTES: usize = 4096;
@@ -57,15 +57,14 @@ pub async fn serve(
         let idle = rules.patience_ms().map_or(idle, |own| idle.min(Duration::from_millis(own)));
         (rules.open(peer, local, u32::from_ne_bytes(random)), idle)
     };
-    let mut conversation =
-        Conversation { stream, session, announcements: service.announcements.clone(), admission, idle };
-    if let Err(error) = conversation.run().await {
-        debug!(%peer, %error, "conversation ended");
+    let mut connection = Connection { stream, session, announcements: service.announcements.clone(), admission, idle };
+    if let Err(error) = connection.run().await {
+        debug!(%peer, %error, "connection ended");
     }
-    service.metrics.listed(service.game, conversation.session.lists());
+    service.metrics.listed(service.game, connection.session.lists());
 }
 
-struct Conversation {
+struct Connection {
     stream: TcpStream,
     session: Box<dyn Session>,
     announcements: Arc<Announcements>,
@@ -73,12 +72,12 @@ struct Conversation {
     idle: Duration,
 }
 
-impl Conversation {
+impl Connection {
     async fn run(&mut self) -> io::Result<()> {
         let mut buffer = [0; READ_BYTES];
         let mut unread = 0..0; // bytes in the buffer that the session has not taken yet
         let (mut out, mut parts) = (Vec::new(), Vec::new());
-        let mut next = self.tell(Event::Opened, &mut out);
+        let mut next = self.feed(SessionInput::Opened, &mut out);
         // A request has to be complete within the idle time; an answer restarts it.
         let mut deadline = Instant::now() + self.idle;
         let mut ended = false;
@@ -98,30 +97,34 @@ impl Conversation {
                     let size = timeout_at(deadline, self.stream.read(&mut buffer)).await??;
                     ended = size == 0;
                     unread = 0..size;
-                    let event = if ended { Event::Ended } else { Event::Bytes(buffer.get(..size).unwrap_or_default()) };
-                    self.tell(event, &mut out)
+                    let input = if ended {
+                        SessionInput::Ended
+                    } else {
+                        SessionInput::Bytes(buffer.get(..size).unwrap_or_default())
+                    };
+                    self.feed(input, &mut out)
                 }
                 Next::Write { taken } => {
                     // A client with many requests takes turns with the others.
                     tokio::task::yield_now().await;
                     unread.start += taken;
-                    self.tell(Event::Bytes(buffer.get(unread.clone()).unwrap_or_default()), &mut out)
+                    self.feed(SessionInput::Bytes(buffer.get(unread.clone()).unwrap_or_default()), &mut out)
                 }
                 Next::Announce(heartbeat) => {
                     let verdict = self.announcements.announce(heartbeat).await;
-                    self.tell(Event::Verdict(verdict), &mut out)
+                    self.feed(SessionInput::Verdict(verdict), &mut out)
                 }
                 Next::Close | Next::Quit { .. } if ended => return Ok(()), // nothing more can come
                 Next::Close | Next::Quit { .. } => break,
             };
         }
         self.stream.shutdown().await?;
-        let _ = timeout(LINGER, self.forget_the_rest(&mut buffer)).await; // long enough
+        let _ = timeout(LINGER, self.drain(&mut buffer)).await; // a timeout is no error
         Ok(())
     }
 
-    fn tell(&mut self, event: Event<'_>, out: &mut Vec<Output>) -> Next {
-        self.session.on(event, out)
+    fn feed(&mut self, input: SessionInput<'_>, out: &mut Vec<Output>) -> Next {
+        self.session.on(input, out)
     }
 
     /// Writes everything, as long as the client reads some of it within the idle time. The parts are shared with other
@@ -155,12 +158,12 @@ impl Conversation {
         }
     }
 
-    async fn forget_the_rest(&mut self, buffer: &mut [u8]) {
-        let mut forgotten = 0;
-        while forgotten < LINGER_BYTES_MAX {
+    async fn drain(&mut self, buffer: &mut [u8]) {
+        let mut drained = 0;
+        while drained < LINGER_BYTES_MAX {
             match self.stream.read(buffer).await {
                 Ok(0) | Err(_) => return,
-                Ok(size) => forgotten += size,
+                Ok(size) => drained += size,
             }
         }
     }

@@ -108,7 +108,7 @@ impl Worker {
         let mut withheld: ArrayVec<usize, BATCH> = ArrayVec::new();
         if !changes.is_empty() || !complaints.is_empty() {
             let mut senders = senders.into_iter();
-            let proven = rules.proven();
+            let proven = rules.accepted_events();
             let outcome = |change: &Change<'_>, outcome| {
                 if let (Change::Announce(announce), Some(from)) = (change, senders.next()) {
                     let port = announce.address.port();

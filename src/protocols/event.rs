@@ -93,7 +93,7 @@ pub fn bad_cookie(refusal: cookie::Refusal) -> Event {
 
 /// The kinds of events of announcements that the registry has accepted.
 #[derive(Clone, Copy, Debug)]
-pub struct Proven {
+pub struct AcceptedEvents {
     pub listed: &'static EventKind,
     /// A valid proof that is not newer than the last one: nothing changed.
     pub repeated: &'static EventKind,

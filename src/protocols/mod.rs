@@ -28,7 +28,7 @@ use bytes::Bytes;
 
 use crate::model::{Address, Change, Facts, Game, HeartbeatKeys, Now, Proof};
 use crate::registry::view::{Renderer, View};
-use event::{EventKind, Proven};
+use event::{AcceptedEvents, EventKind};
 pub use games::{Games, allow_players, announce_every_ms, card_of, game, game_named, is_unnamed, own_card, query_of};
 
 pub use fetch::{FAULTS_MAX, Fetch, List, ListEntry, StreamFetch};
@@ -125,7 +125,7 @@ pub trait DatagramRules: Send + Sync {
     }
 
     /// The events of announcements that the registry has accepted.
-    fn proven(&self) -> Proven;
+    fn accepted_events(&self) -> AcceptedEvents;
 }
 
 /// What datagram rules can use besides the datagram.
@@ -227,7 +227,7 @@ pub trait StreamRules: Send + Sync {
 
 /// One connection's session. It takes input, appends answers to `out`, and returns what to do next.
 pub trait Session: Send {
-    fn on(&mut self, event: Event<'_>, out: &mut Vec<Output>) -> Next;
+    fn on(&mut self, input: SessionInput<'_>, out: &mut Vec<Output>) -> Next;
 
     /// How many lists it has sent so far.
     fn lists(&self) -> u64;
@@ -256,7 +256,7 @@ impl Output {
 }
 
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum SessionInput<'a> {
     Opened,
     Bytes(&'a [u8]),
     /// The client has closed its side, but may still read.
@@ -274,7 +274,7 @@ pub enum Next {
     Write { taken: usize },
     /// Close the connection after everything is written.
     Close,
-    /// A server announces itself; a [`Event::Verdict`] follows.
+    /// A server announces itself; a [`SessionInput::Verdict`] follows.
     Announce(Heartbeat),
     /// A server quits; then close the connection.
     Quit { address: Address, master: bool },

@@ -29,7 +29,7 @@ pub trait Configured: Clone + Debug + Default + PartialEq + Send + Sync + 'stati
     }
 
     /// The master's rules for TCP connections.
-    fn streams(&self, _here: &Here) -> Option<Box<dyn StreamRules>> {
+    fn streams(&self, _local: &LocalAddresses) -> Option<Box<dyn StreamRules>> {
         None
     }
 
@@ -66,11 +66,11 @@ pub struct Listener<'a> {
     /// The key within the section.
     pub key: &'static str,
     pub addresses: &'a [SocketAddr],
-    pub spoken: Spoken,
+    pub transport: Transport,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spoken {
+pub enum Transport {
     /// The protocol's own sessions over TCP.
     Stream,
     Http,
@@ -84,12 +84,12 @@ pub enum Spoken {
     },
 }
 
-impl Spoken {
+impl Transport {
     /// How much of a datagram is read, if there are datagrams.
     pub fn datagram_bytes_max(self) -> Option<usize> {
         match self {
-            Spoken::Datagrams { bytes_max } | Spoken::DatagramsAndHttp { bytes_max } => Some(bytes_max),
-            Spoken::Stream | Spoken::Http => None,
+            Transport::Datagrams { bytes_max } | Transport::DatagramsAndHttp { bytes_max } => Some(bytes_max),
+            Transport::Stream | Transport::Http => None,
         }
     }
 }
@@ -105,10 +105,10 @@ pub struct Route {
 
 pub trait RouteRule: Send + Sync {
     /// Handles a GET from `peer`; `query` is the part after the `?`.
-    fn get(&self, peer: IpAddr, query: &str) -> Asked;
+    fn get(&self, peer: IpAddr, query: &str) -> RouteAnswer;
 }
 
-pub enum Asked {
+pub enum RouteAnswer {
     List(Arc<dyn Renderer>),
     /// A server announces itself; this is the answer if it is listed.
     Announce {
@@ -131,7 +131,7 @@ pub struct Cookies {
 
 /// The addresses that a protocol is served on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Here {
+pub struct LocalAddresses {
     /// The addresses of its TCP listeners.
     pub listening: Vec<SocketAddr>,
     /// The current addresses of the machine.
@@ -145,7 +145,7 @@ pub trait Section: Debug + Send + Sync {
     fn set(&mut self, name: &str, item: &Item<'_>) -> Option<Result<(), Problem>>;
     fn listeners(&self) -> Vec<Listener<'_>>;
     fn datagrams(&self, cookies: Cookies) -> Option<Box<dyn DatagramRules>>;
-    fn streams(&self, here: &Here) -> Option<Box<dyn StreamRules>>;
+    fn streams(&self, local: &LocalAddresses) -> Option<Box<dyn StreamRules>>;
     fn routes(&self, bans: &[IpNet]) -> Vec<Route>;
     fn named_servers(&self) -> &[NamedServer];
     fn life_max_ms(&self) -> u64;
@@ -182,8 +182,8 @@ impl<S: Configured> Section for S {
         Configured::datagrams(self, cookies)
     }
 
-    fn streams(&self, here: &Here) -> Option<Box<dyn StreamRules>> {
-        Configured::streams(self, here)
+    fn streams(&self, local: &LocalAddresses) -> Option<Box<dyn StreamRules>> {
+        Configured::streams(self, local)
     }
 
     fn routes(&self, bans: &[IpNet]) -> Vec<Route> {

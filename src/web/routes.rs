@@ -10,7 +10,7 @@ use axum::routing::get;
 
 use super::reply::{self, Fresh};
 use super::{Pages, Peer, Site, origin};
-use crate::protocols::section::Asked;
+use crate::protocols::section::RouteAnswer;
 use crate::protocols::{CARDS, Verdict};
 
 /// All of them. The settings decide what they answer, not whether they exist.
@@ -34,19 +34,19 @@ async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: &str, head
         return reply::error(StatusCode::NOT_FOUND, "not here\n");
     };
     match asked {
-        Asked::List(renderer) => {
+        RouteAnswer::List(renderer) => {
             site.metrics.listed(label, 1);
             reply::rendered(&*site.render(&renderer).await, content_type, &headers, Fresh::Ask)
         }
         // The games themselves send nothing but `Host` and `Connection`.
-        Asked::Announce { .. } if origin::is_cross_origin_get(&headers) => {
+        RouteAnswer::Announce { .. } if origin::is_cross_origin_get(&headers) => {
             reply::error(StatusCode::FORBIDDEN, "a page of another site cannot announce a server\n")
         }
-        Asked::Announce { heartbeat, answer } => match site.announcements.announce(heartbeat).await {
+        RouteAnswer::Announce { heartbeat, answer } => match site.announcements.announce(heartbeat).await {
             Verdict::Listed => reply::rendered(&answer, content_type, &headers, Fresh::Ask),
             Verdict::Refused(reason) => reply::error(StatusCode::FORBIDDEN, &format!("{reason}\n")),
         },
-        Asked::Refused { status, text } => {
+        RouteAnswer::Refused { status, text } => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
             reply::error(status, &format!("{text}\n"))
         }

@@ -23,13 +23,13 @@ pub const AT_ONCE_MAX: usize = 96;
 #[derive(Clone, Debug)]
 pub struct Target {
     pub name: String,
-    pub places: Vec<SocketAddr>,
+    pub addresses: Vec<SocketAddr>,
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
-        match self.places.as_slice() {
+        match self.addresses.as_slice() {
             [place] if place.to_string() != self.name => write!(f, " ({place})"),
             _ => Ok(()),
         }
@@ -37,7 +37,7 @@ impl fmt::Display for Target {
 }
 
 /// An answer, and the two ends of its connection.
-pub struct Heard {
+pub struct Exchanged {
     pub answer: Vec<u8>,
     pub local: SocketAddr,
     pub peer: SocketAddr,
@@ -49,21 +49,21 @@ pub async fn exchange(
     target: &Target,
     rules: &dyn NetworkRules,
     message: &[u8],
-    patience: Duration,
+    limit: Duration,
     note: impl FnOnce(SocketAddr),
-) -> io::Result<Heard> {
+) -> io::Result<Exchanged> {
     let talk = async {
-        let mut stream = TcpStream::connect(target.places.as_slice()).await?;
+        let mut stream = TcpStream::connect(target.addresses.as_slice()).await?;
         let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
         note(peer);
         stream.write_all(message).await?;
         let mut answer = Vec::new();
         let mut limited = (&mut stream).take(ANSWER_BYTES_MAX);
         while !rules.is_whole(&answer) && limited.read_buf(&mut answer).await? > 0 {}
-        Ok(Heard { answer, local, peer })
+        Ok(Exchanged { answer, local, peer })
     };
-    let too_late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}"));
-    timeout(patience, talk).await.unwrap_or_else(|_| Err(too_late()))
+    let too_late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}"));
+    timeout(limit, talk).await.unwrap_or_else(|_| Err(too_late()))
 }
 
 /// Sends the same message to many masters, a limited number at a time.
@@ -71,17 +71,17 @@ pub async fn exchange_all(
     targets: Vec<Target>,
     rules: &'static dyn NetworkRules,
     message: Vec<u8>,
-    patience: Duration,
+    limit: Duration,
     note: impl Fn(SocketAddr) + Clone + Send + 'static,
-) -> Vec<(Target, io::Result<Heard>)> {
+) -> Vec<(Target, io::Result<Exchanged>)> {
     let (turns, message) = (Arc::new(Semaphore::new(AT_ONCE_MAX)), Arc::<[u8]>::from(message));
     let mut exchanges = JoinSet::new();
     for target in targets {
         let (turns, message, note) = (turns.clone(), message.clone(), note.clone());
         exchanges.spawn(async move {
             let _turn = turns.acquire().await;
-            let heard = exchange(&target, rules, &message, patience, note).await;
-            (target, heard)
+            let exchanged = exchange(&target, rules, &message, limit, note).await;
+            (target, exchanged)
         });
     }
     let mut results = Vec::new();

@@ -11,14 +11,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// A simulated master: answers list requests with `list`, everything else with `answer`, and records its requests.
 struct Master {
     address: SocketAddr,
-    heard: mpsc::UnboundedReceiver<String>,
+    exchanged: mpsc::UnboundedReceiver<String>,
 }
 
 impl Master {
     async fn new(list: String, answer: &'static str) -> Master {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (sender, heard) = mpsc::unbounded_channel();
+        let (sender, exchanged) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut request = Vec::new();
@@ -29,15 +29,15 @@ impl Master {
                 let _ = sender.send(request); // the test may be over
             }
         });
-        Master { address, heard }
+        Master { address, exchanged }
     }
 
     async fn next(&mut self) -> String {
-        timeout(LIMIT, self.heard.recv()).await.expect("a message").unwrap()
+        timeout(LIMIT, self.exchanged.recv()).await.expect("a message").unwrap()
     }
 
     /// The next message that is not a list request.
-    async fn told(&mut self) -> String {
+    async fn next_message(&mut self) -> String {
         loop {
             let request = self.next().await;
             if !request.starts_with(r"\list") {
@@ -101,11 +101,11 @@ async fn every_master_that_was_sent_a_heartbeat_is_sent_a_quit() {
     let current = watch::Sender::new(network(&[&neighbour]));
     let running = tokio::spawn(run(hub(0), current.subscribe(), stop.subscribe()));
     for master in [&mut neighbour, &mut learned] {
-        assert_eq!(master.told().await, r"\heartbeat\port\1\gamename\master\password\secret\final\");
+        assert_eq!(master.next_message().await, r"\heartbeat\port\1\gamename\master\password\secret\final\");
     }
     stop.send_replace(true);
     for master in [&mut neighbour, &mut learned] {
-        assert_eq!(master.told().await, r"\quit\gamename\master\password\secret\port\1\final\");
+        assert_eq!(master.next_message().await, r"\quit\gamename\master\password\secret\port\1\final\");
     }
     timeout(LIMIT, running).await.unwrap().unwrap();
 }
@@ -118,18 +118,18 @@ async fn an_interrupted_round_is_followed_by_quits() {
     let stop = watch::Sender::new(false);
     let current = watch::Sender::new(network(&[&neighbour]));
     let running = tokio::spawn(run(hub(10), current.subscribe(), stop.subscribe()));
-    let mut heard = Vec::new();
+    let mut exchanged = Vec::new();
     let (mut unanswered, _) = timeout(LIMIT, slow.accept()).await.unwrap().unwrap();
-    while !heard.ends_with(br"\final\") {
-        unanswered.read_buf(&mut heard).await.unwrap();
+    while !exchanged.ends_with(br"\final\") {
+        unanswered.read_buf(&mut exchanged).await.unwrap();
     }
     stop.send_replace(true);
     let (mut last, _) = timeout(LIMIT, slow.accept()).await.unwrap().unwrap();
-    let mut heard = Vec::new();
-    while !heard.ends_with(br"\final\") {
-        assert_ne!(last.read_buf(&mut heard).await.unwrap(), 0);
+    let mut exchanged = Vec::new();
+    while !exchanged.ends_with(br"\final\") {
+        assert_ne!(last.read_buf(&mut exchanged).await.unwrap(), 0);
     }
-    assert!(heard.starts_with(br"\quit\"), "{}", String::from_utf8_lossy(&heard));
+    assert!(exchanged.starts_with(br"\quit\"), "{}", String::from_utf8_lossy(&exchanged));
     last.write_all(br"\final\").await.unwrap();
     timeout(LIMIT, running).await.unwrap().unwrap();
 }
@@ -140,9 +140,9 @@ async fn leaving_a_network_sends_quits() {
     let stop = watch::Sender::new(false);
     let current = watch::Sender::new(network(&[&neighbour]));
     let running = tokio::spawn(run(hub(10), current.subscribe(), stop.subscribe()));
-    assert!(neighbour.told().await.starts_with(r"\heartbeat"));
+    assert!(neighbour.next_message().await.starts_with(r"\heartbeat"));
     current.send_modify(|network| network.password.clear());
-    assert_eq!(neighbour.told().await, r"\quit\gamename\master\password\secret\port\1\final\");
+    assert_eq!(neighbour.next_message().await, r"\quit\gamename\master\password\secret\port\1\final\");
     running.abort();
 }
 
@@ -169,7 +169,7 @@ async fn one_master_under_two_names_gets_one_heartbeat_and_this_one_none() {
     assert!(neighbour.next().await.starts_with(r"\list"));
     assert!(neighbour.next().await.starts_with(r"\list"));
     assert!(neighbour.next().await.starts_with(r"\heartbeat"));
-    assert!(neighbour.heard.try_recv().is_err());
+    assert!(neighbour.exchanged.try_recv().is_err());
     own.into_std().unwrap().accept().expect_err("a master does not connect to itself");
 }
 
@@ -179,13 +179,13 @@ async fn a_name_that_is_also_this_master() {
     let own_place = listening.local_addr().unwrap();
     let own = Own::new(&[own_place], &[], None);
     let dead = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
-    let mut target = Target { name: "localhost".into(), places: Vec::new() };
+    let mut target = Target { name: "localhost".into(), addresses: Vec::new() };
     let asked = ask_at(&Rules, vec![dead, own_place], &mut target, &own).await;
-    assert!(matches!(asked, Err(Trouble::Ourselves)) && target.places.is_empty(), "nobody else is there");
+    assert!(matches!(asked, Err(Trouble::Ourselves)) && target.addresses.is_empty(), "nobody else is there");
     let other = Master::new(r"\final\".into(), r"\final\").await;
     let asked = ask_at(&Rules, vec![dead, own_place, other.address], &mut target, &own).await;
     assert!(asked.is_ok_and(|masters| masters.is_empty()));
-    assert_eq!(target.places, [other.address], "one name for all masters of a network");
+    assert_eq!(target.addresses, [other.address], "one name for all masters of a network");
 }
 
 /// The number of quits is bounded, and so is the number of masters that get heartbeats.
@@ -197,10 +197,10 @@ async fn no_more_masters_are_told_than_can_be_taken_back() {
     let master = |number: u16| Address::new("203.0.113.5".parse().unwrap(), number).unwrap();
     lock(&notified).extend((1..=250).map(|number| (master(number).socket(), Instant::now())));
     let learned: HashSet<Address> = (201..=400).map(master).collect();
-    let neighbour = Target { name: "configured".into(), places: vec![master(999).socket()] };
+    let neighbour = Target { name: "configured".into(), addresses: vec![master(999).socket()] };
     let mut targets = vec![neighbour];
     add_targets(&hub, &Rules, &own, &learned, &notified, &mut targets);
-    assert_eq!(targets.len(), 1 + 50 + 6, "the neighbour, those told before, and as many as there is room for");
+    assert_eq!(targets.len(), 1 + 50 + 6, "the neighbour, those notified before, and as many as there is room for");
     let masters: Vec<Address> = (1..=400).map(master).collect();
     add_all(&hub, &Rules, masters.into_iter());
     hub.publish(hub.clock.now());

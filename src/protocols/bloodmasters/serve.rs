@@ -19,7 +19,7 @@ use url::form_urlencoded;
 use super::{CARD, NAME, list};
 use crate::model::{Address, HeartbeatKeys};
 use crate::protocols::Heartbeat;
-use crate::protocols::section::{Asked, RouteRule};
+use crate::protocols::section::{RouteAnswer, RouteRule};
 use crate::registry::view::{Rendered, Renderer, View};
 
 pub const PATH: &str = "/bloodmasterslist.php";
@@ -47,9 +47,9 @@ impl ListPage {
 }
 
 impl RouteRule for ListPage {
-    fn get(&self, peer: IpAddr, query: &str) -> Asked {
+    fn get(&self, peer: IpAddr, query: &str) -> RouteAnswer {
         if !self.is_on {
-            return Asked::Refused { status: 404, text: "the Bloodmasters list is disabled on this master" };
+            return RouteAnswer::Refused { status: 404, text: "the Bloodmasters list is disabled on this master" };
         }
         let value = |name: &str| {
             form_urlencoded::parse(query.as_bytes())
@@ -57,12 +57,12 @@ impl RouteRule for ListPage {
                 .map_or_else(Default::default, |(_, value)| value)
         };
         match &*value("action") {
-            "" => Asked::List(self.servers.clone()),
+            "" => RouteAnswer::List(self.servers.clone()),
             "update" => match heartbeat(peer, &value("port")) {
-                Some(heartbeat) => Asked::Announce { heartbeat, answer: self.bans.clone() },
-                None => Asked::Refused { status: 400, text: "port must be a number from 1 to 65535" },
+                Some(heartbeat) => RouteAnswer::Announce { heartbeat, answer: self.bans.clone() },
+                None => RouteAnswer::Refused { status: 400, text: "port must be a number from 1 to 65535" },
             },
-            _ => Asked::Refused { status: 400, text: "action must be update or absent" },
+            _ => RouteAnswer::Refused { status: 400, text: "action must be update or absent" },
         }
     }
 }
@@ -93,15 +93,15 @@ mod tests {
     fn the_action_selects_the_answer() {
         let page = ListPage::new(true, &["192.0.2.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()]);
         let get = |query: &str| page.get("203.0.113.5".parse().unwrap(), query);
-        assert!(matches!(get(""), Asked::List(_)) && matches!(get("action="), Asked::List(_)));
-        let Asked::Announce { heartbeat, answer } = get("time=1&action=update&port=6969") else { panic!() };
+        assert!(matches!(get(""), RouteAnswer::List(_)) && matches!(get("action="), RouteAnswer::List(_)));
+        let RouteAnswer::Announce { heartbeat, answer } = get("time=1&action=update&port=6969") else { panic!() };
         assert_eq!(heartbeat.address, "203.0.113.5:6969".parse().unwrap());
         assert_eq!(&answer.body[..], b"192.0.2.*\n");
         for bad in ["action=update", "action=update&port=x", "action=delete"] {
-            assert!(matches!(get(bad), Asked::Refused { status: 400, .. }), "{bad}");
+            assert!(matches!(get(bad), RouteAnswer::Refused { status: 400, .. }), "{bad}");
         }
         let off = ListPage::new(false, &[]);
-        assert!(matches!(off.get("203.0.113.5".parse().unwrap(), ""), Asked::Refused { status: 404, .. }));
+        assert!(matches!(off.get("203.0.113.5".parse().unwrap(), ""), RouteAnswer::Refused { status: 404, .. }));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::NAME;
 use super::wire::{Greeting, LIST_REQUEST_SIZE, ListRequest, Record};
-use crate::protocols::{Event, Next, Output, Session, StreamRules};
+use crate::protocols::{Next, Output, Session, SessionInput, StreamRules};
 use crate::registry::view::{Renderer, View};
 
 const PATIENCE_MS: u64 = 5_000;
@@ -57,9 +57,9 @@ struct Conversation {
 }
 
 impl Session for Conversation {
-    fn on(&mut self, event: Event<'_>, out: &mut Vec<Output>) -> Next {
-        match event {
-            Event::Opened => {
+    fn on(&mut self, input: SessionInput<'_>, out: &mut Vec<Output>) -> Next {
+        match input {
+            SessionInput::Opened => {
                 // The last field, the number of players, is rendered like a list.
                 let greeting = Greeting { key: self.key, players_total: 0 }.emit();
                 let (before, _players) = greeting.split_last_chunk::<PLAYERS_BYTES>().unwrap_or((&[], &[0; 4]));
@@ -67,7 +67,7 @@ impl Session for Conversation {
                 out.push(Output::List(self.lists.players.clone()));
                 Next::Read
             }
-            Event::Bytes(bytes) => {
+            SessionInput::Bytes(bytes) => {
                 let missing = LIST_REQUEST_SIZE.saturating_sub(self.request.len());
                 self.request.extend(bytes.iter().take(missing));
                 match ListRequest::parse(&self.request) {
@@ -78,7 +78,7 @@ impl Session for Conversation {
                     Err(_) => Next::Read, // not complete yet
                 }
             }
-            Event::Ended | Event::Verdict(_) => Next::Close,
+            SessionInput::Ended | SessionInput::Verdict(_) => Next::Close,
         }
     }
 
@@ -151,10 +151,10 @@ mod tests {
         let peer = "198.51.100.1:40000".parse().unwrap();
         let mut session = Rules::new().open(peer, peer, 0x1bad_b002);
         let (view, mut out) = (view(), Vec::new());
-        let mut next = session.on(Event::Opened, &mut out);
+        let mut next = session.on(SessionInput::Opened, &mut out);
         for piece in pieces {
             if matches!(next, Next::Read) {
-                next = session.on(Event::Bytes(piece), &mut out);
+                next = session.on(SessionInput::Bytes(piece), &mut out);
             }
         }
         // The greeting and the players behind it are one message.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::{LIFE_MS, NAME, serve};
 use crate::model::{Address, Game, NamedServer, Overrides};
 use crate::protocols::StreamRules;
-use crate::protocols::section::{Configured, Here, Listener, Spoken};
+use crate::protocols::section::{Configured, Listener, LocalAddresses, Transport};
 use crate::settings::{Item, Key, Problem};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,10 +18,10 @@ impl Configured for Settings {
     const KEYS: &'static [Key<Settings>] = KEYS;
 
     fn listeners(&self) -> Vec<Listener<'_>> {
-        vec![Listener { key: "listen", addresses: &self.listen, spoken: Spoken::Stream }]
+        vec![Listener { key: "listen", addresses: &self.listen, transport: Transport::Stream }]
     }
 
-    fn streams(&self, _here: &Here) -> Option<Box<dyn StreamRules>> {
+    fn streams(&self, _local: &LocalAddresses) -> Option<Box<dyn StreamRules>> {
         Some(Box::new(serve::Rules::new()))
     }
 

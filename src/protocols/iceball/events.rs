@@ -3,7 +3,7 @@
 use super::serve;
 use super::settings::Settings;
 use super::wire::{ANNOUNCEMENT_SIZE, Version};
-use crate::protocols::event::{EventKind, Proven, Severity, Text, own};
+use crate::protocols::event::{AcceptedEvents, EventKind, Severity, Text, own};
 use crate::protocols::section::Section;
 
 pub static ALL: [&EventKind; 7] = [
@@ -16,7 +16,7 @@ pub static ALL: [&EventKind; 7] = [
     &BAD_FORMAT_UNANSWERED,
 ];
 
-pub const PROVEN: Proven = Proven { listed: &COOKIE_RETURNED, repeated: &COOKIE_REPEATED };
+pub const ACCEPTED_EVENTS: AcceptedEvents = AcceptedEvents { listed: &COOKIE_RETURNED, repeated: &COOKIE_REPEATED };
 
 pub static COOKIE_SENT: EventKind = EventKind {
     number: own(0),

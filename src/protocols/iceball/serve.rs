@@ -18,7 +18,7 @@ use super::wire::{self, Announcement, FromMaster, ToMaster, Version, WireError};
 use super::{LIFE_MS, NAME, events};
 use crate::cookie::Keys;
 use crate::model::{Address, Announce, Change, Facts, Game, Now, Proof, SharedTime};
-use crate::protocols::event::{self, Proven};
+use crate::protocols::event::{self, AcceptedEvents};
 use crate::protocols::{Context, DatagramRules, Effect, Reply, allow_players};
 use crate::text;
 
@@ -62,8 +62,8 @@ impl DatagramRules for Rules {
         }
     }
 
-    fn proven(&self) -> Proven {
-        events::PROVEN
+    fn accepted_events(&self) -> AcceptedEvents {
+        events::ACCEPTED_EVENTS
     }
 }
 

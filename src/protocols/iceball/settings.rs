@@ -9,7 +9,7 @@ use super::list::MasterJson;
 use super::{NAME, serve};
 use crate::model::{Address, Game, NamedServer, Overrides};
 use crate::protocols::DatagramRules;
-use crate::protocols::section::{Asked, Configured, Cookies, Listener, Route, RouteRule, Spoken};
+use crate::protocols::section::{Configured, Cookies, Listener, Route, RouteAnswer, RouteRule, Transport};
 use crate::registry::view::Renderer;
 use crate::settings::{Item, Key, Problem};
 
@@ -29,9 +29,9 @@ impl Configured for Settings {
             Listener {
                 key: "listen",
                 addresses: &self.listen,
-                spoken: Spoken::DatagramsAndHttp { bytes_max: serve::DATAGRAM_BYTES_MAX },
+                transport: Transport::DatagramsAndHttp { bytes_max: serve::DATAGRAM_BYTES_MAX },
             },
-            Listener { key: "client_listen", addresses: &self.client_listen, spoken: Spoken::Http },
+            Listener { key: "client_listen", addresses: &self.client_listen, transport: Transport::Http },
         ]
     }
 
@@ -61,8 +61,8 @@ impl Configured for Settings {
 struct WholeList(Arc<dyn Renderer>);
 
 impl RouteRule for WholeList {
-    fn get(&self, _peer: IpAddr, _query: &str) -> Asked {
-        Asked::List(self.0.clone())
+    fn get(&self, _peer: IpAddr, _query: &str) -> RouteAnswer {
+        RouteAnswer::List(self.0.clone())
     }
 }
 

@@ -24,7 +24,7 @@ use super::list::{Form, List, Wanted};
 use super::wire::{Request, RequestReader, TooMuch};
 use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
 use crate::protocols::network::Own;
-use crate::protocols::{Event, Heartbeat, Next, Output, Session, StreamRules, Verdict, card};
+use crate::protocols::{Heartbeat, Next, Output, Session, SessionInput, StreamRules, Verdict, card};
 use crate::registry::recent::Recent;
 use crate::text;
 
@@ -101,15 +101,15 @@ struct Conversation {
 }
 
 impl Session for Conversation {
-    fn on(&mut self, event: Event<'_>, out: &mut Vec<Output>) -> Next {
-        match event {
-            Event::Opened => Next::Read,
-            Event::Bytes(bytes) => self.read(bytes, out),
-            Event::Ended => match self.reader.end().map(|request| self.answer(request, out)) {
+    fn on(&mut self, input: SessionInput<'_>, out: &mut Vec<Output>) -> Next {
+        match input {
+            SessionInput::Opened => Next::Read,
+            SessionInput::Bytes(bytes) => self.read(bytes, out),
+            SessionInput::Ended => match self.reader.end().map(|request| self.answer(request, out)) {
                 None | Some(Next::Read) => Next::Close,
                 Some(next) => next,
             },
-            Event::Verdict(verdict) => {
+            SessionInput::Verdict(verdict) => {
                 match verdict {
                     Verdict::Listed => out.push(Output::text(br"\final\")),
                     Verdict::Refused(reason) => error(&reason, out),

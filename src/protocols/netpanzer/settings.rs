@@ -7,7 +7,7 @@ use super::wire::check_value;
 use super::{CARD, LIFE_MS, serve};
 use crate::protocols::StreamRules;
 use crate::protocols::network::{MasterNetwork, Own};
-use crate::protocols::section::{Configured, Here, Listener, Spoken};
+use crate::protocols::section::{Configured, Listener, LocalAddresses, Transport};
 use crate::settings::Key;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,11 +22,11 @@ impl Configured for Settings {
     const KEYS: &'static [Key<Settings>] = KEYS;
 
     fn listeners(&self) -> Vec<Listener<'_>> {
-        vec![Listener { key: "listen", addresses: &self.listen, spoken: Spoken::Stream }]
+        vec![Listener { key: "listen", addresses: &self.listen, transport: Transport::Stream }]
     }
 
-    fn streams(&self, here: &Here) -> Option<Box<dyn StreamRules>> {
-        let own = Own::new(&here.listening, &here.machine, self.rules.public);
+    fn streams(&self, local: &LocalAddresses) -> Option<Box<dyn StreamRules>> {
+        let own = Own::new(&local.listening, &local.machine, self.rules.public);
         Some(Box::new(serve::Rules::new(self.rules.clone(), own)))
     }
 

@@ -2,7 +2,7 @@
 //! finds out.
 
 use super::settings::Settings;
-use crate::protocols::event::{Event, EventKind, Proven, Severity, Text, own};
+use crate::protocols::event::{AcceptedEvents, Event, EventKind, Severity, Text, own};
 use crate::protocols::section::Section;
 
 pub static ALL: [&EventKind; 17] = [
@@ -25,7 +25,7 @@ pub static ALL: [&EventKind; 17] = [
     &BAD_GAME_TYPE,
 ];
 
-pub const PROVEN: Proven = Proven { listed: &INFO_ACCEPTED, repeated: &INFO_REPEATED };
+pub const ACCEPTED_EVENTS: AcceptedEvents = AcceptedEvents { listed: &INFO_ACCEPTED, repeated: &INFO_REPEATED };
 
 pub static GETINFO_SENT: EventKind = EventKind {
     number: own(0),

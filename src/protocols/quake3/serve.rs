@@ -22,7 +22,7 @@ use super::tags::{Tag, Tags};
 use super::wire::{self, HEADER, InfoString, ToMaster, WireError};
 use super::{NAME, events};
 use crate::model::{Address, Announce, Change, Game, HeartbeatKeys, Now, Proof, SharedTime};
-use crate::protocols::event::{self, Event, Proven};
+use crate::protocols::event::{self, AcceptedEvents, Event};
 use crate::protocols::{Context, DatagramRules, Effect, ListRequest, Reply, allow_players, game};
 use crate::registry::view::Renderer;
 
@@ -55,8 +55,8 @@ impl DatagramRules for Rules {
         Effect::Dropped(dropped.on_port(from.port()))
     }
 
-    fn proven(&self) -> Proven {
-        events::PROVEN
+    fn accepted_events(&self) -> AcceptedEvents {
+        events::ACCEPTED_EVENTS
     }
 
     fn list(&self, request: &ListRequest) -> Option<Arc<dyn Renderer>> {

@@ -9,7 +9,7 @@ use super::tags::{NAME_BYTES_MAX, TAGS_MAX, Tag, Tags};
 use super::wire::GAME_BYTES_MAX;
 use super::{DATAGRAM_BYTES_MAX, NAME, serve};
 use crate::model::{Address, NamedServer, Overrides};
-use crate::protocols::section::{Configured, Cookies, Listener, Spoken};
+use crate::protocols::section::{Configured, Cookies, Listener, Transport};
 use crate::protocols::{DatagramRules, game};
 use crate::settings::{Item, Key, Problem};
 
@@ -51,8 +51,8 @@ impl Configured for Settings {
     const KEYS: &'static [Key<Settings>] = KEYS;
 
     fn listeners(&self) -> Vec<Listener<'_>> {
-        let spoken = Spoken::Datagrams { bytes_max: DATAGRAM_BYTES_MAX };
-        vec![Listener { key: "listen", addresses: &self.listen, spoken }]
+        let transport = Transport::Datagrams { bytes_max: DATAGRAM_BYTES_MAX };
+        vec![Listener { key: "listen", addresses: &self.listen, transport }]
     }
 
     fn datagrams(&self, cookies: Cookies) -> Option<Box<dyn DatagramRules>> {

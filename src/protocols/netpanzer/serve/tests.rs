@@ -41,14 +41,14 @@ fn talk(settings: Settings, pieces: &[&[u8]]) -> (String, Next) {
     let local = "192.0.2.1:28900".parse().unwrap();
     let mut session = Rules::new(settings, Own::default()).open(peer, local, 0);
     let (view, mut out) = (view(), Vec::new());
-    let mut next = session.on(Event::Opened, &mut out);
+    let mut next = session.on(SessionInput::Opened, &mut out);
     for mut piece in pieces.iter().copied() {
         if matches!(next, Next::Read) {
-            next = session.on(Event::Bytes(piece), &mut out);
+            next = session.on(SessionInput::Bytes(piece), &mut out);
         }
         while let Next::Write { taken } = next {
             piece = &piece[taken..];
-            next = session.on(Event::Bytes(piece), &mut out);
+            next = session.on(SessionInput::Bytes(piece), &mut out);
         }
     }
     (shown(&out, &view), next)
@@ -148,7 +148,7 @@ fn the_answering_master_is_listed_once_whoever_told_of_it() {
         let machine = ["192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap()];
         let own = Own::new(&["0.0.0.0:28900".parse().unwrap()], &machine, settings.public);
         let mut out = Vec::new();
-        Rules::new(settings, own).open(peer, local, 0).on(Event::Bytes(request), &mut out);
+        Rules::new(settings, own).open(peer, local, 0).on(SessionInput::Bytes(request), &mut out);
         shown(&out, &view)
     };
     let list = br"\list\gamename\master\final\";
@@ -257,7 +257,7 @@ fn written(view: &View, mut requests: &[u8]) -> Vec<String> {
     let mut writes = Vec::new();
     loop {
         let mut out = Vec::new();
-        let next = session.on(Event::Bytes(requests), &mut out);
+        let next = session.on(SessionInput::Bytes(requests), &mut out);
         writes.push(shown(&out, view));
         match next {
             Next::Write { taken } => requests = &requests[taken..],
@@ -295,7 +295,8 @@ fn verdicts_and_too_much() {
         (Verdict::Refused(r"no\ answer".into()), r"\error\no/ answer\final\".to_string()),
     ] {
         let mut out = Vec::new();
-        let next = Rules::new(settings(""), Own::default()).open(peer, peer, 0).on(Event::Verdict(verdict), &mut out);
+        let next =
+            Rules::new(settings(""), Own::default()).open(peer, peer, 0).on(SessionInput::Verdict(verdict), &mut out);
         assert_eq!(shown(&out, &view()), expected);
         assert!(matches!(next, Next::Close));
     }
