@@ -2,7 +2,7 @@
 //! that is expensive to render is kept for longer, so that rendering takes no more than its share of a core.
 //!
 //! Only one thread renders a list at a time. Clients that come meanwhile get the list as it was before; they wait only where
-//! there is none, or where it is old because nobody asked for it lately.
+//! there is none, or if it is old because there was no recent request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -99,8 +99,8 @@ impl Lists {
         let cell = match cells.iter().position(|(known, _)| Arc::ptr_eq(known, renderer)) {
             Some(at) => cells.remove(at).1,
             None => {
-                // Nobody can ask again for a list whose renderer is only here. Without this, clients that ask for ever new
-                // filters would push out the lists that everybody asks for.
+                // A list whose renderer is held only by the cache cannot be requested again. Without this, clients that send ever
+                // new filters would replace the common lists.
                 cells.retain(|(known, _)| Arc::strong_count(known) > 1);
                 Arc::default()
             }

@@ -44,7 +44,7 @@ impl Announcements {
         self.retries().take(address);
         let query = query_of(&heartbeat.game);
         let of = || format!(" from {address} over UDP");
-        // Without an answer, nobody knows which game of its family it is.
+        // Without an answer, its game within the family is unknown.
         let verify = heartbeat.verify || is_unnamed(&heartbeat.game);
         let verdict = match query.filter(|_| verify) {
             _ if query.is_some() && self.renew(&heartbeat) => Verdict::Listed,
@@ -343,7 +343,7 @@ mod tests {
         }
     }
 
-    /// Whoever shares its address can connect from there, and name its port.
+    /// Other programs at its address can connect from there, and name its port.
     #[tokio::test]
     async fn a_server_with_its_own_port_is_neither_changed_nor_removed_over_a_connection() {
         for card in CARDS.iter().filter(|card| matches!(card.announce, announce::Announce::OwnPort { .. })) {

@@ -1,5 +1,5 @@
 //! The budget for lists that are sent as datagrams. The sender of a request may be forged, and a list is much longer than the
-//! request: without a bound, anybody could use this master to flood a victim.
+//! request: without a bound, an attacker could use this master to flood a victim.
 //!
 //! Every answer is charged, in bytes on the wire, to its destination address, to each wider network around it, and to the total.
 //! It gets as many packets as all of these budgets have left. The last quarter of each is reserved for answers of one packet:

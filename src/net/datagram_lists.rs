@@ -180,7 +180,7 @@ mod tests {
         }
 
         fn accepted_events(&self) -> AcceptedEvents {
-            unreachable!("nobody announces anything")
+            unreachable!("there are no announcements in these tests")
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sockets: datagrams in batches, TCP connections, and the guard at the door.
+//! Sockets: datagrams in batches, TCP connections, and the guard with bans and limits.
 
 pub mod announcements;
 pub mod batch;
@@ -16,7 +16,7 @@ pub mod udp;
 
 use tokio::sync::watch;
 
-/// Ends when the program is told to stop.
+/// Completes when the program stops.
 pub async fn stopped(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await; // an error means that whoever would tell is gone
+    let _ = stop.wait_for(|stop| *stop).await; // an error means that the sender is gone, so the program stops
 }

@@ -33,7 +33,7 @@ pub fn game(protocol: &str, name: &str) -> Option<Game> {
     (is_name && speaks.games != Games::One && card(name).is_none()).then(|| Game::Carried(shared(speaks, name)))
 }
 
-/// The game of this name where nobody says which protocol it is of: a protocol's own, or one that is carried by the protocol
+/// The game of this name if the protocol is not known: a protocol's own, or one that is carried by the protocol
 /// for any game.
 pub fn game_named(name: &str) -> Option<Game> {
     match card(name) {
@@ -85,7 +85,7 @@ pub fn allow_players(game: &Game, facts: &mut Facts<'_>) {
 const SHARED_MAX: usize = 1024;
 
 /// Each name once, however many servers have it: with a million servers, copies would be the bulk of a name's memory, and
-/// a datagram that says a known name needs no allocation. Names that nobody has any more make room for new ones.
+/// a datagram that says a known name needs no allocation. Names that are no longer used make room for new ones.
 static SHARED: LazyLock<Mutex<Shared>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
@@ -188,6 +188,6 @@ mod tests {
             assert_eq!(unknown, Facts::default());
         }
         let carried = game(any().name, "any other").unwrap();
-        assert_eq!(cut(&carried), (Some(65_535), Some(65_534)), "nobody knows");
+        assert_eq!(cut(&carried), (Some(65_535), Some(65_534)), "the limit is unknown");
     }
 }

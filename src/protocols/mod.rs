@@ -367,25 +367,25 @@ mod tests {
                 };
                 let proof = answers(Ask::Proof);
                 assert_eq!(proof.len(), 1, "{}: one datagram proves", card.name);
-                let (mut nonces, mut told) = (Vec::new(), Vec::new());
+                let (mut nonces, mut reported) = (Vec::new(), Vec::new());
                 for bytes in answers(Ask::Facts) {
                     match query.hear(&bytes).unwrap() {
                         Heard::Proof { nonce } => nonces.push(nonce),
                         // Facts without a nonce come after it.
-                        Heard::Facts(facts) if !nonces.is_empty() => told.push(facts.into_owned()),
+                        Heard::Facts(facts) if !nonces.is_empty() => reported.push(facts.into_owned()),
                         Heard::Facts(_) => panic!("{}: facts before the nonce", card.name),
                         Heard::Whole { nonce, facts } | Heard::Some { nonce, facts } => {
                             nonces.push(nonce);
-                            told.push(facts.into_owned());
+                            reported.push(facts.into_owned());
                         }
                     }
                 }
                 // In a family, only the first answer has the game.
                 if let Ok(Heard::Some { facts: first, .. }) = query.hear(&proof[0]) {
                     assert_eq!(first.game, facts.game, "{} {number}", card.name);
-                    told.iter_mut().for_each(|told| told.game = first.game.clone().into_owned().into());
+                    reported.iter_mut().for_each(|reported| reported.game = first.game.clone().into_owned().into());
                 }
-                assert_eq!((nonces, told), (vec![nonce], vec![facts.clone()]), "{} {number}", card.name);
+                assert_eq!((nonces, reported), (vec![nonce], vec![facts.clone()]), "{} {number}", card.name);
                 let proven = match query.hear(&proof[0]).unwrap() {
                     Heard::Proof { nonce } | Heard::Whole { nonce, .. } | Heard::Some { nonce, .. } => Some(nonce),
                     Heard::Facts(_) => None,

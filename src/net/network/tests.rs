@@ -181,7 +181,7 @@ async fn a_name_that_is_also_this_master() {
     let dead = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
     let mut target = Target { name: "localhost".into(), addresses: Vec::new() };
     let asked = ask_at(&Rules, vec![dead, own_place], &mut target, &own).await;
-    assert!(matches!(asked, Err(Trouble::Ourselves)) && target.addresses.is_empty(), "nobody else is there");
+    assert!(matches!(asked, Err(Trouble::Ourselves)) && target.addresses.is_empty(), "no other master is there");
     let other = Master::new(r"\final\".into(), r"\final\").await;
     let asked = ask_at(&Rules, vec![dead, own_place, other.address], &mut target, &own).await;
     assert!(asked.is_ok_and(|masters| masters.is_empty()));

@@ -243,8 +243,8 @@ mod tests {
         let from_0 = "203.0.113.5:0".parse().unwrap();
         assert_eq!(refusal(&rules, T, from_0, &announcement(0x0080_8025, 20737)), &event::SOURCE_PORT_0);
         assert_eq!(refusal(&rules, T, game(), &announcement(0x0080_8025, 0)), &event::ANNOUNCED_PORT_0);
-        for nobody in ["0.0.0.0:1", "255.255.255.255:1", "224.0.0.1:1", "[ff02::1]:1", "[::]:1"] {
-            let from = nobody.parse().unwrap();
+        for address in ["0.0.0.0:1", "255.255.255.255:1", "224.0.0.1:1", "[ff02::1]:1", "[::]:1"] {
+            let from = address.parse().unwrap();
             assert_eq!(refusal(&rules, T, from, &announcement(0x0080_8025, 1)), &event::SOURCE_ADDRESS);
         }
     }

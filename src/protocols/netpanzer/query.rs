@@ -68,7 +68,7 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
                 }
             }
             Some(("flag" | "flagu", _)) => {}
-            _ if TOLD.contains(&&*key) => {}
+            _ if IN_FACTS.contains(&&*key) => {}
             _ => details.rules.push((key.into(), value.into())),
         }
     }
@@ -93,7 +93,7 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
 }
 
 /// Keys that are in the facts already, so they are not rules.
-const TOLD: [&str; 9] =
+const IN_FACTS: [&str; 9] =
     ["gamename", "hostname", "gamestyle", "mapname", "gameversion", "numplayers", "maxplayers", "password", "empty"];
 
 #[cfg(test)]
