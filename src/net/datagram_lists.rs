@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_too_long_is_cut_and_ends_all_the_same() {
+    fn a_list_beyond_the_budget_is_cut_and_still_has_the_end_mark() {
         let master = Master::start("127.0.0.1:0");
         let client = master.client();
         client.send(b"list 1000").unwrap();
