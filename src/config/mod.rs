@@ -295,6 +295,7 @@ impl Guard {
             bans: Networks::new(&self.bans),
             exempt: self.exempt(),
             list_bytes_per_second: self.list_bytes_per_second,
+            servers_per_ip_max: self.servers_per_ip_max,
         }
     }
 

@@ -1,5 +1,5 @@
-//! The budget for lists that are sent as datagrams. The sender of a request may be forged, and a list is much longer than the
-//! request: without a bound, an attacker could use this master to flood a victim.
+//! The budgets for answers by datagrams that are longer than the request: lists, and replies that ask for a proof. The sender
+//! of a request may be forged: without a bound, an attacker could use this master to flood a victim.
 //!
 //! Every answer is charged, in bytes on the wire, to its destination address, to each wider network around it, and to the total.
 //! It gets as many packets as all of these budgets have left. The last quarter of each is reserved for answers of one packet:
@@ -20,10 +20,19 @@ use siphasher::sip::SipHasher13;
 use crate::model::Now;
 use crate::prefix::{LEVELS_MAX, Networks, Prefix};
 
-/// The burst for one address (IPv6 /64), and its rate. Wider networks get more, see [`Prefix::limit`]. Within any one second
-/// this is at most 82 kB.
-const BURST_BYTES: u64 = 64 << 10;
-const BYTES_PER_SECOND: u64 = 16 << 10;
+/// The burst for one address (IPv6 /64), and its rate. Wider networks get more, see [`Prefix::limit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    burst: u64,
+    per_second: u64,
+}
+
+/// Within any one second this is at most 82 kB.
+pub const LISTS: Rate = Rate { burst: 64 << 10, per_second: 16 << 10 };
+/// Upper bound on a reply that asks for a proof, with its headers.
+const REPLY_BYTES: u64 = 96;
+/// The total of replies is not limited: they are hardly longer than the requests.
+const ALL_REPLIES_BYTES: u64 = 1 << 40;
 /// Half a megabyte in all.
 const PLACES: usize = 1 << 16;
 /// IPv6 and UDP headers.
@@ -38,13 +47,22 @@ const TRIES: usize = 8;
 const SERVICE_PORTS: [u16; 14] =
     [1434, 1604, 1900, 3283, 3478, 3702, 5060, 5093, 5353, 5683, 10001, 11211, 17185, 37810];
 
-/// The operator's settings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The rate of all lists together, and their burst.
+    pub per_address: Rate,
+    /// The rate of all answers together, and their burst.
     pub bytes_per_second: u64,
     /// Networks to which only the total applies.
     pub exempt: Networks,
+}
+
+impl Settings {
+    /// The budget for replies: a burst of four for each server that an address may have listed, and one per second for each.
+    pub fn of_replies(servers_per_ip_max: u32, exempt: Networks) -> Settings {
+        let per_second = u64::from(servers_per_ip_max) * REPLY_BYTES;
+        let per_address = Rate { burst: 4 * per_second, per_second };
+        Settings { per_address, bytes_per_second: ALL_REPLIES_BYTES, exempt }
+    }
 }
 
 pub struct Budget {
@@ -97,13 +115,13 @@ impl Budget {
     }
 
     fn buckets(&self, ip: IpAddr) -> Buckets<'_> {
-        let all = self.settings.bytes_per_second;
+        let (all, rate) = (self.settings.bytes_per_second, self.settings.per_address);
         let is_exempt = self.settings.exempt.contains(ip);
         let prefixes = Prefix::all(ip, &self.settings.exempt).into_iter().filter(|_| !is_exempt);
         let of_prefix = |prefix: Prefix| {
             let level = self.places.get(self.place(&prefix))?;
             let factor = prefix.limit(1).into();
-            Some(Bucket { level, per_second: BYTES_PER_SECOND, burst: BURST_BYTES, factor })
+            Some(Bucket { level, per_second: rate.per_second, burst: rate.burst, factor })
         };
         let of_all = Bucket { level: &self.all, per_second: all, burst: all, factor: 1 };
         prefixes.filter_map(of_prefix).chain([of_all]).collect()
@@ -192,7 +210,7 @@ mod tests {
 
     fn budget(bytes_per_second: u64, exempt: &[&str]) -> Budget {
         let exempt: Vec<_> = exempt.iter().map(|network| network.parse().unwrap()).collect();
-        Budget::new(Settings { bytes_per_second, exempt: Networks::new(&exempt) }, [1, 2])
+        Budget::new(Settings { per_address: LISTS, bytes_per_second, exempt: Networks::new(&exempt) }, [1, 2])
     }
 
     fn at(ms: u64) -> Now {
@@ -219,14 +237,27 @@ mod tests {
     }
 
     #[test]
+    fn with_forged_announcements_beside_them_it_is_still_less() {
+        let (lists, replies) = (budget(ALL, &[]), Budget::new(Settings::of_replies(32, Networks::default()), [1, 2]));
+        let to = [192, 0, 2, 1].into();
+        let reply = 34;
+        let replied = |ms| replies.take(at(ms), to, std::iter::once(reply)) as u64 * on_the_wire(reply);
+        assert!((0..4 * 32).all(|_| replied(0) > 0), "servers that start together are answered");
+        let sent: u64 = (0..1_000).map(|ms| bytes(ask(&lists, ms, "192.0.2.1", 1)) + replied(ms)).sum();
+        assert!(sent + 4 * 32 * on_the_wire(reply) < 100_000, "{sent}");
+        assert_eq!(replied(1_000), 0);
+        assert!(replied(1_100) > 0, "and it comes back");
+    }
+
+    #[test]
     fn a_victims_network_gets_a_small_multiple_of_that() {
         let budget = budget(ALL, &[]);
         let sent = (0..1_000).map(|ms| ask(&budget, ms, &format!("192.0.2.{}", ms % 256), LONG)).sum();
-        assert!(bytes(sent) <= 8 * (BURST_BYTES + BYTES_PER_SECOND), "a /24: {}", bytes(sent));
+        assert!(bytes(sent) <= 8 * (LISTS.burst + LISTS.per_second), "a /24: {}", bytes(sent));
         let elsewhere = ask(&budget, 1_000, "192.0.3.1", 3);
         assert_eq!(elsewhere, 3, "other networks are not affected");
         let sent = (0..1_000).map(|ms| ask(&budget, ms, &format!("2001:db8:1:{ms:x}::1"), LONG)).sum();
-        assert!(bytes(sent) <= 16 * (BURST_BYTES + BYTES_PER_SECOND), "a /48: {}", bytes(sent));
+        assert!(bytes(sent) <= 16 * (LISTS.burst + LISTS.per_second), "a /48: {}", bytes(sent));
     }
 
     #[test]
@@ -291,7 +322,7 @@ mod tests {
         }
         let player = budget.buckets([198, 51, 100, 7].into());
         let left: Vec<_> = player.iter().take(2).map(|bucket| bucket.left(at(50_000), 0)).collect();
-        assert!(left.iter().all(|left| *left >= BURST_BYTES / 2), "{left:?}");
+        assert!(left.iter().all(|left| *left >= LISTS.burst / 2), "{left:?}");
     }
 
     #[test]
@@ -325,7 +356,7 @@ mod tests {
                 let count = budget.take(at(ms), [192, 0, 2, 1].into(), std::iter::repeat_n(size, packets));
                 prop_assert!(count <= packets);
                 sent += count as u64 * on_the_wire(size);
-                prop_assert!(sent <= BURST_BYTES + BYTES_PER_SECOND * ms / 1_000 + 1);
+                prop_assert!(sent <= LISTS.burst + LISTS.per_second * ms / 1_000 + 1);
             }
         }
     }

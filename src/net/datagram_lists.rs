@@ -154,19 +154,24 @@ mod tests {
     use crate::ledger::Ledger;
     use crate::net::udp::Worker;
     use crate::net::{guard, listen};
-    use crate::protocols::event::AcceptedEvents;
+    use crate::protocols::event::{self, AcceptedEvents};
     use crate::protocols::{Context, DatagramRules, Effect, Reply};
     use crate::registry::Settings;
     use crate::registry::view::{Renderer, View};
     use arc_swap::ArcSwap;
 
     /// A protocol in which `list N` asks for a list of N packets of 1,400 bytes. Each ends with `+`, the last with `END`.
+    /// `hello` gets 34 bytes back.
     struct Rules;
 
     const PACKET_BYTES: usize = 1_400;
 
     impl DatagramRules for Rules {
-        fn datagram<'a>(&self, _: &Context<'_>, _: SocketAddr, bytes: &'a [u8], _: &mut Reply) -> Effect<'a> {
+        fn datagram<'a>(&self, _: &Context<'_>, _: SocketAddr, bytes: &'a [u8], reply: &mut Reply) -> Effect<'a> {
+            if bytes.starts_with(b"hello") {
+                reply.extend([if bytes.len() < 30 { b's' } else { b'l' }; 34]);
+                return Effect::Answered(event::TOO_SHORT.event());
+            }
             Effect::List(bytes.strip_prefix(b"list ").unwrap_or_default().try_into().unwrap_or_default())
         }
 
@@ -212,7 +217,8 @@ mod tests {
         fn start(address: &str) -> Master {
             let settings = Settings { servers_max: 9, servers_per_ip_max: 9, ask_every_ms: 30_000, misses_max: 3 };
             let (hub, stop) = (Arc::new(Hub::new(settings)), Arc::new(AtomicBool::new(false)));
-            let guard = guard::Settings { list_bytes_per_second: 4 << 20, ..guard::Settings::default() };
+            let (list_bytes_per_second, servers_per_ip_max) = (4 << 20, 32);
+            let guard = guard::Settings { list_bytes_per_second, servers_per_ip_max, ..guard::Settings::default() };
             let (guard, metrics) = (Arc::new(Guard::new(guard)), Arc::new(Metrics::new()));
             let rules: SharedRules = Arc::new(ArcSwap::from_pointee(Box::new(Rules) as Box<dyn DatagramRules>));
             let sockets = listen::udp(address.parse().unwrap(), 2, "a.key").unwrap();
@@ -320,6 +326,29 @@ mod tests {
         client.connect(master.address).unwrap();
         client.send(b"list 2").unwrap();
         assert_eq!(heard(&client).len(), 2);
+        master.stop();
+    }
+
+    #[test]
+    fn replies_that_are_longer_than_the_datagram_are_charged_too() {
+        let master = Master::start("127.0.0.1:0");
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        client.connect(master.address).unwrap();
+        let (mut short, mut long) = (0, 0);
+        for round in 0..60 {
+            for _ in 0..50 {
+                client.send(&[b"hello".as_slice(), &[0; 19]].concat()).unwrap();
+            }
+            // A reply that is no longer than this is always sent.
+            client.send(&[b"hello".as_slice(), &[0; 40]].concat()).unwrap();
+            while long <= round {
+                let mut reply = [0; 100];
+                assert_eq!(client.recv(&mut reply).unwrap(), 34);
+                if reply[0] == b's' { short += 1 } else { long += 1 }
+            }
+        }
+        assert!((128..1_000).contains(&short), "{short} of 3,000");
         master.stop();
     }
 }

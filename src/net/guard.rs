@@ -1,4 +1,4 @@
-//! The guard: bans, connection limits, and the budget for lists sent as datagrams.
+//! The guard: bans, connection limits, and the budgets for answers by datagrams.
 //!
 //! No connection is refused because of a limit. Instead, the connection that has been idle longest is evicted: of the same
 //! address or of a wider network around it if that exceeds its own limit, otherwise of all. So neither one address nor many
@@ -35,6 +35,8 @@ pub struct Settings {
     pub exempt: Networks,
     /// Total budget for lists sent as datagrams.
     pub list_bytes_per_second: u64,
+    /// Servers that one address may have listed.
+    pub servers_per_ip_max: u32,
 }
 
 pub struct Guard {
@@ -42,6 +44,7 @@ pub struct Guard {
     start: Instant,
     groups: Mutex<Groups>,
     lists: ArcSwap<Budget>,
+    replies: ArcSwap<Budget>,
 }
 
 struct Groups {
@@ -71,16 +74,19 @@ struct Connection {
 impl Guard {
     pub fn new(settings: Settings) -> Guard {
         let bans = ArcSwap::from_pointee(settings.bans.clone());
-        let lists = ArcSwap::from_pointee(new_budget(settings.budget()));
+        let lists = ArcSwap::from_pointee(new_budget(settings.of_lists()));
+        let replies = ArcSwap::from_pointee(new_budget(settings.of_replies()));
         let groups = Groups { settings, all: Group::default(), by_prefix: HashMap::new() };
-        Guard { bans, start: Instant::now(), groups: Mutex::new(groups), lists }
+        Guard { bans, start: Instant::now(), groups: Mutex::new(groups), lists, replies }
     }
 
     /// Sets new limits and bans. Evicts banned connections at once; lower limits take effect with new connections.
     pub fn set(&self, settings: Settings) {
         self.bans.store(Arc::new(settings.bans.clone()));
-        if *self.lists.load().settings() != settings.budget() {
-            self.lists.store(Arc::new(new_budget(settings.budget())));
+        for (budget, new) in [(&self.lists, settings.of_lists()), (&self.replies, settings.of_replies())] {
+            if *budget.load().settings() != new {
+                budget.store(Arc::new(new_budget(new)));
+            }
         }
         let mut groups = self.groups();
         let is_banned = |connection: &&Arc<Connection>| settings.bans.contains(connection.ip);
@@ -104,6 +110,11 @@ impl Guard {
     /// The budget for lists sent as datagrams.
     pub fn lists(&self) -> arc_swap::Guard<Arc<Budget>> {
         self.lists.load()
+    }
+
+    /// The budget for other answers by datagrams that are longer than the request.
+    pub fn replies(&self) -> arc_swap::Guard<Arc<Budget>> {
+        self.replies.load()
     }
 
     /// Admits a connection unless its address is banned.
@@ -136,8 +147,13 @@ impl Guard {
 }
 
 impl Settings {
-    fn budget(&self) -> budget::Settings {
-        budget::Settings { bytes_per_second: self.list_bytes_per_second, exempt: self.exempt.clone() }
+    fn of_lists(&self) -> budget::Settings {
+        let (bytes_per_second, exempt) = (self.list_bytes_per_second, self.exempt.clone());
+        budget::Settings { per_address: budget::LISTS, bytes_per_second, exempt }
+    }
+
+    fn of_replies(&self) -> budget::Settings {
+        budget::Settings::of_replies(self.servers_per_ip_max, self.exempt.clone())
     }
 }
 

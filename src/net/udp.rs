@@ -21,7 +21,7 @@ use super::guard::Guard;
 use crate::hub::Hub;
 use crate::ledger::{Channel, Ledger, Note, What};
 use crate::model::Change;
-use crate::protocols::event::Event;
+use crate::protocols::event::{self, Event};
 use crate::protocols::{Context, DatagramRules, Effect, REPLY_BYTES_MAX};
 use crate::registry::Outcome;
 
@@ -94,6 +94,11 @@ impl Worker {
                     senders.push(from);
                 }
                 Effect::Answered(event) => {
+                    let is_longer = reply.len() * 5 > datagram.bytes.len() * 6;
+                    if is_longer && self.guard.replies().take(now, from.ip(), std::iter::once(reply.len())) == 0 {
+                        reply.clear();
+                        return note_event(from, event::TOO_MANY.event().on_port(event.port));
+                    }
                     if event.is_complaint() {
                         complaints.push(Complaint { reply: replies, from, event });
                     } else {

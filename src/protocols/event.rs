@@ -142,7 +142,7 @@ pub const fn own(index: u8) -> u8 {
 }
 
 /// The events of all datagram protocols.
-pub static SHARED: [&EventKind; 10] = [
+pub static SHARED: [&EventKind; 11] = [
     &TOO_SHORT,
     &UNKNOWN_MESSAGE,
     &SOURCE_PORT_0,
@@ -153,6 +153,7 @@ pub static SHARED: [&EventKind; 10] = [
     &COOKIE_UNKNOWN_KEY,
     &COOKIE_FORGED,
     &COOKIE_OLD,
+    &TOO_MANY,
 ];
 
 const NO_MESSAGE: Text = |_, _| "A datagram arrived that is not a message of the game.".into();
@@ -184,6 +185,18 @@ pub static COOKIE_CONTENT: EventKind = EventKind {
     number: 5,
     label: "dropped_cookie_content",
     text: |_, _| "A cookie came back that does not contain an announcement.".into(),
+    ..EventKind::DROPPED
+};
+/// The address has no budget left for the reply.
+pub static TOO_MANY: EventKind = EventKind {
+    number: 10,
+    label: "dropped_too_many",
+    text: |_, _| "Ignored an announcement: too many arrive from this address at once.".into(),
+    advice: Some(|_, _| {
+        "Too many announcements arrive from this address. Where nobody forges them, ask the operator of this master to \
+         allow more servers there."
+            .into()
+    }),
     ..EventKind::DROPPED
 };
 pub static COOKIE_SHORT: EventKind = EventKind {

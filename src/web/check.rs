@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::filter::Wrong;
 use super::json::{ServerJson, rfc3339};
-use super::{Pages, Site, api, reply};
+use super::{Pages, Site, api, aside, reply};
 use crate::ledger::{Note, What};
 use crate::model::Address;
 use crate::protocols::event::{Severity, Text};
@@ -130,7 +130,7 @@ impl Asked {
 
     /// The protocol of the server in question: as given, by the game's name, or that of other servers of the game.
     fn card(&self, view: &View) -> Option<&'static Card> {
-        let of_others = || view.of_game(&self.game).next().and_then(|server| card_of(&server.game));
+        let of_others = || aside(view, || view.of_game(&self.game).next().and_then(|server| card_of(&server.game)));
         self.protocol.or_else(|| card(&self.game)).or_else(of_others)
     }
 }

@@ -15,7 +15,7 @@ use super::filter::Wrong;
 use super::json::rfc3339;
 use super::plots::Plots;
 use super::reply::{self, Fresh};
-use super::{JSON, SVG, Site, api, plot};
+use super::{JSON, SVG, Site, api, aside, plot};
 use crate::model::{Address, GAME_BYTES_MAX};
 use crate::registry::view::Rendered;
 use crate::store::history::{History, Range, Reader};
@@ -183,7 +183,8 @@ async fn of_game(site: &Site, query: Option<&str>, form: Form, headers: &HeaderM
         Ok(asked) => asked,
         Err(wrong) => return api::bad_request(&wrong),
     };
-    let listed = site.hub.view().of_game(&game).next().is_some();
+    let view = site.hub.view();
+    let listed = aside(&view, || view.of_game(&game).next().is_some());
     answer(site, Asked { game, address: None, range, listed, form }, headers).await
 }
 
