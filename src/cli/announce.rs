@@ -1,4 +1,4 @@
-//! `rallypoint announce`: stands beside a game server and announces it to masters.
+//! `rallypoint announce`: runs beside a game server and announces it to masters.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::out::tell;
+use super::out::message;
 use super::{Exit, Failure, help};
 use crate::client::Target;
-use crate::client::announce::{self, Ending, Master, Plan, Source, Standing};
+use crate::client::announce::{self, Master, Plan, Source, Status, Summary};
 use crate::model::{Facts, GAME_BYTES_MAX};
 use crate::protocols::announce::Offer;
 use crate::text;
 
-/// The longest text that makes sense to a master.
+/// Upper bound on names and other texts.
 const TEXT_BYTES_MAX: usize = 256;
 
 #[derive(clap::Args)]
@@ -22,56 +22,56 @@ const TEXT_BYTES_MAX: usize = 256;
 pub struct Arguments {
     #[arg(value_parser = game, help = game_help())]
     game: String,
-    /// The port that the game is played on; with --from-query, that URL's port if not given
+    /// The game server's port; with --from-query, defaults to that URL's port
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), required_unless_present = "from_query")]
     port: Option<u16>,
-    /// A master to announce to; give it again for each further one
+    /// A master to announce to; can be given several times
     #[arg(long = "master", value_name = "URL", required = true)]
     masters: Vec<Target>,
     /// The server's name
-    #[arg(long, value_parser = words)]
+    #[arg(long, value_parser = clean_text)]
     name: Option<String>,
-    /// The kind of game that is played
-    #[arg(long, value_parser = words)]
+    /// The game mode
+    #[arg(long, value_parser = clean_text)]
     mode: Option<String>,
-    /// The map that is played
-    #[arg(long, value_parser = words)]
+    /// The current map
+    #[arg(long, value_parser = clean_text)]
     map: Option<String>,
-    /// How many play
+    /// Number of players
     #[arg(long, value_name = "N")]
     players: Option<u16>,
-    /// How many can play
+    /// Maximum number of players
     #[arg(long, value_name = "N")]
     max_players: Option<u16>,
-    /// The game's version; the current one if not given
-    #[arg(long, value_name = "V", value_parser = words)]
+    /// The game's version [default: the current one]
+    #[arg(long, value_name = "V", value_parser = clean_text)]
     version: Option<String>,
     #[arg(long, value_name = "URL", help = from_query_help())]
     from_query: Option<Target>,
-    /// Announce once to each master, wait for the outcome and end
+    /// Announce once to each master, wait for the results and exit
     #[arg(long)]
     once: bool,
 }
 
 fn game_help() -> String {
-    format!("The game: {}, or any name that a master takes", help::names("or"))
+    format!("The game: {}, or any other name that the master accepts", help::names("or"))
 }
 
 fn from_query_help() -> String {
     let game = help::example();
-    format!("Read name, map and players from the game itself before each announcement, e.g. {game}://127.0.0.1")
+    format!("Query the game server for name, map and players before each announcement, e.g. {game}://127.0.0.1")
 }
 
 fn after_help() -> String {
     format!(
         "\
 {}
-{}A master lists the address that the announcement comes from: run this on the game server's machine. A master \
-that is away or refuses is tried again, and the others are not held up. At the end (Ctrl-C, SIGTERM), masters are told \
-that the server is gone where their protocol has a message for it; not with --once.
+{}A master lists the address that the announcement comes from, so run this on the game server's machine. Each master is \
+retried on its own if it refuses or cannot be reached. On Ctrl-C or SIGTERM, masters are notified that the server is gone, \
+if their protocol has a message for that; not with --once.
 
-Exit codes: 0 ended by a signal, or, with --once, accepted by every master; 1 with --once, not accepted by every \
-master; otherwise given up by all, or called malformed by one; 2 usage.",
+Exit codes: 0 stopped by a signal or, with --once, accepted by every master; 1 given up on every master, rejected as \
+malformed by one or, with --once, not accepted by every master; 2 usage.",
         help::announce_masters(),
         help::own_port(),
     )
@@ -83,28 +83,28 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         && plan.source.is_none()
         && plan.offer.facts.name.is_empty()
     {
-        tell("no --name: the server will be listed without one");
+        message("no --name: the server will be listed without one");
     }
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
     let (masters, once) = (plan.masters.len(), plan.once);
     let result = runtime.block_on(announce(plan));
-    runtime.shutdown_background(); // a look-up of a name may still be on its way
-    judge(result.map_err(cannot)?, masters, once)
+    runtime.shutdown_background(); // does not wait for DNS lookups
+    exit_result(result.map_err(cannot)?, masters, once)
 }
 
-async fn announce(plan: Plan) -> std::io::Result<Ending> {
+async fn announce(plan: Plan) -> std::io::Result<Summary> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let stop = watch::Sender::new(false);
     let once = plan.once;
-    let told = move |master: &Master, standing: &Standing| tell(line(master, standing, once));
-    let announcing = announce::run(plan, Arc::new(told), stop.subscribe());
+    let report = move |master: &Master, status: &Status| message(line(master, status, once));
+    let announcing = announce::run(plan, Arc::new(report), stop.subscribe());
     tokio::pin!(announcing);
     loop {
         tokio::select! {
-            ending = &mut announcing => return Ok(ending),
+            summary = &mut announcing => return Ok(summary),
             _ = terminate.recv() => stop.send_replace(true),
             _ = interrupt.recv() => stop.send_replace(true),
             _ = hangup.recv() => stop.send_replace(true),
@@ -112,26 +112,26 @@ async fn announce(plan: Plan) -> std::io::Result<Ending> {
     }
 }
 
-fn judge(ending: Ending, masters: usize, once: bool) -> Result<(), Failure> {
+fn exit_result(summary: Summary, masters: usize, once: bool) -> Result<(), Failure> {
     let failed = |message: String| Err(Failure::new(Exit::Failed, message));
-    match ending {
-        Ending { malformed: true, .. } => failed("a master calls the announcement malformed: stopped".into()),
-        Ending { stopped: true, .. } if !once => Ok(()),
-        Ending { accepted, .. } if once && accepted == masters => Ok(()),
-        Ending { accepted, .. } if once => failed(format!("accepted by {accepted} of {masters} masters")),
-        _ => failed("no master is left to announce to".into()),
+    match summary {
+        Summary { malformed: true, .. } => failed("stopped: a master rejected the announcement as malformed".into()),
+        Summary { stopped: true, .. } if !once => Ok(()),
+        Summary { accepted, .. } if once && accepted == masters => Ok(()),
+        Summary { accepted, .. } if once => failed(format!("accepted by {accepted} of {masters} masters")),
+        _ => failed("given up on all masters".into()),
     }
 }
 
-/// One change, for people.
-fn line(master: &Master, standing: &Standing, once: bool) -> String {
-    let again = match standing {
-        Standing::Refused(_) | Standing::Away(_) | Standing::GameAway(_) if !once => "; trying again",
+/// The message for a status change.
+fn line(master: &Master, status: &Status, once: bool) -> String {
+    let retrying = match status {
+        Status::Refused(_) | Status::Failed(_) | Status::GameFailed(_) if !once => "; retrying",
         _ => "",
     };
-    match standing {
-        Standing::Listed => format!("listed at {master}"),
-        other => format!("{master}: {other}{again}"),
+    match status {
+        Status::Listed => format!("listed at {master}"),
+        other => format!("{master}: {other}{retrying}"),
     }
 }
 
@@ -156,22 +156,24 @@ fn plan(arguments: &Arguments) -> Result<Plan, String> {
     Ok(Plan { offer, source, masters, from: None, once: arguments.once })
 }
 
-/// A name of a game, as masters that take any game can list it.
+/// A game's name that masters for any game can list.
 fn game(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_graphic() && c != '\\';
     match text {
-        "" | "final" => Err("no name of a game".into()),
+        "" | "final" => Err("not a valid name for a game".into()),
         _ if text.len() > GAME_BYTES_MAX => Err(format!("longer than {GAME_BYTES_MAX} bytes")),
-        _ if !text.chars().all(good) => Err("only letters, digits and signs other than \\".into()),
+        _ if !text.chars().all(good) => {
+            Err("only printable ASCII characters other than space and \\ are allowed".into())
+        }
         _ => Ok(text.into()),
     }
 }
 
-/// A text that every master can show.
-fn words(text: &str) -> Result<String, String> {
+/// A text without control characters.
+fn clean_text(text: &str) -> Result<String, String> {
     match text::clean(text.as_bytes()) {
         _ if text.len() > TEXT_BYTES_MAX => Err(format!("longer than {TEXT_BYTES_MAX} bytes")),
         clean if clean == text => Ok(text.into()),
-        _ => Err("has control characters".into()),
+        _ => Err("contains control characters".into()),
     }
 }

@@ -1,11 +1,11 @@
-//! `rallypoint backup FILE`: a consistent copy of what the server keeps, while it runs or while it does not.
+//! `rallypoint backup FILE`: a consistent copy of the server's database, whether the server is running or not.
 
 use std::fs::{File, Permissions};
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::out::{cannot_print, tell};
+use super::out::{cannot_print, message};
 use super::{Exit, Failure};
 use crate::config::Config;
 use crate::export::file::{self, Destination, Draft, Written};
@@ -13,20 +13,20 @@ use crate::store::sqlite::{self, Fault};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The copy has its name only when it is whole. A file that it replaces keeps its mode and owner, and symbolic links are followed. \
-For a FIFO, a device or stdout the copy is first made in TMPDIR (or /tmp), which needs room for it; \
-a reader that goes away before the end is an error.
+The copy is written under a temporary name and renamed when it is complete. A replaced file's mode and owner are kept, and \
+symbolic links are followed. For a FIFO, a device or stdout the copy is first made in TMPDIR (or /tmp), which needs space \
+for it; if the reader closes the pipe early, the command fails.
 
 Examples:
   rallypoint backup /backup/rallypoint.db --force --config /etc/rallypoint.toml
   rallypoint backup - --config /etc/rallypoint.toml | gzip > rallypoint.db.gz")]
 pub struct Arguments {
-    /// Where to put the copy; `-` is stdout. To go back to it, stop the server and put it in data_dir as rallypoint.db
+    /// The file to write; `-` is stdout. To restore it, stop the server and copy it to data_dir as rallypoint.db
     file: PathBuf,
-    /// Replace the file if there is one already
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
-    /// The server's configuration file, for its data_dir
+    /// The server's configuration file, which sets data_dir
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Override one key, e.g. --set data_dir=/var/lib/rallypoint
@@ -37,17 +37,17 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = Config::load(arguments.config.as_deref(), &arguments.set)
         .map_err(|errors| Failure::new(Exit::Usage, errors))?;
-    let folder = config.data_dir.ok_or_else(|| usage("data_dir is empty: nothing is kept, nothing to copy"))?;
+    let folder = config.data_dir.ok_or_else(|| usage("data_dir is not set: the server keeps no data to copy"))?;
     let (from, to) = (folder.join(sqlite::FILE), &arguments.file);
     if !from.is_file() {
         return Err(usage(format!(
-            "data_dir: there is no {}: name the folder with --set data_dir=, or the server's --config",
+            "{} does not exist: give the server's --config, or its folder with --set data_dir=",
             from.display()
         )));
     }
     let copied = match Destination::of(to).map_err(|error| usage(format!("{}: {error}", to.display())))? {
         Destination::File(path) => replace(&from, &path, arguments),
-        Destination::Special(path) => pour(&from, &path, arguments),
+        Destination::Special(path) => write_special(&from, &path, arguments),
         Destination::Stdout => print(&from),
     };
     let size = copied.map_err(|wrong| match wrong {
@@ -57,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Wrong::Disk(error) => cannot_copy(&from, to, &error),
     })?;
     let name = if to == Path::new("-") { "stdout".into() } else { to.display().to_string() };
-    tell(format!("{name}: {size} bytes, a copy of {}", from.display()));
+    message(format!("{name}: {size} bytes, a copy of {}", from.display()));
     Ok(())
 }
 
@@ -93,7 +93,7 @@ fn cannot_copy(from: &Path, to: &Path, error: &dyn std::fmt::Display) -> Failure
     Failure::new(Exit::Failed, format!("{} cannot be copied to {}: {error}", from.display(), to.display()))
 }
 
-/// Under another name until it is whole: the file is never half a copy. Its size.
+/// Replaces the file once the copy is complete; returns the size.
 fn replace(from: &Path, to: &Path, arguments: &Arguments) -> Result<u64, Wrong> {
     let free = || match to.exists() && !arguments.force {
         true => Err(usage(format!("{} exists already: name another file, or add --force", to.display()))),
@@ -103,40 +103,40 @@ fn replace(from: &Path, to: &Path, arguments: &Arguments) -> Result<u64, Wrong> 
     let draft = Draft::of(to)?;
     sqlite::copy(from, draft.path())?;
     let size = draft.file.metadata()?.len();
-    free()?; // it may have come in the meantime
+    free()?; // it may have been created in the meantime
     draft.keep()?;
     Ok(size)
 }
 
-/// Into a FIFO or a device. What is on a disk is not overwritten without being asked to.
-fn pour(from: &Path, to: &Path, arguments: &Arguments) -> Result<u64, Wrong> {
+/// Writes to a FIFO or a device; to a block device only with --force.
+fn write_special(from: &Path, to: &Path, arguments: &Arguments) -> Result<u64, Wrong> {
     if !arguments.force && std::fs::metadata(to)?.file_type().is_block_device() {
         return Err(usage(format!("{} is a disk: add --force to overwrite it", to.display())).into());
     }
     let (mut copy, size) = temporary_copy(from)?;
-    heard(file::to_special(to, &mut copy)?, size)
+    complete(file::to_special(to, &mut copy)?, size)
 }
 
 fn print(from: &Path) -> Result<u64, Wrong> {
     if io::stdout().is_terminal() {
-        return Err(usage("a database is nothing for a terminal: redirect it, or name a file").into());
+        return Err(usage("not writing a database to a terminal: redirect stdout, or name a file").into());
     }
     let (mut copy, size) = temporary_copy(from)?;
-    heard(file::to_stdout(&mut copy).map_err(cannot_print)?, size)
+    complete(file::to_stdout(&mut copy).map_err(cannot_print)?, size)
 }
 
-/// Half a database is none: here, a reader that goes away is a failure.
-fn heard(written: Written, size: u64) -> Result<u64, Wrong> {
+/// A partial database is useless, so a closed pipe is an error here.
+fn complete(written: Written, size: u64) -> Result<u64, Wrong> {
     match written {
         Written::Whole => Ok(size),
-        Written::NobodyReads => Err(io::Error::other("the reader went away before the end").into()),
+        Written::ReaderGone => Err(io::Error::other("the reader closed the pipe early").into()),
     }
 }
 
-/// SQLite can only copy into a file, so that is made first, and read from there; it has no name any more.
+/// SQLite can only copy to a file. This one is already unlinked when it is returned.
 fn temporary_copy(from: &Path) -> Result<(File, u64), Wrong> {
     let draft = Draft::of(&std::env::temp_dir().join(sqlite::FILE))?;
-    draft.file.set_permissions(Permissions::from_mode(0o600))?; // others may look around in that folder
+    draft.file.set_permissions(Permissions::from_mode(0o600))?; // the folder is shared with other users
     sqlite::copy(from, draft.path())?;
     let copy = File::open(draft.path())?;
     let size = copy.metadata()?.len();

@@ -1,4 +1,4 @@
-//! `rallypoint completions SHELL`: a script for the shell, made from the same definition as `--help`.
+//! `rallypoint completions SHELL`: a completion script, generated from the same definition as `--help`.
 
 use clap::CommandFactory;
 use clap_complete::{Shell, generate};

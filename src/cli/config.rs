@@ -1,8 +1,8 @@
-//! `rallypoint config`: the default file, a check of one, and the built-in page to start a page of one's own from.
+//! `rallypoint config`: prints the default configuration or the built-in page template, or checks a configuration file.
 
 use std::path::PathBuf;
 
-use super::out::{print, tell};
+use super::out::{message, print};
 use super::{Exit, Failure};
 use crate::config::{Config, default_file};
 use crate::web::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE, Pages};
@@ -10,7 +10,7 @@ use crate::web::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE, Pages};
 #[derive(clap::Args)]
 #[group(multiple = false)]
 pub struct Arguments {
-    /// Check this file and say what is wrong with it
+    /// Check this configuration file and report errors
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
     /// Print the built-in page template
@@ -25,7 +25,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(file) = &arguments.check {
         let config = Config::load(Some(file), &[]).map_err(|errors| Failure::new(Exit::Usage, errors))?;
         Pages::load(&config).map_err(|error| Failure::new(Exit::Usage, error))?;
-        tell(format!("{}: good", file.display()));
+        message(format!("{}: OK", file.display()));
         return Ok(());
     }
     let text = match arguments {

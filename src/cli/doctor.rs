@@ -6,11 +6,11 @@ use serde::Deserialize;
 use url::form_urlencoded;
 
 use super::list::exit_of;
-use super::out::{print, tell};
+use super::out::{message, print};
 use super::{Exit, Failure, help, run_async};
 use crate::client::connect::addresses;
 use crate::client::target::Kind;
-use crate::client::{Patience, Target, http};
+use crate::client::{RetryPolicy, Target, http};
 use crate::model::Address;
 use crate::protocols::{CARDS, card};
 use crate::text;
@@ -19,8 +19,8 @@ use crate::text;
 #[command(override_usage = "rallypoint doctor [OPTIONS] [MASTER] <GAME> <ADDRESS>")]
 #[command(after_help = after_help())]
 pub struct Arguments {
-    /// The master (http://127.0.0.1:8080 when left out), the game, and the server: its address or name, with its port
-    /// unless it is the game's usual one
+    /// The master (default: http://127.0.0.1:8080), the game, and the server's address or host name; the port can be left
+    /// out if it is the game's default
     #[arg(num_args = 1..=3, required = true, value_name = "MASTER GAME ADDRESS")]
     asked: Vec<String>,
     /// Print the master's answer as JSON
@@ -71,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         [master, game, address] => (master.as_str(), game, address),
         _ => {
             let game = help::example();
-            return Err(usage(format!("name a game and a server: `rallypoint doctor {game} 203.0.113.5:3030`")));
+            return Err(usage(format!("give a game and a server: `rallypoint doctor {game} 203.0.113.5:3030`")));
         }
     };
     let target: Target = master.parse().map_err(usage)?;
@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let path = format!("{}/api/v1/check?game={game}&address={address}", target.path.trim_end_matches('/'));
         let failed = |error| Failure::new(exit_of(&error), format!("{target}: {error}"));
         let url = target.page(&path).map_err(usage)?;
-        let body = http::Request::get(url, http::ANSWER_BYTES_MAX, Patience::default().list_try())
+        let body = http::Request::get(url, http::ANSWER_BYTES_MAX, RetryPolicy::default().list_try())
             .page()
             .await
             .map_err(failed)?;
@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         if diagnosis.listed {
             return Ok(());
         }
-        meant.inspect(|meant| tell(format!("did you mean the game `{meant}`?")));
+        meant.inspect(|meant| message(format!("did you mean the game `{meant}`?")));
         Err(Failure::silent(Exit::Failed))
     })
 }
@@ -109,7 +109,7 @@ fn misspelt(game: &str) -> Option<&'static str> {
     names.min().filter(|(distance, _)| (1..=2).contains(distance)).map(|(_, name)| name)
 }
 
-/// The answer as it came. JSON may contain control characters that a terminal would obey.
+/// The unchanged answer, with control characters escaped: a terminal would interpret them.
 fn as_json(body: &[u8]) -> String {
     let mut text = String::new();
     for c in String::from_utf8_lossy(body).trim_end().chars() {
@@ -122,7 +122,7 @@ fn as_json(body: &[u8]) -> String {
     text + "\n"
 }
 
-/// The server as it was typed: an address or a name, with its port or with the game's usual one.
+/// The typed server: an address or a host name, with a port or the game's default port.
 fn server(game: &str, text: &str) -> Result<(Target, u16), String> {
     let card = card(&game.to_ascii_lowercase());
     // Only what follows the scheme matters, so any scheme will do.
@@ -134,11 +134,11 @@ fn server(game: &str, text: &str) -> Result<(Target, u16), String> {
         return Err(format!("`{text}` is not a game server's address; write HOST:PORT"));
     }
     let port = target.port.or(card.map(|card| card.game_port));
-    let port = port.ok_or_else(|| format!("`{text}` lacks the port of the game; write {text}:PORT"))?;
+    let port = port.ok_or_else(|| format!("`{text}` has no port; write {text}:PORT"))?;
     Ok((target, port))
 }
 
-/// Its address. That of a name is printed, because the master knows only addresses.
+/// Its address. A resolved name is printed, because the master knows only addresses.
 async fn find(server: &Target, port: u16) -> Result<Address, Failure> {
     let failed = |error: std::io::Error| Failure::new(Exit::Network, error);
     let found = addresses(&server.authority(port), None).await.map_err(failed)?;
@@ -147,7 +147,7 @@ async fn find(server: &Target, port: u16) -> Result<Address, Failure> {
     if server.host.parse::<IpAddr>().is_err() {
         let others: Vec<_> = found.iter().skip(1).map(|other| other.ip().to_string()).collect();
         let others = if others.is_empty() { String::new() } else { format!("; it also has {}", others.join(", ")) };
-        tell(format!("{} is {address}{others}", server.host));
+        message(format!("{} is {address}{others}", server.host));
     }
     Ok(address)
 }
@@ -189,7 +189,7 @@ mod tests {
         }
         for (game, text, says) in [
             ("chess", "play.example", "write play.example:PORT"),
-            ("iceball", "2001:db8::a", "`2001:db8::a`: an IPv6 address stands in brackets: [2001:db8::a]"),
+            ("iceball", "2001:db8::a", "`2001:db8::a`: write IPv6 addresses in brackets: [2001:db8::a]"),
             ("iceball", "play.example:x", "`play.example:x`: `x` is not a port"),
             ("iceball", "http://play.example", "write HOST:PORT"),
         ] {

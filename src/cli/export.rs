@@ -1,5 +1,5 @@
-//! `rallypoint export`: fetches a master's list, asks every server and writes what it finds to files, once or again and
-//! again. A round that fails is logged, and the next one comes.
+//! `rallypoint export`: fetches a master's list, queries every server and writes the results to files, once or repeatedly.
+//! A failed round is logged, and the next one follows.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use tracing::level_filters::LevelFilter;
 use tracing::{error, info};
 
 use super::list::fetch;
+use super::options::{MasterOptions, QueryOptions, count, none_answered};
 use super::serve::start_log;
-use super::shown::{Asking, Master, count, none_answered};
 use super::{Exit, Failure, help, run_async, stop_signal, time};
 use crate::export::file::{self, Destination, Written};
 use crate::export::ftp::{self, Password};
-use crate::export::{Format, Look, write};
+use crate::export::{Format, Layout, write};
 use crate::times::format_duration;
 
-/// Nobody's servers are asked more often than this.
+/// Servers are not queried more often than this.
 const EVERY_MIN: Duration = Duration::from_secs(1);
 const EVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -27,7 +27,7 @@ const EVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 #[command(after_help = after_help())]
 pub struct Arguments {
     #[command(flatten)]
-    master: Master,
+    master: MasterOptions,
     /// Write XML to this file; `-` is stdout
     #[arg(long, value_name = "FILE")]
     xml: Option<PathBuf>,
@@ -37,35 +37,35 @@ pub struct Arguments {
     /// Write CSV to this file; `-` is stdout
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Also upload the files, under their own names, to this folder: ftp://user@host/folder, or ftps:// for FTP over TLS
+    /// Also upload the files to this folder: ftp://user@host/folder, or ftps:// for FTP over TLS
     #[arg(long, value_name = "URL", value_parser = ftp::FtpFolder::parse)]
     ftp: Option<ftp::FtpFolder>,
-    /// A file with the FTP password; without it, the environment's RALLYPOINT_FTP_PASSWORD
+    /// A file with the FTP password [default: the environment variable RALLYPOINT_FTP_PASSWORD]
     #[arg(long, value_name = "FILE", requires = "ftp")]
     ftp_password_file: Option<PathBuf>,
-    /// Certificates to trust besides the system's, in PEM
+    /// Certificates to trust in addition to the system's, in PEM format
     #[arg(long, value_name = "FILE", requires = "ftp")]
     ftp_ca_file: Option<PathBuf>,
-    /// Again and again, this far apart, until Ctrl-C; for example 5m
+    /// Repeat at this interval until Ctrl-C, e.g. 5m
     #[arg(long, value_name = "TIME", value_parser = every)]
     every: Option<Duration>,
-    /// One time only, which is the default
+    /// Export once (the default)
     #[arg(long, conflicts_with = "every")]
     once: bool,
     #[command(flatten)]
-    asking: Asking,
+    querying: QueryOptions,
 }
 
 fn after_help() -> String {
     let game = help::example();
     format!(
         "\
-The files are replaced whole: a reader never sees half of one. They keep their mode and owner, and symbolic links are \
-followed. FIFOs and devices are written into; `-` is stdout. Servers that did not answer are in the files, too: in XML \
-with responding=\"0\" and the reason as fault, in JSON under `failed`, in CSV with the reason in the last column.
+Files are replaced atomically: a reader never sees a partial one. Their mode and owner are kept, and symbolic links are \
+followed. FIFOs and devices are written to; `-` is stdout. Servers that did not answer are included: in XML with \
+responding=\"0\" and the reason as fault, in JSON under `failed`, in CSV with the reason as fault.
 
-Ends with 0 when a server answered, or none can be asked; with 1 when none answered, a file cannot be written, or it was \
-stopped before the end. With --every a failed round is logged, the next one comes, and being stopped is 0.
+Exit codes: 0 a server answered, or none can be queried; 1 none answered, a file cannot be written, or stopped before the \
+end; 2 usage; 3 the master cannot be reached. With --every, a failed round is only logged, and stopping it is 0.
 
 Examples:
   rallypoint export {game}://master.example --xml servers.xml --every 5m
@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             result = rounds(arguments, upload.as_ref()) => return result,
             () = stop => info!("stopped"),
         }
-        // Nothing else ends the rounds; a single one has not come to its end.
+        // Stopping is the normal end of repeated rounds, but a single round was not completed.
         if arguments.every.is_some() { Ok(()) } else { Err(Failure::silent(Exit::Failed)) }
     })
 }
@@ -104,18 +104,18 @@ impl Arguments {
         let mut destinations = self.files().filter_map(|(path, _)| Some((path, Destination::of(path).ok()?)));
         let again = destinations.find(|(_, to)| matches!(to, Destination::File(path) if !seen.insert(path.clone())));
         if let Some((path, _)) = again {
-            return Err(format!("{}: two formats cannot be in one file", path.display()));
+            return Err(format!("{}: two formats cannot be written to the same file", path.display()));
         }
         match self.files().filter(|(path, _)| is_stdout(path)).count() {
             0 => Ok(()),
-            _ if self.ftp.is_some() => Err("stdout has no name to upload it under: name a file".into()),
+            _ if self.ftp.is_some() => Err("--ftp needs file names: stdout cannot be uploaded".into()),
             1 => Ok(()),
             _ => Err("only one of --xml, --json and --csv can be `-`".into()),
         }
     }
 }
 
-/// Where the written files go, too.
+/// The FTP upload of the written files.
 struct Upload<'a> {
     target: &'a ftp::FtpFolder,
     password: Password,
@@ -144,11 +144,11 @@ async fn rounds(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<()
         let next = Instant::now() + every;
         match round(arguments, upload).await {
             Ok(Written::Whole) => {}
-            Ok(Written::NobodyReads) => return Ok(()),
-            // Waiting does not mend what was typed.
+            Ok(Written::ReaderGone) => return Ok(()),
+            // A usage error would only repeat.
             Err(failure) if failure.exit == Exit::Usage => return Err(failure),
             Err(failure) => {
-                error!("{}; the next round comes in {}", failure.message, format_duration(every))
+                error!("{}; next round in {}", failure.message, format_duration(every))
             }
         }
         sleep_until(next).await;
@@ -156,15 +156,15 @@ async fn rounds(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<()
 }
 
 async fn round(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Written, Failure> {
-    let mut servers = fetch(&arguments.master, &arguments.asking).await?;
-    arguments.asking.ask(&mut servers).await?;
+    let mut servers = fetch(&arguments.master, &arguments.querying).await?;
+    arguments.querying.query(&mut servers).await?;
     let files: Vec<_> = arguments.files().collect();
     let mut stdout = Written::Whole;
     for (path, format) in &files {
-        let text = write(*format, &servers, &Look::default());
+        let text = write(*format, &servers, &Layout::default());
         let written = write_to(path.to_path_buf(), text.clone()).await?;
         if is_stdout(path) {
-            stdout = written; // one FIFO's reader may be followed by another, but stdout's is gone for good
+            stdout = written; // a FIFO may get another reader, but stdout does not
         }
         if let Some(upload) = upload {
             upload.send(path, &text).await?;
@@ -173,15 +173,15 @@ async fn round(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Wri
     let names: Vec<_> = files.iter().map(|(path, _)| path.display().to_string()).collect();
     let (answered, asked) = count(&servers);
     let failed = asked - answered;
-    info!("{} servers listed, {failed} of them silent; written to {}", servers.len(), names.join(" and "));
+    info!("{} servers listed, {failed} without an answer; written to {}", servers.len(), names.join(" and "));
     if asked > 0 && answered == 0 {
         return Err(Failure::new(Exit::Failed, none_answered(asked)));
     }
     Ok(stdout)
 }
 
-/// A file is written at once, so that no signal leaves half of one behind. The rest goes onto a thread of its own: a FIFO
-/// may wait for its reader for long, and Ctrl-C is to end that, too.
+/// A regular file is written synchronously, so that a signal cannot leave a temporary file behind. Anything else is written
+/// on another thread: opening a FIFO may block until it has a reader, and Ctrl-C has to end that, too.
 async fn write_to(path: PathBuf, text: String) -> Result<Written, Failure> {
     let name = if is_stdout(&path) { "stdout".into() } else { path.display().to_string() };
     let is_file = matches!(Destination::of(&path), Ok(Destination::File(_)));

@@ -1,16 +1,16 @@
-//! What `list` and `query` say of servers that did not answer: the first of them by name, the others by number and reason.
-//! JSON, CSV and XML name every one.
+//! Messages of `list` and `query` about servers that did not answer: the first ones by address, the others counted by
+//! reason. JSON, CSV and XML have them all.
 
 use std::collections::BTreeMap;
 
 use crate::client::Found;
 
-/// More would scroll the list itself away.
+/// More would push the list itself off the screen.
 const NAMED_MAX: usize = 20;
-/// Reasons that are counted one by one.
+/// Reasons with their own count.
 const REASONS_MAX: usize = 5;
 
-/// Lines for people.
+/// The messages, one per line.
 pub fn lines(found: &[Found]) -> Vec<String> {
     let failed: Vec<_> = found.iter().filter_map(|server| Some((server, server.failure()?))).collect();
     let (named, rest) = failed.split_at(failed.len().min(NAMED_MAX));
@@ -20,7 +20,7 @@ pub fn lines(found: &[Found]) -> Vec<String> {
     }
     let mut counts = BTreeMap::new();
     for (_, why) in rest {
-        // What follows may be different for each.
+        // The rest may differ for each server.
         *counts.entry(why.split(':').next().unwrap_or_default()).or_insert(0usize) += 1;
     }
     let mut counts: Vec<_> = counts.into_iter().collect();

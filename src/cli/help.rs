@@ -1,4 +1,4 @@
-//! The parts of help texts that come from the protocols' cards.
+//! The parts of the help texts that are generated from the protocols' cards.
 
 use crate::client::announce::{API_HELP, scheme};
 use crate::protocols::announce::Announce;
@@ -29,7 +29,7 @@ pub fn example() -> &'static str {
     CARDS.iter().find(fits).map_or("GAME", |card| card.name)
 }
 
-/// Another one, where one is not enough.
+/// Another one, for examples with two games.
 pub fn other_example() -> &'static str {
     let fits = |card: &&Card| card.query.is_some() && card.name != example();
     CARDS.iter().rfind(fits).map_or("GAME", |card| card.name)
@@ -39,10 +39,10 @@ pub fn other_example() -> &'static str {
 pub fn masters() -> String {
     let games = CARDS.iter().map(|card| (master(card), String::new()));
     let own = [("http://HOST[:80]".into(), "another Rallypoint".into())];
-    format!("Masters:\n{}{}", rows(games.chain(own)), over_tls(", and trust the certificates that this system trusts"))
+    format!("Masters:\n{}{}", rows(games.chain(own)), over_tls(", with the system's trusted certificates"))
 }
 
-/// How a game's master is written.
+/// The address of a game's master, as in the help.
 fn master(card: &Card) -> String {
     let port = card.master_port.map(|port| format!("[:{port}]")).unwrap_or_default();
     match &card.fetch {
@@ -52,7 +52,7 @@ fn master(card: &Card) -> String {
     }
 }
 
-/// The masters that take announcements from a program beside the game.
+/// The masters that accept announcements from a program other than the game.
 pub fn announce_masters() -> String {
     let form = |card: &Card| {
         let port = card.master_port.map(|port| format!("[:{port}]")).unwrap_or_default();
@@ -68,7 +68,7 @@ pub fn announce_masters() -> String {
     format!("Masters:\n{}{}", rows(CARDS.iter().filter_map(form).chain(api)), over_tls(""))
 }
 
-/// The games whose masters hear only the game itself, and what their owners can do.
+/// The games whose masters accept only announcements from the game itself, with advice for their owners.
 pub fn own_port() -> String {
     let advice = |card: &Card| match card.announce {
         Announce::OwnPort { advice, .. } => Some(format!("{} servers announce themselves: {advice}\n", card.title)),
@@ -85,15 +85,15 @@ pub fn announce_schemes() -> String {
     in_sentence(&schemes, "or")
 }
 
-/// The game servers that can be asked.
+/// The game servers that can be queried.
 pub fn game_servers() -> String {
-    let asked = CARDS.iter().filter(|card| card.query.is_some());
-    let servers = asked.map(|card| (format!("{}://HOST[:{}]", card.name, card.game_port), String::new()));
+    let queryable = CARDS.iter().filter(|card| card.query.is_some());
+    let servers = queryable.map(|card| (format!("{}://HOST[:{}]", card.name, card.game_port), String::new()));
     format!("Game servers:\n{}", rows(servers))
 }
 
-/// The games whose servers cannot be asked.
-pub fn not_asked() -> String {
+/// The games whose servers cannot be queried.
+pub fn not_queryable() -> String {
     let titles: Vec<_> = CARDS.iter().filter(|card| card.query.is_none()).map(|card| card.title).collect();
     match titles.as_slice() {
         [] => String::new(),
@@ -108,10 +108,10 @@ fn over_tls(more: &str) -> String {
     let pages = pages.map(|card| format!("{}+https://", card.name));
     let schemes: Vec<_> = std::iter::once("https://".to_string()).chain(pages).collect();
     let schemes: Vec<_> = schemes.iter().map(String::as_str).collect();
-    format!("  {} do the same over TLS{more}\n", in_sentence(&schemes, "and"))
+    format!("  {} use TLS{more}\n", in_sentence(&schemes, "and"))
 }
 
-/// Two columns.
+/// Formats two columns.
 fn rows(rows: impl Iterator<Item = (String, String)>) -> String {
     let rows: Vec<_> = rows.collect();
     let width = rows.iter().map(|(left, _)| left.len()).max().unwrap_or(0);

@@ -1,7 +1,9 @@
-//! `rallypoint list`: the servers that a master knows; with `--query` also what each of them says.
+//! `rallypoint list`: a master's list; with `--query`, every server in it is queried.
 
-use super::out::tell;
-use super::shown::{Asking, Master, Shown, none_answered, progress, tell_failures, tell_faults};
+use super::options::{
+    MasterOptions, OutputOptions, QueryOptions, none_answered, progress, report_failures, report_faults,
+};
+use super::out::message;
 use super::{Exit, Failure, help, run_async};
 use crate::client::list::{ListError, list};
 use crate::client::target::Kind;
@@ -12,14 +14,14 @@ use crate::model::Facts;
 #[command(after_help = after_help())]
 pub struct Arguments {
     #[command(flatten)]
-    master: Master,
-    /// Ask every server that is found
+    master: MasterOptions,
+    /// Query every server in the list
     #[arg(long, short)]
     query: bool,
     #[command(flatten)]
-    asking: Asking,
+    querying: QueryOptions,
     #[command(flatten)]
-    shown: Shown,
+    output: OutputOptions,
 }
 
 fn after_help() -> String {
@@ -27,10 +29,9 @@ fn after_help() -> String {
     format!(
         "\
 {masters}
-A table on a terminal is as wide as the terminal: long texts are cut, and the least important columns are left out. \
-Columns in which nothing is known are left out everywhere; --columns keeps them. Servers that did not answer are named on \
-stderr with the reason. JSON has them under `failed`; in JSON lines, CSV and XML they are among the others, with the reason \
-as `fault`.
+On a terminal, the table is fitted to its width: long texts are cut and less important columns omitted. Empty columns are \
+always omitted, unless --columns names them. Servers that did not answer are reported on stderr with the reason. JSON has \
+them under `failed`; JSON lines, CSV and XML have them among the others, with the reason as `fault`.
 
 Examples:
   rallypoint list {game}://master.example --query --not-empty --sort ping
@@ -39,19 +40,19 @@ Examples:
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    arguments.shown.check()?;
+    arguments.output.check()?;
     run_async(async {
-        let mut servers = fetch(&arguments.master, &arguments.asking).await?;
+        let mut servers = fetch(&arguments.master, &arguments.querying).await?;
         if servers.is_empty() {
-            tell(format!("{} lists no servers", arguments.master.url));
+            message(format!("{} lists no servers", arguments.master.url));
         }
         if arguments.query {
-            arguments.asking.ask(&mut servers).await?;
-        } else if arguments.shown.needs_facts() && servers.iter().any(|server| server.facts == Facts::default()) {
-            tell(format!("{} tells addresses only; --query asks the servers themselves", arguments.master.url));
+            arguments.querying.query(&mut servers).await?;
+        } else if arguments.output.needs_facts() && servers.iter().any(|server| server.facts == Facts::default()) {
+            message(format!("{} lists only addresses; --query also queries the servers", arguments.master.url));
         }
-        let (answered, asked) = tell_failures(&servers);
-        arguments.shown.print(servers)?;
+        let (answered, asked) = report_failures(&servers);
+        arguments.output.print(servers)?;
         if asked > 0 && answered == 0 {
             return Err(Failure::new(Exit::Failed, none_answered(asked)));
         }
@@ -59,29 +60,29 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// The list of a master; what is wrong with single entries is reported.
-pub async fn fetch(master: &Master, asking: &Asking) -> Result<Vec<Found>, Failure> {
-    let Master { url, games } = master;
+/// Fetches a master's list and reports invalid entries.
+pub async fn fetch(master: &MasterOptions, querying: &QueryOptions) -> Result<Vec<Found>, Failure> {
+    let MasterOptions { url, games } = master;
     let failed = |error| Failure::new(exit_of(&error), format!("{url}: {error}{}", hint(url)));
     let progress = progress(None, "{spinner} fetching the list {elapsed}");
-    let listing = list(url, games, asking.pace().patience).await;
+    let listing = list(url, games, querying.pace().retry).await;
     progress.finish_and_clear();
     let listing = listing.map_err(failed)?;
-    tell_faults(url, &listing);
+    report_faults(url, &listing);
     Ok(listing.servers)
 }
 
-/// For those who name a game server instead of its master.
+/// A hint for a game server's port where a master's is expected.
 fn hint(master: &Target) -> String {
     match master.kind {
         Kind::Game(card) if master.port == Some(card.game_port) && card.query.is_some() => {
-            format!("; {} is a game server's port: `rallypoint query {master}` asks it", card.game_port)
+            format!("; {} is a game server's port: try `rallypoint query {master}`", card.game_port)
         }
         _ => String::new(),
     }
 }
 
-/// The exit code that goes with an error.
+/// The exit code for an error.
 pub fn exit_of(error: &ListError) -> Exit {
     match error {
         ListError::Usage(_) => Exit::Usage,

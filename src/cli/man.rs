@@ -1,21 +1,21 @@
-//! `rallypoint man DIR`: a man page for the program and one for each command, made from the same definition as `--help`.
+//! `rallypoint man DIR`: a man page for the program and one for each command, generated from the same definition as `--help`.
 
 use std::path::PathBuf;
 
 use clap::CommandFactory;
 use clap_mangen::Man;
 
-use super::out::tell;
+use super::out::message;
 use super::{Exit, Failure};
 use crate::export::file;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The pages are rallypoint.1, rallypoint-list.1 and so on. A file that is there already is replaced.
+Writes rallypoint.1, rallypoint-list.1 and so on. Existing files are replaced.
 
 Example: rallypoint man /usr/local/share/man/man1 && man rallypoint-list")]
 pub struct Arguments {
-    /// The folder to write to; it is made if it does not exist
+    /// The folder to write to; created if it does not exist
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
@@ -32,6 +32,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         page.render(&mut text).map_err(cannot)?;
         let _ = file::write(&folder.join(page.get_filename()), &text).map_err(cannot)?;
     }
-    tell(format!("{}: {} man pages", folder.display(), pages.len()));
+    message(format!("{}: wrote {} man pages", folder.display(), pages.len()));
     Ok(())
 }

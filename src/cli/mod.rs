@@ -1,4 +1,4 @@
-//! The commands. Data goes to stdout, messages to stderr; the exit code says how it went.
+//! The commands. Data goes to stdout, messages go to stderr.
 
 mod announce;
 mod backup;
@@ -10,11 +10,11 @@ mod failures;
 mod help;
 mod list;
 mod man;
+mod options;
 mod out;
 mod query;
 mod screen;
 mod serve;
-mod shown;
 mod simulate;
 mod terminal;
 mod time;
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use out::tell;
+use out::message;
 
 /// 0: done. 1: nothing answered, or a check failed. 2: usage or configuration. 3: could not listen or connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,39 +44,39 @@ struct Arguments {
     command: Command,
 }
 
-const AFTER_HELP: &str = "Start with `rallypoint serve`: it needs no file.\n\n\
+const AFTER_HELP: &str = "To start a master server, run `rallypoint serve`; it needs no configuration file.\n\n\
     Exit codes: 0 done, 1 nothing answered or a check failed, 2 usage or configuration, 3 could not listen or connect.\n\
-    A reader that closes the pipe (| head) changes nothing about that; output that cannot be written is 1.";
+    A closed pipe (| head) does not change the exit code; any other write error is 1.";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the master server: on the defaults, or with your file
+    /// Run the master server
     Serve(serve::Arguments),
-    /// Copy the file with the list and its history, while the server runs
+    /// Back up the server's database, even while the server is running
     Backup(backup::Arguments),
-    /// Print the commented default configuration, or check a file
+    /// Print the default configuration with comments, or check a configuration file
     Config(config::Arguments),
-    /// Show the servers that a master knows
+    /// Show a master's list of servers
     List(list::Arguments),
-    /// Ask game servers about themselves
+    /// Query game servers for their status
     Query(query::Arguments),
-    /// Follow a master's list as it changes
+    /// Show a master's list live, as it changes
     Watch(watch::Arguments),
-    /// Write a master's list, with every server asked, to XML, JSON and CSV files
+    /// Query every server in a master's list and write XML, JSON and CSV files
     Export(export::Arguments),
-    /// Run pretend game servers, to try launchers and masters with
+    /// Run simulated game servers, to test launchers and masters
     Simulate(simulate::Arguments),
-    /// Ask a Rallypoint why a server is listed or not
+    /// Find out from a Rallypoint why a server is listed or not
     Doctor(doctor::Arguments),
-    /// Announce a game server to masters, for as long as this runs
+    /// Announce a game server to masters while this command runs
     Announce(announce::Arguments),
-    /// Print a script that makes a shell complete these commands
+    /// Print a completion script for a shell
     Completions(completions::Arguments),
     /// Write a man page for each command
     Man(man::Arguments),
 }
 
-/// An error and the exit code that goes with it.
+/// An error message and its exit code.
 struct Failure {
     exit: Exit,
     message: String,
@@ -87,23 +87,23 @@ impl Failure {
         Failure { exit, message: error.to_string() }
     }
 
-    /// Where everything has been said.
+    /// Without a message, if everything has been reported already.
     fn silent(exit: Exit) -> Failure {
         Failure { exit, message: String::new() }
     }
 }
 
-/// Runs a command that waits on sockets; one thread is enough for all but the master server.
+/// Runs an async command on one thread, which is enough for all but the master server.
 fn run_async(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
     let result = runtime.block_on(command);
-    // A name that is still being looked up would hold up the end.
+    // Does not wait for DNS lookups.
     runtime.shutdown_background();
     result
 }
 
-/// Ends on Ctrl-C or SIGTERM, from now on.
+/// Completes on Ctrl-C or SIGTERM.
 fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, error);
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
@@ -117,23 +117,23 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
 }
 
 pub fn run() -> ExitCode {
-    let result = Arguments::try_parse().map_err(help_or_mistake).and_then(|arguments| execute(&arguments.command));
+    let result = Arguments::try_parse().map_err(print_help_or_error).and_then(|arguments| execute(&arguments.command));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
-                tell(format!("rallypoint: {}", failure.message));
+                message(format!("rallypoint: {}", failure.message));
             }
             ExitCode::from(failure.exit as u8)
         }
     }
 }
 
-/// clap's own words: help and version to stdout, mistakes to stderr. Its `exit()` would not notice a failed write.
-fn help_or_mistake(words: clap::Error) -> Failure {
-    let printed = words.print().and_then(|()| std::io::stdout().flush());
+/// Prints clap's output: help and version to stdout, errors to stderr. clap's own `exit()` ignores write errors.
+fn print_help_or_error(output: clap::Error) -> Failure {
+    let printed = output.print().and_then(|()| std::io::stdout().flush());
     match printed {
-        _ if words.use_stderr() => Failure::silent(Exit::Usage),
+        _ if output.use_stderr() => Failure::silent(Exit::Usage),
         Err(error) if error.kind() != ErrorKind::BrokenPipe => out::cannot_print(error),
         _ => Failure::silent(Exit::Done),
     }

@@ -1,7 +1,7 @@
-//! The commands' own output: all of it goes through here. `print!` and its kin panic when nothing can be written.
+//! All output of the commands goes through here: `print!` and the like panic on write errors.
 //!
-//! A reader of stdout that goes away (`rallypoint list … | head -1`) is no failure: the command ends without a word, with
-//! the exit code that it would have had anyway. Any other failed write is one.
+//! A closed pipe on stdout (`rallypoint list … | head -1`) is not an error and does not change the exit code. Any other
+//! write error is reported.
 
 use std::fmt::Display;
 use std::io::{Error, Write, stderr};
@@ -18,7 +18,7 @@ pub fn cannot_print(error: Error) -> Failure {
     Failure::new(Exit::Failed, format!("cannot write to stdout: {error}"))
 }
 
-/// A line for people, to stderr. Nobody may be listening; the work goes on.
-pub fn tell(line: impl Display) {
+/// Prints a message to stderr. Errors are ignored: stderr may be closed.
+pub fn message(line: impl Display) {
     let _ = writeln!(stderr().lock(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! `rallypoint query`: asks game servers about themselves, all at once.
+//! `rallypoint query`: queries game servers, all at once.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::out::tell;
-use super::shown::{Asking, Shown, none_answered, tell_failures};
+use super::options::{OutputOptions, QueryOptions, none_answered, report_failures};
+use super::out::message;
 use super::{Exit, Failure, help, run_async};
 use crate::client::{Found, Target, addresses};
 use crate::model::Game;
 
-/// Names resolved at one time.
+/// Concurrent DNS lookups.
 const RESOLVING_MAX: usize = 32;
-/// The longest file of addresses: a million fit.
+/// The longest file of addresses: millions fit.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// Lines that name no server, and names that nobody knows, told one by one.
-const WRONG_TOLD: usize = 20;
+/// Invalid lines and unknown host names that are reported one by one.
+const REPORTED_MAX: usize = 20;
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("servers").args(["url", "from"]).required(true).multiple(true)))]
@@ -27,13 +27,13 @@ const WRONG_TOLD: usize = 20;
 pub struct Arguments {
     /// The game servers
     url: Vec<Target>,
-    /// Read them from a file, one per line, or as qstat's -f does; `-` is stdin
+    /// Read them from a file, one per line, or in the format of qstat's -f; `-` is stdin
     #[arg(long, short, value_name = "FILE")]
     from: Option<PathBuf>,
     #[command(flatten)]
-    asking: Asking,
+    querying: QueryOptions,
     #[command(flatten)]
-    shown: Shown,
+    output: OutputOptions,
 }
 
 fn after_help() -> String {
@@ -41,18 +41,19 @@ fn after_help() -> String {
     format!(
         "\
 {servers}
-A server that stays silent is given up within 5 seconds, unless --timeout and --retries say otherwise. The first \
-that failed are named on stderr with their reasons, the others are counted. Where this machine itself loses \
-answers, it asks again, and more slowly. A line of --from that names no server is reported, and the others are \
-asked. JSON has the failed ones under `failed`; in JSON lines, CSV and XML they are among the others, with the \
-reason as `fault`. Ends with 0 when at least one answered, with 1 when none did.
+A server that does not answer fails within 5 seconds, unless --timeout and --retries change that. The first failures are \
+reported on stderr with their reasons, the others are counted. If this machine itself loses answers, those servers are \
+queried again, more slowly. Invalid lines of --from are reported and skipped. JSON has failed servers under `failed`; \
+JSON lines, CSV and XML have them among the others, with the reason as `fault`.
 
-Example: rallypoint query {game}://203.0.113.5 {other}://203.0.113.6:6970 --format json"
+Exit codes: 0 at least one server answered, 1 none did, 2 usage.
+
+Example: rallypoint query {game}://203.0.113.5 {other}://203.0.113.6 --format json"
     )
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    arguments.shown.check()?;
+    arguments.output.check()?;
     let mut targets = arguments.url.clone();
     let mut wrong = Vec::new();
     if let Some(file) = &arguments.from {
@@ -60,30 +61,30 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         targets.extend(more);
         wrong = lines;
     }
-    // Among others, one that cannot be asked is one of those that failed.
-    let askable = targets.iter().filter(|target| target.game_server().is_ok()).count();
+    // Targets that cannot be queried are reported; that is a usage error only if all of them are.
+    let queryable = targets.iter().filter(|target| target.game_server().is_ok()).count();
     wrong.extend(targets.iter().filter_map(|target| target.game_server().err()));
-    if let Some(why) = wrong.first().filter(|_| wrong.len() == 1 && askable == 0) {
+    if let Some(why) = wrong.first().filter(|_| wrong.len() == 1 && queryable == 0) {
         return Err(Failure::new(Exit::Usage, why));
     }
-    tell_some(&wrong);
-    if askable == 0 && !wrong.is_empty() {
-        return Err(Failure::new(Exit::Usage, "none of these can be asked"));
+    report_some(&wrong);
+    if queryable == 0 && !wrong.is_empty() {
+        return Err(Failure::new(Exit::Usage, "none of these can be queried"));
     }
     run_async(async {
         let mut servers = resolve(targets).await;
-        arguments.asking.ask(&mut servers).await?;
-        let (answered, asked) = tell_failures(&servers);
-        arguments.shown.print(servers)?;
+        arguments.querying.query(&mut servers).await?;
+        let (answered, asked) = report_failures(&servers);
+        arguments.output.print(servers)?;
         if answered == 0 {
-            let none = if asked == 0 { "there is nobody to ask".into() } else { none_answered(asked) };
+            let none = if asked == 0 { "there are no servers to query".into() } else { none_answered(asked) };
             return Err(Failure::new(Exit::Failed, none));
         }
         Ok(())
     })
 }
 
-/// The servers of a file, and its lines that name none, with why.
+/// The servers in a file, and messages about its invalid lines.
 fn read_file(file: &Path) -> Result<(Vec<Target>, Vec<String>), String> {
     let name = if file == Path::new("-") { "stdin".into() } else { file.display().to_string() };
     let mut bytes = Vec::new();
@@ -93,20 +94,20 @@ fn read_file(file: &Path) -> Result<(Vec<Target>, Vec<String>), String> {
         std::fs::File::open(file).and_then(|opened| opened.take(FILE_BYTES_MAX).read_to_end(&mut bytes))
     };
     read.map_err(|error| format!("{name}: cannot be read: {error}"))?;
-    // A line in another encoding is wrong by itself, too.
+    // A line in another encoding is reported as invalid.
     let (targets, wrong) = addresses::read(&String::from_utf8_lossy(&bytes));
     Ok((targets, wrong.into_iter().map(|(number, why)| format!("{name}:{number}: {why}")).collect()))
 }
 
-/// A long file may be wrong from its first line to its last.
-fn tell_some(wrong: &[String]) {
-    wrong.iter().take(WRONG_TOLD).for_each(tell);
-    if wrong.len() > WRONG_TOLD {
-        tell(format!("and {} more that cannot be asked", wrong.len() - WRONG_TOLD));
+/// Reports the first errors and counts the others: every line of a long file may be invalid.
+fn report_some(wrong: &[String]) {
+    wrong.iter().take(REPORTED_MAX).for_each(message);
+    if wrong.len() > REPORTED_MAX {
+        message(format!("and {} more that cannot be queried", wrong.len() - REPORTED_MAX));
     }
 }
 
-/// Where they are, each once. A name that cannot be resolved is told, and the others go on.
+/// Resolves host names and removes duplicates. A name that cannot be resolved is reported and skipped.
 async fn resolve(targets: Vec<Target>) -> Vec<Found> {
     let permits = Arc::new(Semaphore::new(RESOLVING_MAX));
     let mut resolving = JoinSet::new();
@@ -129,10 +130,10 @@ async fn resolve(targets: Vec<Target>) -> Vec<Found> {
         match resolved {
             Ok(Ok(server)) => servers.push(server),
             Ok(Err((target, error))) => unknown.push(format!("{target}: {error}")),
-            Err(_) => {} // it was stopped with us
+            Err(_) => {} // cancelled
         }
     }
-    tell_some(&unknown);
+    report_some(&unknown);
     servers.sort_by_key(|(number, _, _)| *number);
     let mut seen = HashSet::new();
     servers.retain(|(_, card, address)| seen.insert((card.name, *address)));

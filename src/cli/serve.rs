@@ -1,4 +1,4 @@
-//! `rallypoint serve`: the master server in the foreground, until SIGTERM or Ctrl-C. SIGHUP reads the file again.
+//! `rallypoint serve`: runs the master server in the foreground until SIGTERM or Ctrl-C. SIGHUP reloads the configuration.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use crate::net::listen::ListenError;
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Configuration file; without one, the defaults hold (`rallypoint config` prints them)
+    /// Configuration file [default: built-in configuration, see `rallypoint config`]
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Override one key, e.g. --set web.listen=127.0.0.1:8080; a list is comma-separated, empty is none
+    /// Override one key, e.g. --set web.listen=127.0.0.1:8080; lists are comma-separated, an empty value is an empty list
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -56,7 +56,7 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
         Failure::new(exit, format!("{error:#}"))
     })?;
     info!("rallypoint {} is ready", env!("CARGO_PKG_VERSION"));
-    tell_systemd(NotifyState::Ready);
+    notify_systemd(NotifyState::Ready);
     loop {
         tokio::select! {
             error = app.supervise() => {
@@ -69,20 +69,20 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
         }
     }
     info!("stopping");
-    tell_systemd(NotifyState::Stopping);
+    notify_systemd(NotifyState::Stopping);
     app.stop().await;
     info!("stopped");
     Ok(())
 }
 
-/// Does nothing where the program was not started by systemd.
-fn tell_systemd(state: NotifyState<'_>) {
+/// Does nothing unless the program was started by systemd.
+fn notify_systemd(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
-        debug!(%error, "systemd was not told");
+        debug!(%error, "cannot notify systemd");
     }
 }
 
-/// A configuration that is wrong in any way changes nothing.
+/// An invalid configuration changes nothing.
 fn reload_config(app: &mut App, arguments: &Arguments, level: &LogLevel) {
     let mut load = || {
         let config = arguments.load().map_err(|failure| failure.message)?;
@@ -92,10 +92,10 @@ fn reload_config(app: &mut App, arguments: &Arguments, level: &LogLevel) {
     };
     match load() {
         Ok(log) => {
-            let _ = level.modify(|level| *level = log.into()); // fails only when there is no log
+            let _ = level.modify(|level| *level = log.into()); // fails only without a subscriber
             info!("configuration reloaded");
         }
-        Err::<_, String>(errors) => error!("configuration not reloaded, the old one stays: {errors}"),
+        Err::<_, String>(errors) => error!("configuration not reloaded, keeping the old one: {errors}"),
     }
 }
 
@@ -103,14 +103,14 @@ pub fn start_log(level: LevelFilter) -> LogLevel {
     let (filter, handle) = reload::Layer::new(level);
     let is_terminal = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal).with_target(false);
-    // What the NATS client has to say of every try, the cluster says once, in words.
+    // The NATS client logs every connection attempt; the cluster reports failures once.
     let lines = lines.with_filter(filter_fn(|line| !line.target().starts_with("async_nats")));
-    // A second start in one process (as in tests) keeps the first one's log.
+    // A second call in one process (as in tests) keeps the first subscriber.
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     handle
 }
 
-/// Each connection takes a descriptor, and the usual limit of 1024 is below our own.
+/// Each connection needs a descriptor, and the usual limit of 1024 is below our own connection limit.
 pub fn raise_descriptor_limit() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard

@@ -1,5 +1,5 @@
-//! `rallypoint simulate`: pretend game servers, until Ctrl-C. Their addresses go to stdout, one per line, in the form that
-//! `rallypoint query --from` reads.
+//! `rallypoint simulate`: simulated game servers, until Ctrl-C. Their addresses go to stdout, one per line, in the form
+//! that `rallypoint query --from` reads.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::protocols::{Card, card};
 pub struct Arguments {
     #[arg(value_parser = game, help = help::names("or"))]
     game: Game,
-    /// How many servers
+    /// Number of servers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     count: u32,
     #[arg(long, value_name = "MASTER", help = announce_help())]
     announce: Option<Target>,
-    /// Their address; with a port, they take consecutive ones from there on
+    /// Address to listen on; with a port, the servers use consecutive ports from there
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1", value_parser = listen)]
     listen: SocketAddr,
-    /// So many percent of the answers get lost
+    /// Drop this percentage of the answers
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=100))]
     loss: u8,
-    /// Every answer takes this long, for example 30ms
+    /// Delay every answer by this time, e.g. 30ms
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = delay)]
     delay: Duration,
 }
@@ -40,15 +40,15 @@ fn announce_help() -> String {
 }
 
 fn after_help() -> String {
-    let (not_asked, game) = (help::not_asked(), help::example());
-    format!("{not_asked}Example: rallypoint simulate {game} --count 20 --announce {game}://127.0.0.1")
+    let (not_queryable, game) = (help::not_queryable(), help::example());
+    format!("{not_queryable}Example: rallypoint simulate {game} --count 20 --announce {game}://127.0.0.1")
 }
 
 #[derive(Clone, Copy)]
 struct Game(&'static Card);
 
 fn game(text: &str) -> Result<Game, String> {
-    card(text).map(Game).ok_or_else(|| format!("the games are {}", help::list_of_names()))
+    card(text).map(Game).ok_or_else(|| format!("unknown game; the games are {}", help::list_of_names()))
 }
 
 fn listen(text: &str) -> Result<SocketAddr, String> {
@@ -72,8 +72,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             .await
             .map_err(|error| Failure::new(Exit::Network, format!("cannot listen on {}: {error}", arguments.listen)))?;
         let addresses: String = servers.iter().map(|server| format!("{}://{}\n", card.name, server.address)).collect();
-        let _ = print(&addresses)?; // the servers run on without a reader
-        info!("{} {} servers are up", servers.len(), card.title);
+        let _ = print(&addresses)?; // without a reader, too, the servers keep running
+        info!("{} {} servers are running", servers.len(), card.title);
         let network = Network { loss_percent: arguments.loss, delay: arguments.delay };
         tokio::select! {
             () = answer_and_announce(servers, network, announcing) => {}

@@ -1,5 +1,5 @@
-//! The terminal under a full-screen command: taken over, given back, and given back for a while when the command is
-//! suspended. However the command ends, and even when it panics, the terminal is left as it was found.
+//! The terminal of a full-screen command: raw mode, suspend and resume. Whenever the command ends, even by a panic, the
+//! terminal is restored.
 
 use std::io::{self, IsTerminal, stdout};
 use std::os::fd::AsFd;
@@ -21,10 +21,10 @@ use ratatui::{DefaultTerminal, Frame};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Whether there is something to give back.
-static IS_OURS: AtomicBool = AtomicBool::new(false);
+/// Whether the terminal has to be restored.
+static IS_RAW: AtomicBool = AtomicBool::new(false);
 
-/// Whether stdout is a screen that can be drawn on; if it is a terminal but none of that kind, why not.
+/// Whether stdout is a terminal that can be drawn on. The error says what such a terminal lacks.
 pub fn is_drawable() -> Result<bool, String> {
     if !stdout().is_terminal() {
         return Ok(false);
@@ -41,75 +41,73 @@ pub fn is_drawable() -> Result<bool, String> {
     }
 }
 
-/// What happened to the terminal.
-pub enum Happening {
-    Typed(Event),
-    /// SIGTSTP: somebody wants the terminal back for a while.
+pub enum TerminalEvent {
+    Input(Event),
+    /// SIGTSTP.
     Suspend,
-    /// SIGCONT: others may have used it in between.
+    /// SIGCONT: another program may have used the terminal in between.
     Resumed,
 }
 
 pub struct Terminal {
     screen: DefaultTerminal,
-    happenings: mpsc::Receiver<Happening>,
+    events: mpsc::Receiver<TerminalEvent>,
     resumed: tokio::signal::unix::Signal,
-    /// Held while the signal is let through: it is meant for us then, and not for the thread that waits for it.
-    letting_through: Arc<Mutex<()>>,
+    /// Held while [`Terminal::suspend`] has SIGTSTP unblocked, so that the signal thread does not take that signal.
+    suspending: Arc<Mutex<()>>,
 }
 
 impl Terminal {
-    /// Takes the terminal over. Call before any thread is started: those that exist already would be stopped by SIGTSTP
-    /// without asking.
+    /// Enters raw mode. Call before any thread is started: SIGTSTP is blocked only in threads started afterwards, and any
+    /// other would stop the process at once.
     pub fn open() -> io::Result<Terminal> {
-        // The signal is blocked, and not handled: let through, it does what the kernel has it do, which is nothing where no
-        // shell could resume us.
+        // Blocked rather than handled: when unblocked, the kernel's default action applies, which is to ignore it if there is
+        // no shell to resume us.
         stop_signal().thread_block()?;
         let suspended = SignalFd::with_flags(&stop_signal(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         let resumed = signal(SignalKind::from_raw(Signal::SIGCONT as i32))?;
-        give_back_on_panic();
-        if let Err(error) = take() {
-            give_back(); // it may have come halfway
+        restore_on_panic();
+        if let Err(error) = enter() {
+            restore(); // it may have succeeded in part
             return Err(error);
         }
-        let screen = ratatui::Terminal::new(CrosstermBackend::new(stdout())).inspect_err(|_| give_back())?;
+        let screen = ratatui::Terminal::new(CrosstermBackend::new(stdout())).inspect_err(|_| restore())?;
         // Both threads end with the program.
-        let (sender, happenings) = mpsc::channel(16);
-        let letting_through = Arc::<Mutex<()>>::default();
-        let (signals, held) = (sender.clone(), letting_through.clone());
+        let (sender, events) = mpsc::channel(16);
+        let suspending = Arc::<Mutex<()>>::default();
+        let (signals, held) = (sender.clone(), suspending.clone());
         std::thread::spawn(move || wait_for_signals(&suspended, &held, &signals));
         std::thread::spawn(move || {
-            while event::read().is_ok_and(|event| sender.blocking_send(Happening::Typed(event)).is_ok()) {}
+            while event::read().is_ok_and(|event| sender.blocking_send(TerminalEvent::Input(event)).is_ok()) {}
         });
-        Ok(Terminal { screen, happenings, resumed, letting_through })
+        Ok(Terminal { screen, events, resumed, suspending })
     }
 
     pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         self.screen.draw(draw).map(|_| ())
     }
 
-    /// Draws everything anew the next time: nothing is known of what is on the screen.
+    /// The next draw repaints the whole screen.
     pub fn clear(&mut self) -> io::Result<()> {
-        // ratatui's own `clear` asks the terminal where its cursor is, and the thread that reads keys gets the answer.
+        // ratatui's own `clear` queries the cursor position, and the input thread would swallow the answer.
         let size = self.screen.size()?;
         self.screen.resize(size.into())
     }
 
-    /// The next thing that happens.
-    pub async fn happening(&mut self) -> Happening {
+    pub async fn next_event(&mut self) -> TerminalEvent {
         tokio::select! {
-            Some(happening) = self.happenings.recv() => happening,
-            Some(()) = self.resumed.recv() => Happening::Resumed,
+            Some(event) = self.events.recv() => event,
+            Some(()) = self.resumed.recv() => TerminalEvent::Resumed,
             else => std::future::pending().await,
         }
     }
 
-    /// Gives the terminal back, stops with the rest of the job, and takes the terminal over again when it is resumed.
+    /// Restores the terminal, stops the whole job, and enters raw mode again when it is resumed.
     pub fn suspend(&mut self) -> io::Result<()> {
-        give_back();
-        let held = self.letting_through.lock().unwrap_or_else(PoisonError::into_inner);
+        restore();
+        let held = self.suspending.lock().unwrap_or_else(PoisonError::into_inner);
         stop_signal().thread_unblock()?;
-        // Nobody else has it unblocked, so this is where we stop.
+        // No other thread has it unblocked, so the process stops here.
         let stopped = kill(Pid::from_raw(0), Signal::SIGTSTP);
         stop_signal().thread_block()?;
         drop(held);
@@ -117,17 +115,17 @@ impl Terminal {
         self.resume()
     }
 
-    /// Takes the terminal over again, whatever others have done to it.
+    /// Enters raw mode again, whatever state the terminal is in.
     pub fn resume(&mut self) -> io::Result<()> {
-        give_back();
-        take()?;
+        restore();
+        enter()?;
         self.clear()
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
@@ -135,8 +133,8 @@ fn stop_signal() -> SigSet {
     SigSet::from(Signal::SIGTSTP)
 }
 
-/// Reports SIGTSTP when it comes from outside.
-fn wait_for_signals(suspended: &SignalFd, held: &Mutex<()>, happenings: &mpsc::Sender<Happening>) {
+/// Reports SIGTSTP sent by other processes.
+fn wait_for_signals(suspended: &SignalFd, held: &Mutex<()>, events: &mpsc::Sender<TerminalEvent>) {
     loop {
         let mut fds = [PollFd::new(suspended.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, PollTimeout::NONE) {
@@ -147,33 +145,33 @@ fn wait_for_signals(suspended: &SignalFd, held: &Mutex<()>, happenings: &mpsc::S
             let _held = held.lock().unwrap_or_else(PoisonError::into_inner);
             matches!(suspended.read_signal(), Ok(Some(_)))
         };
-        if suspend && happenings.blocking_send(Happening::Suspend).is_err() {
+        if suspend && events.blocking_send(TerminalEvent::Suspend).is_err() {
             return;
         }
     }
 }
 
-fn take() -> io::Result<()> {
-    IS_OURS.store(true, Ordering::SeqCst);
+fn enter() -> io::Result<()> {
+    IS_RAW.store(true, Ordering::SeqCst);
     enable_raw_mode()?;
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
-/// Once: what is printed afterwards is not ours to touch. An error is no news: the terminal is gone, or we are going.
-fn give_back() {
-    if IS_OURS.swap(false, Ordering::SeqCst) {
+/// Restores the terminal, once. Errors are ignored: the terminal may be gone.
+fn restore() {
+    if IS_RAW.swap(false, Ordering::SeqCst) {
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();
     }
 }
 
-/// So that what a panic says is seen, and what is typed after it.
-fn give_back_on_panic() {
+/// Restores the terminal before a panic message is printed.
+fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            give_back();
+            restore();
             before(panic);
         }));
     });
@@ -188,7 +186,7 @@ mod tests {
     use std::io::Read;
     use std::process::{Command, Stdio};
 
-    /// Set where the test below runs again, on a terminal of its own.
+    /// Set in the child process of the test below, which has its own terminal.
     const INSIDE: &str = "RALLYPOINT_TEST_PANICS";
 
     fn panic_on_the_terminal() -> ! {
@@ -224,7 +222,7 @@ mod tests {
         assert!(flags.contains(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG), "{flags:?}");
         drop(pty.slave);
         let mut said = Vec::new();
-        let _ = File::from(pty.master).read_to_end(&mut said); // its end is an error, as the other side is closed
+        let _ = File::from(pty.master).read_to_end(&mut said); // ends with an error, because the other side is closed
         let said = String::from_utf8_lossy(&said);
         let (taken, given) = (said.find("\x1b[?1049h"), said.find("\x1b[?1049l"));
         assert!(taken.is_some() && taken < given && given < said.find("on purpose"), "{said:?}");

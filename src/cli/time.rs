@@ -1,22 +1,22 @@
-//! Times as they are typed: 90s, 5m, 250ms.
+//! Parses typed durations: 90s, 5m, 250ms.
 
 use std::time::Duration;
 
 use crate::times::{format_duration, parse_duration};
 
-/// A time, with its unit. A number alone is somebody's seconds and somebody else's minutes.
+/// A duration with its unit. A bare number is an error: it could mean seconds or minutes.
 pub fn parse(text: &str) -> Result<Duration, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("it lacks a unit; write {text}s for seconds or {text}m for minutes"));
+        return Err(format!("the unit is missing; write {text}s for seconds or {text}m for minutes"));
     }
     parse_duration(text).ok_or_else(|| "write a time like 5m, 90s or 250ms".into())
 }
 
-/// A time within these bounds.
+/// A duration within these bounds.
 pub fn between(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
     match parse(text)? {
-        time if time < least => Err(format!("must be {} at the least", format_duration(least))),
-        time if time > most => Err(format!("must be {} at the most", format_duration(most))),
+        time if time < least => Err(format!("must be at least {}", format_duration(least))),
+        time if time > most => Err(format!("must be at most {}", format_duration(most))),
         time => Ok(time),
     }
 }
@@ -29,12 +29,12 @@ mod tests {
     fn times() {
         let minute = Duration::from_secs(60);
         assert_eq!(parse("1m"), Ok(minute));
-        assert_eq!(parse("5").unwrap_err(), "it lacks a unit; write 5s for seconds or 5m for minutes");
+        assert_eq!(parse("5").unwrap_err(), "the unit is missing; write 5s for seconds or 5m for minutes");
         for bad in ["", "soon", "-5s", "5 parsecs"] {
             assert!(parse(bad).unwrap_err().contains("like 5m"), "{bad}");
         }
         assert_eq!(between("60s", minute, minute), Ok(minute));
-        assert_eq!(between("59s", minute, minute).unwrap_err(), "must be 1m at the least");
-        assert_eq!(between("61s", minute, minute).unwrap_err(), "must be 1m at the most");
+        assert_eq!(between("59s", minute, minute).unwrap_err(), "must be at least 1m");
+        assert_eq!(between("61s", minute, minute).unwrap_err(), "must be at most 1m");
     }
 }

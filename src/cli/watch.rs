@@ -1,4 +1,4 @@
-//! `rallypoint watch`: a master's list, live: a screen on a terminal, a line for every change otherwise.
+//! `rallypoint watch`: a master's list, live. Draws a screen on a terminal; otherwise prints one line per change.
 
 use std::pin::pin;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -8,15 +8,15 @@ use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
 use super::list::exit_of;
-use super::out::{print, tell};
+use super::options::{MasterOptions, QueryOptions, Selection};
+use super::out::{message, print};
 use super::screen::{Action, KEYS, Screen};
-use super::shown::{Asking, Chosen, Master};
-use super::terminal::{Happening, Terminal, is_drawable};
+use super::terminal::{Terminal, TerminalEvent, is_drawable};
 use super::{Exit, Failure, help, run_async, stop_signal, time};
 use crate::client::Found;
 use crate::client::list::ListError;
 use crate::client::query::Pace;
-use crate::client::watch::{Changes, Seen, What, fetch};
+use crate::client::watch::{ChangeKind, Changes, Progress, fetch};
 use crate::export::file::Written;
 use crate::export::{json, table};
 use crate::times::rfc3339;
@@ -25,20 +25,20 @@ use crate::times::rfc3339;
 #[command(after_help = after_help())]
 pub struct Arguments {
     #[command(flatten)]
-    master: Master,
-    /// How often to look
+    master: MasterOptions,
+    /// How often to refresh
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = every)]
     every: Duration,
-    /// Show what the master says, and do not ask the servers themselves
+    /// Show only the master's list, without querying the servers
     #[arg(long)]
     no_query: bool,
-    /// How to write changes where there is no terminal
+    /// Output format if stdout is not a terminal
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
-    chosen: Chosen,
+    selection: Selection,
     #[command(flatten)]
-    asking: Asking,
+    querying: QueryOptions,
 }
 
 fn after_help() -> String {
@@ -47,9 +47,10 @@ fn after_help() -> String {
     format!(
         "\
 {masters}
-On a terminal it draws a screen, with these keys:
+Keys on a terminal:
 {keys}
-Elsewhere, and where TERM is `dumb`, it writes a line for every server that comes, changes and goes, until it is stopped.
+If stdout is not a terminal, or TERM is `dumb`, it prints one line for every server that comes, changes or goes, until it \
+is stopped.
 
 Example: rallypoint watch {game}://master.example --every 10s --not-empty"
     )
@@ -64,19 +65,19 @@ enum Format {
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// The screen is drawn at least this often: it shows how old its list is.
+/// The screen is redrawn at least this often, because it shows the age of the list.
 const REDRAW: Duration = Duration::from_secs(1);
-/// Answers that come within this time are shown together.
-const TOGETHER: Duration = Duration::from_millis(50);
+/// Answers within this time are drawn together.
+const DRAW_DELAY: Duration = Duration::from_millis(50);
 
-/// Not more often than every second: others want to be served as well.
+/// At least a second, to limit the load on the master.
 fn every(text: &str) -> Result<Duration, String> {
     time::between(text, Duration::from_secs(1), DAY)
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let on_a_screen = is_drawable().unwrap_or_else(|why| {
-        tell(format!("{why}: writing a line for every change instead"));
+        message(format!("{why}: printing one line per change instead"));
         false
     });
     run_async(async {
@@ -85,39 +86,41 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-async fn look(arguments: &Arguments, see: impl FnMut(Seen<'_>)) -> Result<Vec<Found>, ListError> {
-    let pace: Pace = arguments.asking.pace();
-    let Master { url, games } = &arguments.master;
-    fetch(url, games, pace.patience, (!arguments.no_query).then_some(pace), see).await
+async fn refresh(arguments: &Arguments, report: impl FnMut(Progress<'_>)) -> Result<Vec<Found>, ListError> {
+    let pace: Pace = arguments.querying.pace();
+    let MasterOptions { url, games } = &arguments.master;
+    fetch(url, games, pace.retry, (!arguments.no_query).then_some(pace), report).await
 }
 
 fn first_failed(arguments: &Arguments, error: &ListError) -> Failure {
     Failure::new(exit_of(error), format!("{}: {error}", arguments.master.url))
 }
 
-/// A line for every change, to stdout. The first look has to succeed.
+/// Prints one line per change to stdout. If the first refresh fails, the command fails.
 async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Unpin) -> Result<(), Failure> {
     let mut changes = Changes::default();
     let mut is_first = true;
     let mut failing = false;
     loop {
         let found = tokio::select! {
-            found = look(arguments, |_| {}) => found,
+            found = refresh(arguments, |_| {}) => found,
             () = &mut stop => return Ok(()),
         };
         match found {
             Ok(mut servers) => {
                 if std::mem::take(&mut failing) {
-                    tell(format!("{}: is there again", arguments.master.url));
+                    message(format!("{}: available again", arguments.master.url));
                 }
-                arguments.chosen.choose(&mut servers);
-                if write_lines(arguments.format, &changes.since_last(servers))? == Written::NobodyReads {
+                arguments.selection.apply(&mut servers);
+                if write_lines(arguments.format, &changes.since_last(servers))? == Written::ReaderGone {
                     return Ok(());
                 }
             }
             Err(error) if is_first => return Err(first_failed(arguments, &error)),
-            // Reported once; what was known stays.
-            Err(error) if !std::mem::replace(&mut failing, true) => tell(format!("{}: {error}", arguments.master.url)),
+            // Reported once; the last list is kept.
+            Err(error) if !std::mem::replace(&mut failing, true) => {
+                message(format!("{}: {error}", arguments.master.url))
+            }
             Err(_) => {}
         }
         is_first = false;
@@ -128,54 +131,54 @@ async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Un
     }
 }
 
-fn write_lines(format: Format, news: &[(What, Found)]) -> Result<Written, Failure> {
+fn write_lines(format: Format, changes: &[(ChangeKind, Found)]) -> Result<Written, Failure> {
     let at = rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
-    let line = |(what, server): &(What, Found)| match format {
-        Format::Text => format!("{at} {:<7} {} {}\n", what.name(), server.url(), table::line(server)),
-        Format::Json => json::event(&at, what.name(), server) + "\n",
+    let line = |(kind, server): &(ChangeKind, Found)| match format {
+        Format::Text => format!("{at} {:<7} {} {}\n", kind.name(), server.url(), table::line(server)),
+        Format::Json => json::event(&at, kind.name(), server) + "\n",
     };
-    print(&news.iter().map(line).collect::<String>())
+    print(&changes.iter().map(line).collect::<String>())
 }
 
-/// A screen that is there from the first moment, and shows everything as it arrives.
+/// Draws the screen at once, and shows results as they arrive.
 async fn on_screen(arguments: &Arguments, mut stop: impl Future<Output = ()> + Unpin) -> Result<(), Failure> {
     let cannot = |error: std::io::Error| Failure::new(Exit::Failed, format!("the terminal: {error}"));
     let mut terminal = Terminal::open().map_err(cannot)?;
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
-    let mut screen = Screen::new(arguments.master.url.to_string(), &arguments.chosen, !arguments.no_query);
-    // Bounded by the list that is being asked: a look that is not over is not followed by another.
+    let mut screen = Screen::new(arguments.master.url.to_string(), &arguments.selection, !arguments.no_query);
+    // Bounded by the length of the list: the next refresh starts only after this one has ended.
     let (sender, mut arrivals) = mpsc::unbounded_channel();
     let mut answers = Answers::default();
     let mut next = Instant::now();
-    let mut looking = None;
+    let mut refreshing = None;
     loop {
         if answers.due.is_none_or(|due| due <= Instant::now()) {
             answers.show(&mut screen);
             terminal.draw(|frame| screen.draw(frame)).map_err(cannot)?;
         }
         tokio::select! {
-            happening = terminal.happening() => {
+            event = terminal.next_event() => {
                 answers.hurry();
-                match happening {
-                    Happening::Typed(event) => match screen.on(&event) {
+                match event {
+                    TerminalEvent::Input(event) => match screen.on(&event) {
                         Action::Nothing => {}
-                        Action::Look => next = Instant::now(),
+                        Action::Refresh => next = Instant::now(),
                         Action::Redraw => terminal.clear().map_err(cannot)?,
                         Action::Suspend => terminal.suspend().map_err(cannot)?,
                         Action::Quit => return Ok(()),
                     },
-                    Happening::Suspend => terminal.suspend().map_err(cannot)?,
-                    Happening::Resumed => terminal.resume().map_err(cannot)?,
+                    TerminalEvent::Suspend => terminal.suspend().map_err(cannot)?,
+                    TerminalEvent::Resumed => terminal.resume().map_err(cannot)?,
                 }
             }
-            () = sleep_until(next.into()), if looking.is_none() => {
-                screen.looks();
+            () = sleep_until(next.into()), if refreshing.is_none() => {
+                screen.refresh_started();
                 let sender = sender.clone();
-                looking = Some(Box::pin(look(arguments, move |seen| drop(sender.send(Arrival::from(seen))))));
+                refreshing = Some(Box::pin(refresh(arguments, move |part| drop(sender.send(Arrival::from(part))))));
             }
             Some(arrival) = arrivals.recv() => answers.take(arrival, &mut screen),
-            found = async { match &mut looking { Some(looking) => looking.await, None => std::future::pending().await } } => {
-                looking = None;
+            found = async { match &mut refreshing { Some(refreshing) => refreshing.await, None => std::future::pending().await } } => {
+                refreshing = None;
                 next = Instant::now() + arguments.every;
                 while let Ok(arrival) = arrivals.try_recv() {
                     answers.take(arrival, &mut screen);
@@ -183,7 +186,7 @@ async fn on_screen(arguments: &Arguments, mut stop: impl Future<Output = ()> + U
                 answers.show(&mut screen);
                 match found {
                     Err(error) if !screen.has_list() => return Err(first_failed(arguments, &error)),
-                    found => screen.take(found),
+                    found => screen.refresh_finished(found),
                 }
             }
             () = sleep_until(answers.due.unwrap_or_else(|| Instant::now() + REDRAW).into()) => {}
@@ -193,26 +196,26 @@ async fn on_screen(arguments: &Arguments, mut stop: impl Future<Output = ()> + U
     }
 }
 
-/// [`Seen`], on its way to the screen.
+/// An owned [`Progress`].
 enum Arrival {
     List(Vec<Found>),
     Answer(Found),
 }
 
-impl From<Seen<'_>> for Arrival {
-    fn from(seen: Seen<'_>) -> Arrival {
-        match seen {
-            Seen::List(servers) => Arrival::List(servers.to_vec()),
-            Seen::Answer(server) => Arrival::Answer(server.clone()),
+impl From<Progress<'_>> for Arrival {
+    fn from(progress: Progress<'_>) -> Arrival {
+        match progress {
+            Progress::List(servers) => Arrival::List(servers.to_vec()),
+            Progress::Answer(server) => Arrival::Answer(server.clone()),
         }
     }
 }
 
-/// Answers that are shown together: thousands a second may come, and the screen is drawn for none of them alone.
+/// Answers that have not been drawn yet. Thousands may arrive per second, too many to redraw for each.
 #[derive(Default)]
 struct Answers {
     waiting: Vec<Found>,
-    /// When they are to be shown.
+    /// When to draw them.
     due: Option<Instant>,
 }
 
@@ -222,12 +225,12 @@ impl Answers {
             Arrival::List(servers) => screen.listed(servers),
             Arrival::Answer(server) => {
                 self.waiting.push(server);
-                self.due.get_or_insert_with(|| Instant::now() + TOGETHER);
+                self.due.get_or_insert_with(|| Instant::now() + DRAW_DELAY);
             }
         }
     }
 
-    /// Somebody pressed a key, and looks.
+    /// Draws at once, because a key was pressed.
     fn hurry(&mut self) {
         self.due = self.due.map(|_| Instant::now());
     }
@@ -246,8 +249,8 @@ mod tests {
     #[test]
     fn not_too_often() {
         assert_eq!(every("90s"), Ok(Duration::from_secs(90)));
-        assert!(every("100ms").unwrap_err().contains("1s at the least"));
-        assert!(every("500000y").unwrap_err().contains("1d at the most"));
+        assert!(every("100ms").unwrap_err().contains("at least 1s"));
+        assert!(every("500000y").unwrap_err().contains("at most 1d"));
         assert!(every("5").unwrap_err().contains("write 5s for seconds"));
         assert!(every("soon").is_err());
     }

@@ -1,11 +1,11 @@
-//! Files of game servers, for `query --from`: one address a line, or as many as qstat's `-f` takes. Qstat writes the type
-//! before the address, `NETP 203.0.113.5:3030`, in its files as in what it prints; what follows the address there is passed
-//! over. A `#` begins a comment.
+//! Files of game servers, for `query --from`: one or several addresses per line, in our form or in that of qstat's `-f`.
+//! Qstat writes the type before the address, `NETP 203.0.113.5:3030`, both in its files and in its output; anything after
+//! the address is ignored there. `#` starts a comment.
 
 use super::Target;
 use crate::protocols::{CARDS, Card};
 
-/// The servers of a file, and what is wrong with single lines, by their numbers.
+/// The servers in a file, and its invalid lines: line number and reason.
 pub fn read(text: &str) -> (Vec<Target>, Vec<(usize, String)>) {
     let mut targets = Vec::new();
     let mut wrong = Vec::new();
@@ -25,15 +25,15 @@ fn read_line(line: &str, targets: &mut Vec<Target>) -> Result<(), String> {
         if word.contains("://") {
             targets.push(word.parse()?);
         } else if let Some((kind, rest)) = raw(word) {
-            // `qstat -raw`: fields with a sign between them.
+            // `qstat -raw`: fields with a separator between them.
             targets.push(server(kind, rest)?);
             return Ok(());
         } else if let Some(card) = card_of(word) {
-            let address = words.next().ok_or_else(|| format!("`{word}` has no address behind it"))?;
+            let address = words.next().ok_or_else(|| format!("`{word}` is not followed by an address"))?;
             targets.push(server(card, address)?);
             is_qstat = true;
         } else if is_qstat {
-            return Ok(()); // what qstat printed of the server
+            return Ok(()); // the rest is qstat's output about the server
         } else {
             return Err(unknown(word, words.next()));
         }
@@ -41,7 +41,7 @@ fn read_line(line: &str, targets: &mut Vec<Target>) -> Result<(), String> {
     Ok(())
 }
 
-/// Qstat's type, as in its files or as its option; ours are understood as well.
+/// Qstat's type, as in its files or as its command-line option; our own names work, too.
 fn card_of(word: &str) -> Option<&'static Card> {
     let kind = word.strip_prefix('-').unwrap_or(word);
     let is = |name: &str| name.eq_ignore_ascii_case(kind);
@@ -61,7 +61,7 @@ fn server(card: &Card, address: &str) -> Result<Target, String> {
     format!("{}://{address}", card.name).parse()
 }
 
-/// For what is neither an address nor a type.
+/// Error for a word that is neither an address nor a type.
 fn unknown(word: &str, next: Option<&str>) -> String {
     let types: Vec<_> = CARDS.iter().filter_map(|card| Some((card, card.qstat_type?))).collect();
     if let Some((card, _)) = types.iter().find(|(_, kind)| word.eq_ignore_ascii_case(&format!("{kind}M"))) {
@@ -70,7 +70,7 @@ fn unknown(word: &str, next: Option<&str>) -> String {
     let is_type = word.bytes().all(|byte| byte.is_ascii_alphanumeric()) && next.is_some();
     if is_type {
         let known: Vec<_> = types.iter().map(|(_, kind)| *kind).collect();
-        return format!("`{word}` servers cannot be asked; of qstat's types, {} can", known.join(", "));
+        return format!("`{word}` servers cannot be queried; of qstat's types, {} can", known.join(", "));
     }
     word.parse::<Target>().err().unwrap_or_default()
 }
@@ -110,15 +110,15 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_is_named_and_the_others_go_on() {
+    fn an_invalid_line_is_reported_and_the_others_are_read() {
         let (found, wrong) =
             read("netpanzer://a\n127.0.0.1:3030\nNETP\nNETPM m:28900\nHLS q:27015\nNETP b:x\nnetpanzer://c");
         assert_eq!(found.iter().map(Target::to_string).collect::<Vec<_>>(), ["netpanzer://a", "netpanzer://c"]);
         let says = [
             (2, "write netpanzer://127.0.0.1:3030"),
-            (3, "`NETP` has no address behind it"),
+            (3, "`NETP` is not followed by an address"),
             (4, "`NETPM` is a master: `rallypoint list netpanzer://HOST`"),
-            (5, "`HLS` servers cannot be asked; of qstat's types, NETP"),
+            (5, "`HLS` servers cannot be queried; of qstat's types, NETP"),
             (6, "`x` is not a port"),
         ];
         assert_eq!(wrong.len(), says.len(), "{wrong:?}");

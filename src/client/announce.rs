@@ -1,7 +1,7 @@
-//! Announcing a game server to one or several masters at once. Each master has a task of its own: one that is away or
-//! refuses does not hold up the others.
+//! Announces a game server to one or several masters at once. Each master has its own task, so one that fails does not
+//! delay the others.
 //!
-//! The rules are in the protocols' `announce.rs`; here are the sockets, the clock, and the looking up of names.
+//! The rules are in the protocols' `announce.rs`; sockets, clock and DNS lookups are here.
 
 mod api;
 mod datagrams;
@@ -26,76 +26,77 @@ use crate::protocols::announce::{HttpAnnounce, Offer, Pace, StreamAnnounce};
 use crate::protocols::{Verdict, announce_every_ms};
 use master::Form;
 
-/// For one exchange, from the look-up of the name to the last byte of the answer. A Rallypoint asks the game before it
-/// answers, which takes up to 4 s.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// For the goodbyes: the program wants to end.
-const GOODBYE: Duration = Duration::from_secs(2);
-/// The most of an answer over TCP that is read.
+/// For one exchange, from the DNS lookup to the last byte of the answer. A Rallypoint queries the game before it answers,
+/// which takes up to 4 s.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// For the goodbye message. Short, because the program is about to exit.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest answer over TCP.
 const ANSWER_BYTES_MAX: u64 = 4 << 10;
 
-/// What an API of a Rallypoint is for, in the help.
+/// Help text for announcing to a Rallypoint's API.
 pub const API_HELP: &str = api::ANNOUNCE.help;
 
-/// What to announce, and where.
+/// What to announce, and to which masters.
 pub struct Plan {
-    /// What the owner said; it goes before what the game says.
+    /// From the command line; takes precedence over the game's own answers.
     pub offer: Offer,
-    /// The game itself, asked before each announcement.
+    /// The game itself, queried before each announcement.
     pub source: Option<Source>,
     pub masters: Vec<Master>,
-    /// The address of this machine that the announcements come from: where the server will be listed.
+    /// The local address to announce from, under which the server will be listed.
     pub from: Option<IpAddr>,
-    /// Announce once to each, and end.
+    /// Announce once to each master, then return.
     pub once: bool,
 }
 
-/// How it stands with one master, for people.
+/// The state at one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Status {
     Listed,
     Refused(String),
-    Away(String),
-    /// The game does not answer, so there is nothing true to announce.
-    GameAway(String),
-    /// It wanted another announcement, and gets it.
+    /// The master cannot be reached, or its answer is invalid.
+    Failed(String),
+    /// The game does not answer, so there are no facts to announce.
+    GameFailed(String),
+    /// The master expects a different announcement; the next one follows that.
     Adapted(String),
     GivenUp(String),
-    /// It says that the announcement is malformed.
+    /// The master rejects the announcement as malformed.
     Malformed(String),
-    /// It knows that the server is gone.
+    /// The master has acknowledged that the server is gone.
     Left,
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Standing::Listed => write!(f, "listed"),
-            Standing::Refused(reason) => write!(f, "refused: {reason}"),
-            Standing::Away(reason) => write!(f, "away: {reason}"),
-            Standing::GameAway(reason) => write!(f, "not announced: {reason}"),
-            Standing::Adapted(text) | Standing::Malformed(text) => f.write_str(text),
-            Standing::GivenUp(reason) => write!(f, "given up: {reason}"),
-            Standing::Left => write!(f, "told that the server is gone"),
+            Status::Listed => write!(f, "listed"),
+            Status::Refused(reason) => write!(f, "refused: {reason}"),
+            Status::Failed(reason) => write!(f, "failed: {reason}"),
+            Status::GameFailed(reason) => write!(f, "not announced: {reason}"),
+            Status::Adapted(text) | Status::Malformed(text) => f.write_str(text),
+            Status::GivenUp(reason) => write!(f, "given up: {reason}"),
+            Status::Left => write!(f, "notified that the server is gone"),
         }
     }
 }
 
-/// Called with every change, and with nothing twice.
-pub type Report = Arc<dyn Fn(&Master, &Standing) + Send + Sync>;
+/// Called whenever the status at a master changes.
+pub type Report = Arc<dyn Fn(&Master, &Status) + Send + Sync>;
 
-/// How all of it ended.
+/// The result for all masters together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ending {
+pub struct Summary {
     /// Masters that had the server listed when their task ended.
     pub accepted: usize,
-    /// A master called our announcement malformed; everything was stopped.
+    /// A master rejected the announcement as malformed, which stops everything.
     pub malformed: bool,
     /// Stopped by the caller.
     pub stopped: bool,
 }
 
-/// How it ended with one master.
+/// How the task for one master ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Stopped,
@@ -104,31 +105,31 @@ enum End {
     Malformed,
 }
 
-/// Announces until it is stopped, or until there is nothing left to do.
-pub async fn run(plan: Plan, report: Report, mut stop: watch::Receiver<bool>) -> Ending {
+/// Announces until stopped, or until the tasks for all masters have ended.
+pub async fn run(plan: Plan, report: Report, mut stop: watch::Receiver<bool>) -> Summary {
     let plan = Arc::new(plan);
     let stop_all = watch::Sender::new(false);
     let start = Instant::now();
-    let mut attending = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for index in 0..plan.masters.len() {
         let (plan, report, stop) = (plan.clone(), report.clone(), stop_all.subscribe());
-        attending.spawn(async move {
+        tasks.spawn(async move {
             let Some(master) = plan.masters.get(index) else { return End::Failed };
-            Attendant { plan: &plan, master, report, last: None, stop, start }.attend().await
+            MasterTask { plan: &plan, master, report, last: None, stop, start }.run().await
         });
     }
-    let mut ending = Ending::default();
+    let mut summary = Summary::default();
     loop {
         tokio::select! {
-            () = stopped(&mut stop), if !ending.stopped => {
-                ending.stopped = true;
+            () = stopped(&mut stop), if !summary.stopped => {
+                summary.stopped = true;
                 stop_all.send_replace(true);
             }
-            ended = attending.join_next() => match ended {
-                None => return ending,
-                Some(Ok(End::Accepted)) => ending.accepted += 1,
+            ended = tasks.join_next() => match ended {
+                None => return summary,
+                Some(Ok(End::Accepted)) => summary.accepted += 1,
                 Some(Ok(End::Malformed)) => {
-                    ending.malformed = true;
+                    summary.malformed = true;
                     stop_all.send_replace(true);
                 }
                 Some(_) => {}
@@ -137,41 +138,41 @@ pub async fn run(plan: Plan, report: Report, mut stop: watch::Receiver<bool>) ->
     }
 }
 
-/// Announces one server to one master, once; an error is why it is not listed.
-pub async fn once(offer: Offer, from: IpAddr, master: &Master) -> Result<(), Standing> {
+/// Announces one server to one master, once; the error is the status if it is not listed.
+pub async fn once(offer: Offer, from: IpAddr, master: &Master) -> Result<(), Status> {
     let plan = Plan { offer, source: None, masters: Vec::new(), from: Some(from), once: true };
     let never = watch::Sender::new(false);
-    let (report, stop) = (Arc::new(|_: &Master, _: &Standing| {}), never.subscribe());
-    let mut attendant = Attendant { plan: &plan, master, report, last: None, stop, start: Instant::now() };
-    match (attendant.attend().await, attendant.last) {
+    let (report, stop) = (Arc::new(|_: &Master, _: &Status| {}), never.subscribe());
+    let mut task = MasterTask { plan: &plan, master, report, last: None, stop, start: Instant::now() };
+    match (task.run().await, task.last) {
         (End::Accepted, _) | (_, None) => Ok(()),
-        (_, Some(standing)) => Err(standing),
+        (_, Some(status)) => Err(status),
     }
 }
 
 async fn stopped(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await; // an error means that nobody can stop it any more, and nobody waits
+    let _ = stop.wait_for(|stop| *stop).await; // an error means that the sender is gone
 }
 
-/// Attends to one master.
-struct Attendant<'a> {
+/// Announces to one master.
+struct MasterTask<'a> {
     plan: &'a Plan,
     master: &'a Master,
     report: Report,
-    last: Option<Standing>,
+    last: Option<Status>,
     stop: watch::Receiver<bool>,
     start: Instant,
 }
 
-impl Attendant<'_> {
-    async fn attend(&mut self) -> End {
+impl MasterTask<'_> {
+    async fn run(&mut self) -> End {
         match self.master.form {
             Form::Datagrams(start) => self.announce_by_datagrams(start).await,
             Form::Http(_) => self.announce_by_requests().await,
             Form::Stream(rules) => {
                 let end = self.announce_by_requests().await;
                 if end == End::Stopped {
-                    self.say_goodbye(rules).await;
+                    self.send_goodbye(rules).await;
                 }
                 end
             }
@@ -183,12 +184,12 @@ impl Attendant<'_> {
         loop {
             let began_ms = pace.due_ms().max(self.now_ms());
             let mut stop = self.stop.clone();
-            let standing = tokio::select! {
+            let status = tokio::select! {
                 () = stopped(&mut stop) => return End::Stopped,
-                standing = self.announce_at(began_ms) => standing,
+                status = self.announce_at(began_ms) => status,
             };
-            let accepted = standing == Standing::Listed;
-            self.report(standing);
+            let accepted = status == Status::Listed;
+            self.report(status);
             if self.plan.once {
                 return if accepted { End::Accepted } else { End::Failed };
             }
@@ -196,17 +197,17 @@ impl Attendant<'_> {
         }
     }
 
-    async fn announce_at(&self, at_ms: u64) -> Standing {
+    async fn announce_at(&self, at_ms: u64) -> Status {
         sleep_until(self.at(at_ms)).await;
         let offer = match self.offer().await {
             Ok(offer) => offer,
-            Err(standing) => return standing,
+            Err(status) => return status,
         };
-        match timeout(PATIENCE, self.request(&offer)).await {
-            Ok(Ok(Verdict::Listed)) => Standing::Listed,
-            Ok(Ok(Verdict::Refused(reason))) => Standing::Refused(reason),
-            Ok(Err(reason)) => Standing::Away(reason),
-            Err(_) => Standing::Away(format!("no answer within {} s", PATIENCE.as_secs())),
+        match timeout(TIMEOUT, self.request(&offer)).await {
+            Ok(Ok(Verdict::Listed)) => Status::Listed,
+            Ok(Ok(Verdict::Refused(reason))) => Status::Refused(reason),
+            Ok(Err(reason)) => Status::Failed(reason),
+            Err(_) => Status::Failed(format!("no answer within {} s", TIMEOUT.as_secs())),
         }
     }
 
@@ -214,7 +215,7 @@ impl Attendant<'_> {
         match &self.master.form {
             Form::Http(form) => self.request_page(form, offer).await,
             Form::Stream(rules) => self.exchange(*rules, &rules.message(offer)).await,
-            Form::Datagrams(_) => Err("it takes datagrams only".into()),
+            Form::Datagrams(_) => Err("it accepts only datagrams".into()),
         }
     }
 
@@ -225,13 +226,13 @@ impl Attendant<'_> {
             json: form.json.map(|json| json(offer)),
             from: self.plan.from,
             bytes_max: http::ANSWER_BYTES_MAX,
-            patience: PATIENCE,
+            timeout: TIMEOUT,
         };
         let (status, body) = request.send().await.map_err(|error| error.to_string())?;
         Ok((form.verdict)(status.as_u16(), &body))
     }
 
-    /// A message and its answer, which ends by itself or with the connection.
+    /// Sends a message and reads the answer, until it is complete or the connection is closed.
     async fn exchange(&self, rules: &dyn StreamAnnounce, message: &[u8]) -> Result<Verdict, String> {
         let connected = connect::connect(&self.master.authority, self.plan.from).await;
         let mut stream = connected.map_err(|error| error.to_string())?;
@@ -250,29 +251,29 @@ impl Attendant<'_> {
         })
     }
 
-    /// Also to a master that has not accepted anything: it may have the server listed all the same.
-    async fn say_goodbye(&mut self, rules: &dyn StreamAnnounce) {
+    /// Also sent to a master that never confirmed the listing: its answer may have been lost.
+    async fn send_goodbye(&mut self, rules: &dyn StreamAnnounce) {
         let Some(message) = rules.goodbye(&self.plan.offer) else { return };
-        if let Ok(Ok(_)) = timeout(GOODBYE, self.exchange(rules, &message)).await {
-            self.report(Standing::Left);
+        if let Ok(Ok(_)) = timeout(GOODBYE_TIMEOUT, self.exchange(rules, &message)).await {
+            self.report(Status::Left);
         }
     }
 
-    /// What the owner and the game say now.
-    async fn offer(&self) -> Result<Offer, Standing> {
+    /// The current facts, from the command line and from the game.
+    async fn offer(&self) -> Result<Offer, Status> {
         match &self.plan.source {
             None => Ok(self.plan.offer.clone()),
             Some(source) => {
-                let heard = source.facts().await.map_err(Standing::GameAway)?;
-                Ok(source::merged(&self.plan.offer, heard))
+                let queried = source.facts().await.map_err(Status::GameFailed)?;
+                Ok(source::merged(&self.plan.offer, queried))
             }
         }
     }
 
-    fn report(&mut self, standing: Standing) {
-        if self.last.as_ref() != Some(&standing) {
-            (self.report)(self.master, &standing);
-            self.last = Some(standing);
+    fn report(&mut self, status: Status) {
+        if self.last.as_ref() != Some(&status) {
+            (self.report)(self.master, &status);
+            self.last = Some(status);
         }
     }
 

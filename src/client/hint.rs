@@ -1,10 +1,10 @@
-//! What somebody probably meant who mistyped an address. Each hint is a whole address, ready to be copied.
+//! Suggestions for mistyped addresses. Each is a complete address, ready to copy.
 
 use std::net::Ipv6Addr;
 
 use crate::protocols::{CARDS, Card, Fetch};
 
-/// Every scheme that is understood, in the order in which they are listed to people.
+/// Every known scheme, in the order in which messages list them.
 pub fn schemes() -> Vec<String> {
     let is_page = |card: &&Card| matches!(card.fetch, Fetch::Http { .. });
     let games = CARDS.iter().map(|card| card.name.to_string());
@@ -13,54 +13,51 @@ pub fn schemes() -> Vec<String> {
     games.chain(pages).chain(["http".into(), "https".into()]).collect()
 }
 
-/// The scheme that this one was meant to be.
+/// The known scheme that was probably meant.
 fn nearest_scheme(typed: &str) -> Option<String> {
     let typed = typed.to_ascii_lowercase();
     let near = |scheme: &String| strsim::osa_distance(&typed, scheme);
     schemes().into_iter().min_by_key(near).filter(|scheme| near(scheme) <= (typed.len() / 3).min(2))
 }
 
-/// For a scheme that is not known.
+/// Error for an unknown scheme.
 pub fn unknown_scheme(scheme: &str, rest: &str) -> String {
     if let Some(card) = scheme.split('+').next().and_then(|name| CARDS.iter().find(|card| card.name == name)) {
         let host = rest.split('/').next().unwrap_or_default();
-        return format!("{} is not reached that way; write {}://{host}", card.title, card.name);
+        return format!("unknown scheme `{scheme}`; write {}://{host}", card.name);
     }
     match nearest_scheme(scheme) {
-        Some(near) => format!("`{scheme}` is not known; did you mean {near}://{rest}?"),
-        None => format!("`{scheme}` is not known; known are {}", schemes().join(", ")),
+        Some(near) => format!("unknown scheme `{scheme}`; did you mean {near}://{rest}?"),
+        None => format!("unknown scheme `{scheme}`; the schemes are {}", schemes().join(", ")),
     }
 }
 
-/// For an address without `://`.
+/// Error for an address without `://`.
 pub fn no_scheme(text: &str) -> String {
     if text.is_empty() {
         let example = CARDS.iter().find(|card| card.query.is_some()).map_or("http", |card| card.name);
-        return format!("there is no address; write for example {example}://HOST");
+        return format!("the address is empty; write for example {example}://HOST");
     }
     if let Some((typed, rest)) = text.split_once(':')
         && let host = rest.trim_start_matches('/')
-        // A host that is called like a game has its port there.
+        // `netpanzer:3030` is a host named like a game, with a port.
         && host.parse::<u16>().is_err()
         && let Some(near) = nearest_scheme(typed)
     {
-        return format!("`{text}` lacks the slashes; write {near}://{host}");
+        return format!("`{text}` has no `//` after the scheme; write {near}://{host}");
     }
     let host = text.parse::<Ipv6Addr>().map_or_else(|_| text.to_string(), |ip| format!("[{ip}]"));
     let port = host.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     match port.and_then(usual_scheme) {
-        Some(scheme) => format!("`{text}` does not say what is there; write {scheme}://{host}"),
+        Some(scheme) => format!("`{text}` has no scheme; write {scheme}://{host}"),
         None => {
             let games: Vec<_> = CARDS.iter().map(|card| format!("{}://{host}", card.name)).collect();
-            format!(
-                "`{text}` does not say what is there; write {}, or http://{host} for a Rallypoint",
-                games.join(", ")
-            )
+            format!("`{text}` has no scheme; write {}, or http://{host} for a Rallypoint", games.join(", "))
         }
     }
 }
 
-/// Who usually has this port.
+/// The scheme whose default port this is.
 fn usual_scheme(port: u16) -> Option<&'static str> {
     let card = CARDS.iter().find(|card| card.game_port == port || card.master_port == Some(port));
     card.map(|card| card.name).or(match port {
@@ -70,17 +67,17 @@ fn usual_scheme(port: u16) -> Option<&'static str> {
     })
 }
 
-/// For an IPv6 address that stands without its brackets.
+/// Error for an IPv6 address without brackets.
 pub fn brackets(authority: &str) -> String {
     let example = match authority.rsplit_once(':') {
-        // Whether the last part is a port, only its writer knows.
+        // The last group may be a port or part of the address.
         Some((ip, port)) if port.parse::<u16>().is_ok() && ip.parse::<Ipv6Addr>().is_ok() => {
             format!("[{authority}], or [{ip}]:{port} with a port")
         }
         _ if authority.parse::<Ipv6Addr>().is_ok() => format!("[{authority}]"),
         _ => "[2001:db8::1]:3030".into(),
     };
-    format!("an IPv6 address stands in brackets: {example}")
+    format!("write IPv6 addresses in brackets: {example}")
 }
 
 #[cfg(test)]
@@ -111,8 +108,8 @@ mod tests {
             ("NetPanser", "did you mean netpanzer://host:1?"),
             ("htps", "did you mean http"),
             ("bloodmaster+http", "did you mean bloodmasters+http://host:1?"),
-            ("netpanzer+http", "netPanzer is not reached that way; write netpanzer://host:1"),
-            ("doom", "known are iceball, netpanzer, hyperbol, bloodmasters,"),
+            ("netpanzer+http", "unknown scheme `netpanzer+http`; write netpanzer://host:1"),
+            ("doom", "the schemes are iceball, netpanzer, hyperbol, bloodmasters,"),
         ] {
             let hint = unknown_scheme(scheme, "host:1");
             assert!(hint.contains(says), "{scheme}: {hint}");

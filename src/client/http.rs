@@ -1,7 +1,7 @@
 //! HTTP for all commands: `http://` and `https://`, one request per connection, bounded in time, size and redirects.
 //!
-//! hyper speaks the protocol. A client library above it would pool connections and choose the local address, which
-//! matters here: what a master lists is the address that an announcement comes from.
+//! Built directly on hyper: a higher-level client would pool connections and choose the local address, which matters here
+//! because a master lists the address that an announcement comes from.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,15 +22,15 @@ use super::list::ListError;
 use super::{connect, tls};
 use crate::text;
 
-/// The longest list in one piece: about 80,000 Iceball servers in `/master.json`, 700,000 addresses of Bloodmasters.
+/// The longest list in one response: about 80,000 Iceball servers in `/master.json`, 700,000 addresses of Bloodmasters.
 /// Larger lists come in pages.
 pub const LIST_BYTES_MAX: usize = 16 << 20;
-/// The longest answer that is not a list: a diagnosis, the reason of a refusal.
+/// The longest response that is not a list: a diagnosis, or the reason for a refusal.
 pub const ANSWER_BYTES_MAX: usize = 256 << 10;
 
-/// A page moves once or twice (to TLS, to another host); more is a mistake.
+/// One or two redirects are normal (to TLS, to another host); more are a mistake.
 const REDIRECTS_MAX: usize = 5;
-/// What a page says beside its status is for people, and short.
+/// How much of an error page is quoted in a message.
 const REASON_CHARS_MAX: usize = 200;
 
 const AGENT: &str = concat!("rallypoint/", env!("CARGO_PKG_VERSION"));
@@ -39,28 +39,28 @@ const AGENT: &str = concat!("rallypoint/", env!("CARGO_PKG_VERSION"));
 pub struct Request {
     pub url: Url,
     pub json: Option<Vec<u8>>,
-    /// The address of this machine to come from.
+    /// The local address to connect from.
     pub from: Option<IpAddr>,
     pub bytes_max: usize,
-    /// For everything, from the look-up of the name to the last byte of the answer.
-    pub patience: Duration,
+    /// For the whole request, from the DNS lookup to the last byte of the response.
+    pub timeout: Duration,
 }
 
 impl Request {
-    /// For a page from wherever this machine's connections come.
-    pub fn get(url: Url, bytes_max: usize, patience: Duration) -> Request {
-        Request { url, json: None, from: None, bytes_max, patience }
+    /// A GET from the default local address.
+    pub fn get(url: Url, bytes_max: usize, timeout: Duration) -> Request {
+        Request { url, json: None, from: None, bytes_max, timeout }
     }
 
-    /// The status and the body, wherever redirects lead.
+    /// The status and the body, after following redirects.
     pub async fn send(&self) -> Result<(StatusCode, Vec<u8>), ListError> {
-        match timeout(self.patience, self.follow()).await {
+        match timeout(self.timeout, self.follow()).await {
             Ok(answer) => answer,
             Err(_) => Err(ListError::Connect(io::ErrorKind::TimedOut.into())),
         }
     }
 
-    /// The body, when the status is 200.
+    /// The body, if the status is 200.
     pub async fn page(&self) -> Result<Vec<u8>, ListError> {
         let (status, body) = self.send().await?;
         if status == StatusCode::OK {
@@ -83,7 +83,7 @@ impl Request {
             let next = next.map_err(ListError::Bad)?;
             seen.push(std::mem::replace(&mut url, next));
             if seen.contains(&url) {
-                return Err(ListError::Bad(format!("its redirects go in a circle, back to {}", shown(&url))));
+                return Err(ListError::Bad(format!("its redirects loop back to {}", shown(&url))));
             }
             if seen.len() > REDIRECTS_MAX {
                 return Err(ListError::Bad(format!("it redirects more than {REDIRECTS_MAX} times")));
@@ -91,7 +91,7 @@ impl Request {
         }
     }
 
-    /// One request on a connection of its own.
+    /// One request on its own connection.
     async fn one(&self, url: &Url) -> Result<Step, ListError> {
         let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = url.port_or_known_default().unwrap_or_default();
@@ -110,7 +110,7 @@ impl Request {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Step, String> {
         let failed = |error: hyper::Error| match error.is_parse() {
-            true => format!("no HTTP answer: {error}; does it speak TLS? Then write https://"),
+            true => format!("no HTTP answer: {error}; if it uses TLS, write https://"),
             false => format!("no HTTP answer: {error}"),
         };
         let method = if self.json.is_some() { "POST" } else { "GET" };
@@ -132,8 +132,8 @@ impl Request {
                 None => Ok(Step::Done(response.status(), read(response.into_body(), self.bytes_max).await?)),
             }
         };
-        // The connection is driven for as long as its one answer takes. When it ends first, the answer is already
-        // there, or never comes.
+        // The connection has to be polled until the response is complete. If it ends first, the response has already
+        // been received, or never comes.
         tokio::pin!(talk);
         tokio::select! {
             answer = &mut talk => answer,
@@ -153,7 +153,7 @@ struct Moved {
 }
 
 impl Moved {
-    /// A status of this kind without a place to go to is an answer like any other.
+    /// A redirect status without `Location` is treated as a normal response.
     fn of(response: &Response<Incoming>) -> Option<Moved> {
         let status = response.status();
         let location = response.headers().get(LOCATION).filter(|_| matches!(status.as_u16(), 301..=303 | 307 | 308));
@@ -161,7 +161,7 @@ impl Moved {
     }
 }
 
-/// A body that takes no more memory than its bound, however long it claims to be or goes on.
+/// Reads a body into at most `bytes_max` bytes of memory, whatever its length header says.
 async fn read(mut body: Incoming, bytes_max: usize) -> Result<Vec<u8>, String> {
     let too_long = || match bytes_max >> 20 {
         0 => format!("its answer is longer than {} KiB", bytes_max >> 10),
@@ -172,7 +172,7 @@ async fn read(mut body: Incoming, bytes_max: usize) -> Result<Vec<u8>, String> {
     }
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| format!("the HTTP answer breaks off: {error}"))?;
+        let frame = frame.map_err(|error| format!("the HTTP answer is incomplete: {error}"))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > bytes_max {
             return Err(too_long());
@@ -182,15 +182,16 @@ async fn read(mut body: Incoming, bytes_max: usize) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Where a redirect leads. Never from TLS to plain text, and never out of HTTP. A POST is not made a GET, and stays on the
-/// host that it was meant for: a page elsewhere would be asked to do something that nobody asked it to.
+/// The target of a redirect. Never from TLS to plain text, and never to another protocol than HTTP. A POST is not turned into
+/// a GET and stays on its host, so that no master can make us announce to a third party.
 fn redirect(from: &Url, status: StatusCode, location: &HeaderValue, is_post: bool) -> Result<Url, String> {
     let text = String::from_utf8_lossy(location.as_bytes());
-    let mut to = from.join(&text).map_err(|_| format!("it redirects to `{}`, which is no address", clean(&text)))?;
+    let mut to =
+        from.join(&text).map_err(|_| format!("it redirects to `{}`, which is not a valid address", clean(&text)))?;
     to.set_fragment(None);
     let refused = |why: &str| Err(format!("it redirects to {}; {why}", shown(&to)));
     match (from.scheme(), to.scheme()) {
-        ("https", "http") => return refused("that is not followed, because it leaves TLS"),
+        ("https", "http") => return refused("not followed, because it leaves TLS"),
         (_, "http" | "https") => {}
         _ => return refused("only http and https are followed"),
     }
@@ -198,18 +199,20 @@ fn redirect(from: &Url, status: StatusCode, location: &HeaderValue, is_post: boo
         return refused("addresses with a login are not followed");
     }
     if is_post && status == StatusCode::SEE_OTHER {
-        return refused("it wants that page read instead of taking the announcement");
+        return refused("it sends us to another page instead of accepting the announcement");
     }
     if is_post && from.host() != to.host() {
-        return refused("announcements do not follow to another host: name it yourself if you trust it");
+        return refused(
+            "announcements are not redirected to another host: if you trust that one, announce to it directly",
+        );
     }
     Ok(to)
 }
 
-/// Where a redirect leads, for people; without what may be a password.
+/// A redirect's target for messages, without a password.
 fn shown(url: &Url) -> String {
     let mut url = url.clone();
-    let _ = url.set_username("").and_then(|()| url.set_password(None)); // nobody logs in at most schemes
+    let _ = url.set_username("").and_then(|()| url.set_password(None)); // fails for URLs that cannot have a login
     clean(url.as_str())
 }
 
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn where_redirects_may_lead() {
+    fn redirects_that_are_followed() {
         let from = "https://a.example/lists/x?y=z";
         for (location, leads_to) in [
             ("/b", "https://a.example/b"),
@@ -242,15 +245,15 @@ mod tests {
     }
 
     #[test]
-    fn where_they_may_not() {
+    fn redirects_that_are_refused() {
         for (from, status, location, is_post, why) in [
             ("https://a.example/", 301, "http://a.example/", false, "it leaves TLS"),
             ("http://a.example/", 301, "file:///etc/passwd", false, "only http and https"),
             ("http://a.example/", 301, "ftp://a.example/", false, "only http and https"),
-            ("http://a.example/", 301, "http://:x", false, "which is no address"),
+            ("http://a.example/", 301, "http://:x", false, "which is not a valid address"),
             ("http://a.example/", 301, "http://me:secret@a.example/", false, "addresses with a login"),
-            ("http://a.example/", 303, "/done", true, "instead of taking the announcement"),
-            ("http://a.example/", 308, "http://b.example/", true, "to another host"),
+            ("http://a.example/", 303, "/done", true, "instead of accepting the announcement"),
+            ("http://a.example/", 308, "http://b.example/", true, "not redirected to another host"),
         ] {
             let error = to(from, status, location, is_post).unwrap_err();
             assert!(error.contains(why) && !error.contains("secret"), "{location}: {error}");

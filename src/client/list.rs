@@ -1,4 +1,4 @@
-//! Fetching a master's list, whatever it speaks: bounded in time and size, and no server in it twice.
+//! Fetches a master's list over any protocol, bounded in time and size, without duplicates.
 
 mod datagrams;
 
@@ -12,20 +12,20 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::target::{Kind, Target};
-use super::{Found, Patience, connect, http, rallypoint};
+use super::{Found, RetryPolicy, connect, http, rallypoint};
 use crate::model::Game;
 use crate::protocols::{Card, Fault, Fetch, List, StreamFetch};
 
-/// Before a master is tried again; longer each time.
+/// Delay before the first retry; it grows linearly.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest list over TCP: half a million records of Hyperbol fit.
 const STREAM_BYTES_MAX: u64 = 8 << 20;
 
-/// A list that was fetched.
+/// A fetched list.
 #[derive(Debug, Default)]
 pub struct Listing {
     pub servers: Vec<Found>,
-    /// What was wrong with single entries, as far as it was kept, and how many were.
+    /// The first invalid entries, and how many there were in all.
     pub faults: Vec<Fault>,
     pub left_out: usize,
     /// Why the list may be incomplete.
@@ -34,11 +34,11 @@ pub struct Listing {
 
 #[derive(Debug)]
 pub enum ListError {
-    /// There is no such list: the address names none.
+    /// The address does not name a list.
     Usage(String),
-    /// Nobody is there, or does not answer.
+    /// The master cannot be reached, or does not answer.
     Connect(io::Error),
-    /// Somebody answers, but not with a list.
+    /// The answer is not a list.
     Bad(String),
 }
 
@@ -63,38 +63,38 @@ impl From<io::Error> for ListError {
     }
 }
 
-/// Fetches the list of a master. `games` are those asked for besides the address, where the protocol has several.
-pub async fn list(target: &Target, games: &[String], patience: Patience) -> Result<Listing, ListError> {
+/// Fetches a master's list. `games` are requested in addition to the one in the address, if the protocol has several.
+pub async fn list(target: &Target, games: &[String], retry: RetryPolicy) -> Result<Listing, ListError> {
     if !games.is_empty() && target.datagram_fetch().is_none() {
         return Err(ListError::Usage("this master has one list for all games; --game cannot choose".into()));
     }
-    for number in 1..patience.list_tries() {
-        match fetch(target, games, patience.list_try()).await {
-            // Trying again does not correct what was typed.
+    for number in 1..retry.list_tries() {
+        match fetch(target, games, retry.list_try()).await {
+            // A retry does not fix a wrong address.
             Err(error) if !matches!(error, ListError::Usage(_)) => sleep(PAUSE * number.into()).await,
             done => return done,
         }
     }
-    fetch(target, games, patience.list_try()).await
+    fetch(target, games, retry.list_try()).await
 }
 
-async fn fetch(target: &Target, games: &[String], patience: Duration) -> Result<Listing, ListError> {
+async fn fetch(target: &Target, games: &[String], try_timeout: Duration) -> Result<Listing, ListError> {
     let authority = target.authority(target.master_port().map_err(ListError::Usage)?);
     match target.kind {
-        Kind::Rallypoint => rallypoint::list(target, patience).await,
+        Kind::Rallypoint => rallypoint::list(target, try_timeout).await,
         Kind::Page(card) | Kind::Game(card) => {
             let list = match &card.fetch {
                 Fetch::Http { path, read } => {
                     let url = target.page(target.path_or(path)).map_err(ListError::Usage)?;
-                    let page = http::Request::get(url, http::LIST_BYTES_MAX, patience).page().await?;
+                    let page = http::Request::get(url, http::LIST_BYTES_MAX, try_timeout).page().await?;
                     read(&page).map_err(bad)?
                 }
                 Fetch::Stream(fetch) => {
-                    let talk = async { converse(connect::connect(&authority, None).await?, *fetch).await };
-                    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-                    timeout(patience, talk).await.unwrap_or_else(late)?
+                    let exchange = async { exchange(connect::connect(&authority, None).await?, *fetch).await };
+                    let timed_out = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                    timeout(try_timeout, exchange).await.unwrap_or_else(timed_out)?
                 }
-                Fetch::Datagrams(rules) => return datagrams::fetch(card, *rules, target, games, patience).await,
+                Fetch::Datagrams(rules) => return datagrams::fetch(card, *rules, target, games, try_timeout).await,
             };
             Ok(found(card, list))
         }
@@ -113,23 +113,23 @@ fn bad(fault: Fault) -> ListError {
 }
 
 /// One request and one list over TCP.
-async fn converse(mut stream: TcpStream, fetch: &dyn StreamFetch) -> Result<List, ListError> {
-    let mut heard = Vec::new();
-    let mut asked = false;
+async fn exchange(mut stream: TcpStream, fetch: &dyn StreamFetch) -> Result<List, ListError> {
+    let mut received = Vec::new();
+    let mut requested = false;
     let (from, mut to) = stream.split();
     let mut from = from.take(STREAM_BYTES_MAX);
-    let broken = |error: io::Error| ListError::Bad(format!("the connection broke off: {error}"));
+    let lost = |error: io::Error| ListError::Bad(format!("the connection was lost: {error}"));
     loop {
-        if !asked && let Some(request) = fetch.request(&heard).map_err(bad)? {
-            to.write_all(&request).await.map_err(broken)?;
-            asked = true;
+        if !requested && let Some(request) = fetch.request(&received).map_err(bad)? {
+            to.write_all(&request).await.map_err(lost)?;
+            requested = true;
         }
-        if fetch.is_whole(&heard) || from.read_buf(&mut heard).await.map_err(broken)? == 0 {
+        if fetch.is_whole(&received) || from.read_buf(&mut received).await.map_err(lost)? == 0 {
             break;
         }
     }
     if from.limit() == 0 {
         return Err(ListError::Bad(format!("its list is longer than {} MiB", STREAM_BYTES_MAX >> 20)));
     }
-    fetch.read(&heard).map_err(bad)
+    fetch.read(&received).map_err(bad)
 }

@@ -1,5 +1,5 @@
-//! Asking many game servers at once: one socket, a pace, a bound on how many are waited for. What counts as an answer is
-//! the [`Asker`]'s business; what this machine itself loses is not the servers' fault, and is asked for again.
+//! Queries many game servers at once: one socket, a rate limit, and a bound on queries in flight. The [`Asker`] decides what
+//! counts as an answer. Queries whose answers this machine may have lost are repeated.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,110 +10,110 @@ use tokio::time::{timeout, timeout_at};
 
 use super::socket::{Socket, Undelivered};
 use super::throttle::Throttle;
-use super::{Found, Patience, State};
+use super::{Found, RetryPolicy, State};
 use crate::asker::drive::{self, Driver};
 use crate::asker::{Asker, Failure, Finished, Lane, Response, Settings};
 use crate::model::Address;
 use crate::protocols::{Ask, Question, game, query_of};
 
-/// How fast to ask, and for how long.
+/// Rate, concurrency and timeouts.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Datagrams a second.
+    /// Datagrams per second.
     pub per_second: u32,
-    /// Servers waited for at one time, not counting those that were silent once: they would hold up the others. What
-    /// is in flight cannot overrun a slow network, or a slow machine, for long: its answers come slowly, and with them
-    /// the next questions.
+    /// Servers in flight, not counting those that have missed a try: they would hold up the others. The bound also paces us
+    /// on a slow network or machine: the next queries are sent as answers come in.
     pub in_flight: usize,
-    pub patience: Patience,
-    /// Bytes of answers that may wait to be read; None: as many as the system allows.
+    pub retry: RetryPolicy,
+    /// Size of the socket's receive buffer in bytes; None: as large as the system allows.
     pub receive_buffer: Option<usize>,
 }
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { per_second: 30_000, in_flight: 2_000, patience: Patience::default(), receive_buffer: None }
+        Pace { per_second: 30_000, in_flight: 2_000, retry: RetryPolicy::default(), receive_buffer: None }
     }
 }
 
-/// Datagrams a second to one address, so that no list can turn us against a stranger. Loopback is nobody's network.
+/// Datagrams per second to one IP address, so that a forged list cannot make us flood a third party. Does not apply to
+/// loopback.
 const PER_IP_PER_SECOND: u32 = 2_000;
-/// One socket, on a port of this run's own.
+/// There is only one socket.
 const LANE: Lane = 0;
 /// The longest answer that UDP can carry.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
-/// How long to wait when questions wait for their pace.
+/// Wait while queries are held back by the rate limit.
 const SHORT: Duration = Duration::from_millis(1);
-/// For a datagram of our own to come back. It is there at once, unless the machine is very busy.
-const LOOK_TIME: Duration = Duration::from_secs(1);
-/// How often a try does not count because its answer may have been lost here. Each time there is less in flight.
+/// For a datagram to ourselves to arrive. It takes long only on a very busy machine.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many tries of one server are repeated because its answer may have been lost here. Each time fewer are in flight.
 const LOSSES_MAX: u8 = 20;
 
-/// A server whose turn it is.
+/// A queued server.
 #[derive(Clone, Copy)]
 struct Turn {
-    /// Its place among all.
+    /// Its index in the list.
     number: usize,
-    /// How often it was asked before in vain, and how often an answer may have been lost here.
+    /// Tries without an answer, and tries whose answer may have been lost here.
     tries: u8,
     losses: u8,
 }
 
-/// What is remembered of a server while it is asked.
+/// State kept for a server in flight.
 struct Tag {
     turn: Turn,
     asked_us: u64,
-    /// What it was sent last.
+    /// The last query sent.
     question: Question,
-    /// Why that may not have arrived.
+    /// Why it may not have arrived.
     undelivered: Option<io::Error>,
 }
 
-/// Asks every server that can be asked, and writes down what became of it. `finished` is called with each of those as soon
-/// as its answer is there, or is given up.
-pub async fn ask_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Found)) -> io::Result<()> {
+/// Queries every server that can be queried, and stores the results in `found`. `finished` is called for each of them as
+/// soon as it has answered or failed.
+pub async fn query_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Found)) -> io::Result<()> {
     let queue = found.iter().enumerate().filter(|(_, server)| query_of(&server.game).is_some());
     let queue: VecDeque<_> = queue.map(|(number, _)| Turn { number, tries: 0, losses: 0 }).collect();
-    let all_here = found.iter().all(|server| server.address.ip().is_loopback());
-    let try_us = pace.patience.server_try().as_micros() as u64;
-    let throttle = Throttle::new(pace.in_flight, try_us, try_us * u64::from(pace.patience.server_tries()));
+    let all_loopback = found.iter().all(|server| server.address.ip().is_loopback());
+    let try_us = pace.retry.server_try().as_micros() as u64;
+    let throttle = Throttle::new(pace.in_flight, try_us, try_us * u64::from(pace.retry.server_tries()));
     let mut seed = [0; 16];
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
     let socket = Socket::open(pace.receive_buffer)?;
-    let asker = Asker::new(settings(pace, all_here), seed);
+    let asker = Asker::new(settings(pace, all_loopback), seed);
     let started = Instant::now();
     let mut run =
-        Run { found, queue, socket, asker, throttle, pace, all_here, started, lost: 0, is_quiet: true, finished };
+        Run { found, queue, socket, asker, throttle, pace, all_loopback, started, lost: 0, is_quiet: true, finished };
     run.run().await;
     Ok(())
 }
 
-fn settings(pace: Pace, all_here: bool) -> Settings {
-    let (tries, try_us) = (pace.patience.server_tries(), pace.patience.server_try().as_micros() as u64);
+fn settings(pace: Pace, all_loopback: bool) -> Settings {
+    let (tries, try_us) = (pace.retry.server_tries(), pace.retry.server_try().as_micros() as u64);
     let per_second = pace.per_second;
     Settings {
         tries,
         try_us,
-        // A second step that begins late has one more try.
+        // Leaves time for one more try if the second step of a query starts late.
         all_us: try_us * u64::from(tries) + try_us / 3,
         per_second,
-        per_ip_per_second: if all_here { per_second } else { PER_IP_PER_SECOND.min(per_second) },
+        per_ip_per_second: if all_loopback { per_second } else { PER_IP_PER_SECOND.min(per_second) },
     }
 }
 
 struct Run<'a, F> {
     found: &'a mut [Found],
-    /// Those who have not been asked yet, and those who have to be asked again.
+    /// Servers to query, for the first time or again.
     queue: VecDeque<Turn>,
     socket: Socket,
     asker: Asker<Tag>,
     throttle: Throttle,
     pace: Pace,
-    all_here: bool,
+    all_loopback: bool,
     started: Instant,
-    /// Answers that the socket had no room for, as far as is known.
+    /// Answers dropped by the socket's receive buffer, as of the last check.
     lost: u32,
-    /// Nothing was received since the socket was last asked for what it lost.
+    /// Nothing was received since the last check for losses.
     is_quiet: bool,
     finished: F,
 }
@@ -126,7 +126,7 @@ impl<F: FnMut(&Found)> Run<'_, F> {
             if self.asker.in_flight() == 0 && self.queue.is_empty() {
                 return;
             }
-            let _ = timeout(self.wait(), self.socket.ready()).await; // either is a reason to look again
+            let _ = timeout(self.wait(), self.socket.ready()).await; // in both cases, the next pass follows
         }
     }
 
@@ -141,10 +141,10 @@ impl<F: FnMut(&Found)> Run<'_, F> {
     fn take_more(&mut self) {
         self.throttle.recover(self.now_us());
         if self.throttle.has_lost() {
-            // Each try has its own turn now: what is in flight is bounded then, whichever try it is. Its answer does not
-            // count any more when the next try begins, so it has the time that servers have been seen to take.
+            // From now on each try is queued separately, so that retries, too, count as in flight. An answer no longer
+            // counts once its try has ended, so the timeout is adapted to the answers seen so far.
             let try_us = self.throttle.try_us();
-            self.asker.set_settings(Settings { tries: 1, try_us, ..settings(self.pace, self.all_here) });
+            self.asker.set_settings(Settings { tries: 1, try_us, ..settings(self.pace, self.all_loopback) });
         }
         for _ in 0..self.queue.len() {
             if self.asker.fresh() >= self.throttle.in_flight() {
@@ -156,44 +156,42 @@ impl<F: FnMut(&Found)> Run<'_, F> {
             };
             let tag = Tag { turn, asked_us: self.now_us(), question: Question::new(), undelivered: None };
             if self.asker.ask(server.address, query, Ask::Proof, tag).is_err() {
-                // Another game at the same address is being asked; one after the other.
+                // Another game at the same address is being queried; this one has to wait.
                 self.queue.push_back(turn);
             }
         }
     }
 
-    /// A closed port ends it at once, when the report is no forgery. Any other report only says why, should the server
-    /// stay silent.
+    /// A closed port fails the server at once, unless the report may be forged. Any other report is only shown as the reason
+    /// if the server never answers.
     fn take_report(&mut self, report: &Undelivered, quoted: &[u8]) {
         let Some(address) = Address::new(report.to.ip(), report.to.port()) else { return };
         let Some(tag) = self.asker.tag_mut(address) else { return };
         let is_closed = is_closed(report.error.kind(), quoted, &tag.question);
         tag.undelivered = Some(io::Error::from(report.error.kind()));
         if is_closed && let Some(tag) = self.asker.give_up(address) {
-            self.end(tag.turn.number, State::Failed("connection refused: nothing listens there".into()));
+            self.end(tag.turn.number, State::Failed("connection refused: the port is closed".into()));
         }
     }
 
-    /// Finds out whether answers were lost on this machine, before a server is called silent.
-    async fn look_for_losses(&mut self, buffer: &mut [u8]) {
-        self.socket.look_for_losses();
-        let end = tokio::time::Instant::now() + LOOK_TIME;
+    /// Finds out whether answers were lost on this machine, before a server counts as silent.
+    async fn check_for_losses(&mut self, buffer: &mut [u8]) {
+        self.socket.check_for_losses();
+        let end = tokio::time::Instant::now() + CHECK_TIMEOUT;
         drive::hear(self, buffer);
-        while self.socket.is_looking() && timeout_at(end, self.socket.ready()).await.is_ok() {
+        while self.socket.is_checking() && timeout_at(end, self.socket.ready()).await.is_ok() {
             drive::hear(self, buffer);
         }
         self.is_quiet = true;
     }
 
-    /// For one that has not answered, or only what was asked before. As long as nothing is lost, the asker makes all tries
-    /// by itself.
+    /// The next turn of a server that has not answered, if it gets one. While nothing is lost, the asker makes all tries by
+    /// itself.
     fn another_turn(&self, turn: Turn, is_lost: bool) -> Option<Turn> {
         let Turn { tries, losses, .. } = turn;
         match (self.throttle.has_lost(), is_lost) {
             (_, true) => (losses < LOSSES_MAX).then_some(Turn { losses: losses + 1, ..turn }),
-            (true, false) => {
-                (tries + 1 < self.pace.patience.server_tries()).then_some(Turn { tries: tries + 1, ..turn })
-            }
+            (true, false) => (tries + 1 < self.pace.retry.server_tries()).then_some(Turn { tries: tries + 1, ..turn }),
             (false, false) => None,
         }
     }
@@ -236,7 +234,7 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
 
     async fn overdue(&mut self, over: &Finished<Tag>, buffer: &mut [u8]) {
         if is_silence(&over.result) && !self.is_quiet {
-            self.look_for_losses(buffer).await;
+            self.check_for_losses(buffer).await;
         }
     }
 
@@ -268,7 +266,7 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
         let state = match result {
             Ok(Response { rtt_us, facts: Some(facts), .. }) => {
                 if let Some(server) = self.found.get_mut(tag.turn.number) {
-                    // A server of a protocol with many games says which one it is.
+                    // If the protocol has many games, the answer says which one this is.
                     if let Some(game) = game(server.game.protocol(), &facts.game) {
                         server.game = game;
                     }
@@ -278,11 +276,11 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
                 State::Answered
             }
             Ok(Response { fault: Some(fault), .. }) => State::Failed(Failure::Bad(fault).words("")),
-            Ok(_) => State::Failed("it is alive, but says nothing of itself".into()),
+            Ok(_) => State::Failed("it answers, but does not describe itself".into()),
             Err(failure) => State::Failed(match (&failure, tag.undelivered) {
                 (Failure::Silent, Some(error)) => format!("{}: {error}", failure.words("")),
                 (Failure::Silent, None) if is_lost => {
-                    format!("{}, or one that this machine had no room for: ask more slowly", failure.words(""))
+                    format!("{}, or this machine lost it: try a lower --rate", failure.words(""))
                 }
                 _ => failure.words(""),
             }),
@@ -291,13 +289,13 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
     }
 }
 
-/// Nothing that counts was heard, though it may have been sent.
+/// Whether there is no usable answer, though one may have been sent.
 fn is_silence(result: &Result<Response, Failure>) -> bool {
     matches!(result, Err(Failure::Silent) | Ok(Response { facts: None, fault: None, .. }))
 }
 
-/// Whether nothing listens where this question went. Anybody can send such a report, and an old one may come late; but the
-/// number in the question is known only to those who saw it, so only a report that quotes all of it counts.
+/// Whether the destination port is closed. Anyone can send such a report, and an old one may come late; but only a host that
+/// saw the query knows the number in it, so a report counts only if it quotes the whole query.
 fn is_closed(error: io::ErrorKind, quoted: &[u8], question: &[u8]) -> bool {
     error == io::ErrorKind::ConnectionRefused && !question.is_empty() && quoted == question
 }
@@ -309,8 +307,8 @@ mod tests {
     use crate::model::Game;
     use crate::protocols::card;
 
-    /// Pretend servers on a thread of their own: they answer whatever this one is doing.
-    fn pretend(game: &'static str, count: usize, delay_ms: u64) -> Vec<Found> {
+    /// Simulated servers on their own thread, so that they answer whatever the test is doing.
+    fn simulated(game: &'static str, count: usize, delay_ms: u64) -> Vec<Found> {
         let (sender, addresses) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -327,12 +325,12 @@ mod tests {
     #[tokio::test]
     async fn what_this_machine_loses_is_not_the_servers_silence() {
         // All at once, with room for some ten answers.
-        let patience = Patience { timeout: Some(Duration::from_millis(500)), retries: Some(1) };
-        let pace = Pace { per_second: 1_000_000, in_flight: 1_000_000, patience, receive_buffer: Some(8 << 10) };
+        let retry = RetryPolicy { timeout: Some(Duration::from_millis(500)), retries: Some(1) };
+        let pace = Pace { per_second: 1_000_000, in_flight: 1_000_000, retry, receive_buffer: Some(8 << 10) };
         for game in ["hyperbol", "netpanzer"] {
-            let mut found = pretend(game, 300, 20);
+            let mut found = simulated(game, 300, 20);
             let mut finished = 0;
-            ask_all(&mut found, pace, |_| finished += 1).await.unwrap();
+            query_all(&mut found, pace, |_| finished += 1).await.unwrap();
             let failed: Vec<_> = found.iter().filter_map(Found::failure).collect();
             assert_eq!((failed.as_slice(), finished), (&[][..], 300), "{game}");
         }
@@ -340,10 +338,10 @@ mod tests {
 
     #[tokio::test]
     async fn servers_that_take_longer_than_a_try_are_found_though_they_are_many() {
-        let patience = Patience { timeout: Some(Duration::from_millis(400)), retries: None };
-        let pace = Pace { in_flight: 20, patience, ..Pace::default() };
-        let mut found = pretend("netpanzer", 120, 500);
-        ask_all(&mut found, pace, |_| {}).await.unwrap();
+        let retry = RetryPolicy { timeout: Some(Duration::from_millis(400)), retries: None };
+        let pace = Pace { in_flight: 20, retry, ..Pace::default() };
+        let mut found = simulated("netpanzer", 120, 500);
+        query_all(&mut found, pace, |_| {}).await.unwrap();
         let failed: Vec<_> = found.iter().filter_map(Found::failure).collect();
         assert_eq!(failed, Vec::<&str>::new());
     }
@@ -373,12 +371,12 @@ mod tests {
             |at: std::net::SocketAddr| Found::new(Game::Own("hyperbol"), Address::new(at.ip(), at.port()).unwrap());
         let mut found = [server(closed), server(silent.local_addr().unwrap())];
         let mut order = Vec::new();
-        let patience = Patience { timeout: Some(Duration::from_millis(100)), retries: None };
-        ask_all(&mut found, Pace { patience, ..Pace::default() }, |server| order.push(server.address)).await.unwrap();
-        assert_eq!(found[0].failure(), Some("connection refused: nothing listens there"));
+        let retry = RetryPolicy { timeout: Some(Duration::from_millis(100)), retries: None };
+        query_all(&mut found, Pace { retry, ..Pace::default() }, |server| order.push(server.address)).await.unwrap();
+        assert_eq!(found[0].failure(), Some("connection refused: the port is closed"));
         assert_eq!(found[1].failure(), Some("no answer"));
         assert_eq!(order, [found[0].address, found[1].address], "at once");
-        // RemoteState after one question, and not after four.
+        // The closed port failed after one query, the silent one after four.
         silent.set_nonblocking(true).unwrap();
         let asked = std::iter::from_fn(|| silent.recv(&mut [0; 100]).ok()).count();
         assert_eq!(asked, 4);

@@ -1,7 +1,7 @@
 //! Another Rallypoint's list: `/api/v1/servers`, page by page.
 //!
-//! `{"serial": n, "total": n, "servers": [...]}`; `limit` goes to 1000, `after` names the last server of the page before,
-//! and a master that wants it named otherwise says so in `next`.
+//! `{"serial": n, "total": n, "servers": [...]}`; `limit` is at most 1000, `after` is the previous page's `next` or, if there
+//! is none, its last server.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,8 +25,8 @@ const PAGE: usize = 1000;
 const PAGES_MAX: usize = 1000;
 /// All pages together: a million servers fit.
 const PAGES_BYTES_MAX: usize = 256 << 20;
-/// All pages together take no longer than so many that come at the last moment.
-const PAGES_PATIENCE: u32 = 20;
+/// Timeout for all pages together, as a multiple of the timeout for one.
+const PAGES_TIMEOUTS: u32 = 20;
 
 #[derive(Deserialize)]
 struct Row {
@@ -68,13 +68,13 @@ struct PlayerRow {
     deaths: Option<i32>,
 }
 
-/// All servers. The place's path is where the other Rallypoint's own paths begin, or the list's whole path with filters.
-pub async fn list(target: &Target, patience: Duration) -> Result<Listing, ListError> {
-    let pages = timeout(patience * PAGES_PATIENCE, pages(target, patience));
+/// All servers. The target's path is either the other Rallypoint's base path, or the full path of the list with filters.
+pub async fn list(target: &Target, page_timeout: Duration) -> Result<Listing, ListError> {
+    let pages = timeout(page_timeout * PAGES_TIMEOUTS, pages(target, page_timeout));
     pages.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
-async fn pages(target: &Target, patience: Duration) -> Result<Listing, ListError> {
+async fn pages(target: &Target, page_timeout: Duration) -> Result<Listing, ListError> {
     let path = &target.path;
     let start = match path.find(PATH) {
         Some(_) => path.to_string(),
@@ -85,14 +85,14 @@ async fn pages(target: &Target, patience: Duration) -> Result<Listing, ListError
     let mut after = String::new();
     for _ in 0..PAGES_MAX {
         let url = target.page(&format!("{start}{joint}limit={PAGE}{after}")).map_err(ListError::Usage)?;
-        let page = http::Request::get(url, http::LIST_BYTES_MAX, patience).page().await?;
+        let page = http::Request::get(url, http::LIST_BYTES_MAX, page_timeout).page().await?;
         let Some(last) = reader.take(&page)? else { break };
         after = format!("&after={}", encode(&last));
     }
     Ok(reader.listing)
 }
 
-/// What was read of the pages so far.
+/// The pages read so far.
 #[derive(Default)]
 struct Reader {
     listing: Listing,
@@ -101,7 +101,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes a page; the name of its last server when there is another one.
+    /// Reads a page; returns the next page's `after`, if there is one.
     fn take(&mut self, page: &[u8]) -> Result<Option<String>, ListError> {
         self.bytes += page.len();
         if self.bytes > PAGES_BYTES_MAX {
@@ -123,7 +123,7 @@ impl Reader {
         let listing = &mut self.listing;
         match row {
             Ok(found) if self.seen.insert(found.address) => listing.servers.push(found),
-            Ok(_) => {} // the list changed while it was read, and brings a server again
+            Ok(_) => {} // the list changed between two pages
             Err(error) => {
                 listing.left_out += 1;
                 if listing.faults.len() < FAULTS_MAX {
@@ -141,12 +141,12 @@ fn read(row: &str) -> Result<Found, String> {
         Err(_) => row.address.parse::<SocketAddr>().ok().and_then(|at| Address::new(at.ip(), at.port())),
     };
     let address = address.filter(|address| is_one_host(address.ip()));
-    let address = address.ok_or_else(|| format!("nobody can play at {}", clean(&row.address)))?;
+    let address = address.ok_or_else(|| format!("{} is not a host's address", clean(&row.address)))?;
     let game = match &row.protocol {
         Some(protocol) => game(protocol, &clean(&row.game)),
         None => game_named(&clean(&row.game)), // an older Rallypoint
     };
-    let game = game.ok_or_else(|| format!("not a game known here: {}", clean(&row.game)))?;
+    let game = game.ok_or_else(|| format!("unknown game: {}", clean(&row.game)))?;
     let rules = row.rules.iter().map(|(name, value)| {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
         (clean(name).into(), clean(&value).into())
@@ -164,7 +164,7 @@ fn read(row: &str) -> Result<Found, String> {
         details: (details != Details::default()).then(|| Arc::new(details)),
         ..Facts::default()
     };
-    let rtt_us = row.rtt_ms.map(|ms| (ms * 1000.0) as u32); // what does not fit becomes the nearest that does
+    let rtt_us = row.rtt_ms.map(|ms| (ms * 1000.0) as u32); // saturates
     let listed = ListEntry { address, official: row.official, flavor: row.flavor, facts };
     Ok(Found { rtt_us, ..Found::listed(game, listed) })
 }
@@ -186,7 +186,7 @@ fn clean(text: &str) -> String {
     text::clean(text.as_bytes()).into_owned()
 }
 
-/// For a value in a URL: all but the plainest characters in hex.
+/// Percent-encodes a value for a URL.
 fn encode(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_with_all_it_says() {
+    fn a_server_with_all_fields() {
         let row = serde_json::json!({
             "game": "bloodmasters", "address": "203.0.113.5", "port": 6969, "name": "A\u{1b}b", "mode": "Scavenger",
             "map": "m", "version": "1.3", "players_current": 1, "players_max": 8, "password": true, "official": true,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_enough_and_too_little_is_not() {
+    fn required_fields() {
         let found = read(r#"{"game": "chess", "address": "[2001:db8::1]:5"}"#).unwrap();
         assert_eq!((found.game.name(), found.address.to_string().as_str()), ("chess", "[2001:db8::1]:5"));
         assert_eq!(found.facts, Facts::default());

@@ -1,5 +1,5 @@
-//! Pretend game servers: each has a socket of its own, answers its game's query and announces itself to a master. For
-//! launcher authors and for tests; one thread drives them all.
+//! Simulated game servers: each has its own socket, answers its game's query and is announced to a master. For launcher
+//! authors and for tests; one thread drives them all.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -21,29 +21,29 @@ use crate::model::{Address, Facts};
 use crate::protocols::Card;
 use crate::protocols::announce::{Announce, Offer};
 
-/// The longest question that is looked at.
-const QUESTION_BYTES_MAX: usize = 512;
-/// Refusals that are reported one by one.
+/// Longer queries are cut.
+const QUERY_BYTES_MAX: usize = 512;
+/// Refusals reported one by one.
 const REPORTED_MAX: usize = 5;
-/// Heartbeats at one time, and the pause after them: a master's socket holds only so many.
+/// Heartbeats sent at once, and the pause after them, so that the master's receive buffer does not overflow.
 const HEARTBEATS_AT_ONCE: usize = 16;
 const HEARTBEATS_PAUSE: Duration = Duration::from_millis(10);
 
-pub struct Pretend {
+pub struct SimulatedServer {
     card: &'static Card,
     socket: UdpSocket,
     pub address: Address,
     facts: Facts<'static>,
 }
 
-/// Binds a socket for each server: on ports that the system chooses, or on consecutive ones from a port on.
-pub async fn bind(card: &'static Card, count: usize, listen: SocketAddr) -> io::Result<Vec<Pretend>> {
+/// Binds a socket for each server: on ports chosen by the system, or on consecutive ports.
+pub async fn bind(card: &'static Card, count: usize, listen: SocketAddr) -> io::Result<Vec<SimulatedServer>> {
     let mut all = Vec::with_capacity(count);
     for number in 0..count {
         let port = match listen.port() {
             0 => 0,
             first => u16::try_from(usize::from(first) + number)
-                .map_err(|_| io::Error::other(format!("there are no {count} ports from {first} on")))?,
+                .map_err(|_| io::Error::other(format!("there are fewer than {count} ports from {first} to 65535")))?,
         };
         let socket = UdpSocket::bind((listen.ip(), port)).await.map_err(|error| {
             let which = if port == 0 { format!("socket {} of {count}", number + 1) } else { format!("port {port}") };
@@ -51,99 +51,99 @@ pub async fn bind(card: &'static Card, count: usize, listen: SocketAddr) -> io::
         })?;
         let local = socket.local_addr()?;
         let address = Address::new(local.ip(), local.port()).ok_or_else(|| io::Error::other("port 0"))?;
-        all.push(Pretend { card, socket, address, facts: (card.pretend)(number) });
+        all.push(SimulatedServer { card, socket, address, facts: (card.pretend)(number) });
     }
     Ok(all)
 }
 
 /// How the servers are announced.
 pub enum Announcing {
-    /// As a program beside a game announces it.
-    Beside(Master),
+    /// As by `rallypoint announce`, a program separate from the game.
+    Separate(Master),
     /// By the game itself, from its own port.
-    Itself { master: Target, heartbeat: fn(&Facts<'_>) -> Vec<u8> },
+    OwnPort { master: Target, heartbeat: fn(&Facts<'_>) -> Vec<u8> },
 }
 
 impl Announcing {
-    /// To this master; an error says why it takes no servers of this game.
+    /// To this master; the error says why it does not accept this game.
     pub fn to(master: Target, card: &Card) -> Result<Announcing, String> {
         match (master.kind, &card.announce) {
             (Kind::Game(own), Announce::OwnPort { heartbeat, .. }) if own.name == card.name => {
-                Ok(Announcing::Itself { master, heartbeat: *heartbeat })
+                Ok(Announcing::OwnPort { master, heartbeat: *heartbeat })
             }
-            _ => Master::of(master, card.name).map(Announcing::Beside),
+            _ => Master::of(master, card.name).map(Announcing::Separate),
         }
     }
 }
 
-/// What the network between the servers and their clients is like.
+/// Simulated network conditions.
 #[derive(Clone, Copy)]
 pub struct Network {
-    /// So many of a hundred answers get lost.
+    /// Percentage of answers that are dropped.
     pub loss_percent: u8,
-    /// Every answer takes this long.
+    /// Delay of every answer.
     pub delay: Duration,
 }
 
-/// Answers and announces, until dropped.
-pub async fn run(servers: Vec<Pretend>, network: Network, announcing: Option<Announcing>) {
+/// Answers queries and announces the servers, until dropped.
+pub async fn run(servers: Vec<SimulatedServer>, network: Network, announcing: Option<Announcing>) {
     let mut tasks = JoinSet::new();
-    let servers: Vec<Arc<Pretend>> = servers.into_iter().map(Arc::new).collect();
+    let servers: Vec<Arc<SimulatedServer>> = servers.into_iter().map(Arc::new).collect();
     for server in &servers {
         tasks.spawn(answer(server.clone(), network));
     }
     match announcing {
         None => {}
-        Some(Announcing::Beside(master)) => drop(tasks.spawn(announce(servers, Arc::new(master)))),
-        Some(Announcing::Itself { master, heartbeat }) => {
+        Some(Announcing::Separate(master)) => drop(tasks.spawn(announce(servers, Arc::new(master)))),
+        Some(Announcing::OwnPort { master, heartbeat }) => {
             drop(tasks.spawn(send_heartbeats(servers, master, heartbeat)))
         }
     }
     while tasks.join_next().await.is_some() {}
 }
 
-/// Whether an answer gets lost.
+/// Decides which answers are dropped.
 #[derive(Default)]
-struct Dice {
-    thrown: u64,
+struct Loss {
+    answers: u64,
     state: RandomState,
 }
 
-impl Dice {
-    fn lost(&mut self, loss_percent: u8) -> bool {
-        self.thrown += 1;
-        loss_percent > 0 && self.state.hash_one(self.thrown) % 100 < loss_percent.into()
+impl Loss {
+    fn drops(&mut self, loss_percent: u8) -> bool {
+        self.answers += 1;
+        loss_percent > 0 && self.state.hash_one(self.answers) % 100 < loss_percent.into()
     }
 }
 
-async fn answer(server: Arc<Pretend>, network: Network) {
-    let mut dice = Dice::default();
-    // A game that cannot be queried still has its socket: nobody else gets its port.
+async fn answer(server: Arc<SimulatedServer>, network: Network) {
+    let mut loss = Loss::default();
+    // A game that cannot be queried keeps its socket, too: no other server gets its port.
     let Some(answer) = server.card.answer else { return };
-    let mut buffer = [0; QUESTION_BYTES_MAX];
+    let mut buffer = [0; QUERY_BYTES_MAX];
     loop {
-        // An error is an earlier answer's bad luck (an ICMP error).
+        // The error is an ICMP error about an earlier answer.
         let Ok((size, from)) = server.socket.recv_from(&mut buffer).await else { continue };
-        let question = buffer.get(..size).unwrap_or_default();
-        let mut answers = answer(&server.facts, server.address, question);
-        answers.retain(|_| !dice.lost(network.loss_percent));
+        let query = buffer.get(..size).unwrap_or_default();
+        let mut answers = answer(&server.facts, server.address, query);
+        answers.retain(|_| !loss.drops(network.loss_percent));
         if !answers.is_empty() && !network.delay.is_zero() {
             sleep(network.delay).await;
         }
         for bytes in answers {
-            let _ = server.socket.send_to(&bytes, from).await; // lost, as any datagram may be
+            let _ = server.socket.send_to(&bytes, from).await; // counts as lost
         }
     }
 }
 
-/// The pace of the game's own servers.
-fn every(servers: &[Arc<Pretend>]) -> Duration {
+/// The announcement interval of the game's own servers.
+fn interval(servers: &[Arc<SimulatedServer>]) -> Duration {
     Duration::from_millis(servers.iter().map(|server| server.card.announce_every_ms).min().unwrap_or(u64::MAX))
 }
 
-/// Rounds of heartbeats from the servers' own sockets. The master's questions are answered as all others.
-async fn send_heartbeats(servers: Vec<Arc<Pretend>>, master: Target, heartbeat: fn(&Facts<'_>) -> Vec<u8>) {
-    let every = every(&servers);
+/// Sends rounds of heartbeats from the servers' own sockets. The master's queries are answered like all others.
+async fn send_heartbeats(servers: Vec<Arc<SimulatedServer>>, master: Target, heartbeat: fn(&Facts<'_>) -> Vec<u8>) {
+    let interval = interval(&servers);
     loop {
         let began = Instant::now();
         match find(&servers, &master).await {
@@ -151,28 +151,28 @@ async fn send_heartbeats(servers: Vec<Arc<Pretend>>, master: Target, heartbeat: 
             Ok(to) => {
                 for some in servers.chunks(HEARTBEATS_AT_ONCE) {
                     for server in some {
-                        let _ = server.socket.send_to(&heartbeat(&server.facts), to).await; // may be lost, as any datagram
+                        let _ = server.socket.send_to(&heartbeat(&server.facts), to).await; // counts as lost
                     }
                     sleep(HEARTBEATS_PAUSE).await;
                 }
-                info!("sent heartbeats of {} servers to {master}", servers.len());
+                info!("sent heartbeats for {} servers to {master}", servers.len());
             }
         }
-        sleep_until(began + every).await;
+        sleep_until(began + interval).await;
     }
 }
 
-/// The master's address, in the family of the servers.
-async fn find(servers: &[Arc<Pretend>], master: &Target) -> Result<SocketAddr, String> {
+/// The master's address, in the address family of the servers.
+async fn find(servers: &[Arc<SimulatedServer>], master: &Target) -> Result<SocketAddr, String> {
     let authority = master.authority(master.master_port()?);
     let from = servers.first().map(|server| server.address.ip());
     let found = addresses(&authority, from).await.map_err(|error| error.to_string())?;
     found.first().copied().ok_or_else(|| "it has no address".into())
 }
 
-/// Rounds of announcements, at the pace of the game's own servers.
-async fn announce(servers: Vec<Arc<Pretend>>, master: Arc<Master>) {
-    let every = every(&servers);
+/// Announces the servers in rounds, at the interval of the game's own servers.
+async fn announce(servers: Vec<Arc<SimulatedServer>>, master: Arc<Master>) {
+    let interval = interval(&servers);
     loop {
         let began = Instant::now();
         let mut refused = Vec::new();
@@ -191,13 +191,13 @@ async fn announce(servers: Vec<Arc<Pretend>>, master: Arc<Master>) {
             refused.extend(result.ok().and_then(Result::err));
         }
         for (address, why) in refused.iter().take(REPORTED_MAX) {
-            warn!("{address} is not announced to {master}: {why}");
+            warn!("{address} not announced to {master}: {why}");
         }
         if refused.len() > REPORTED_MAX {
             warn!("and {} more", refused.len() - REPORTED_MAX);
         }
-        info!("announced {} of {} to {master}", servers.len() - refused.len(), servers.len());
-        sleep_until(began + every).await;
+        info!("announced {} of {} servers to {master}", servers.len() - refused.len(), servers.len());
+        sleep_until(began + interval).await;
     }
 }
 
@@ -218,15 +218,15 @@ mod tests {
         let network = Network { loss_percent: 0, delay: Duration::ZERO };
         let running = tokio::spawn(run(servers, network, Some(announcing)));
         let mut buffer = [0; 1500];
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         let mut from = master.local_addr().unwrap();
         for _ in &expected {
             let (size, sender) = master.recv_from(&mut buffer).await.unwrap();
             from = sender;
             let address = Address::new(from.ip(), from.port()).unwrap();
-            heard.push((address, String::from_utf8_lossy(&buffer[..size]).into_owned()));
+            received.push((address, String::from_utf8_lossy(&buffer[..size]).into_owned()));
         }
-        assert_eq!(heard, expected);
+        assert_eq!(received, expected);
         let mut question = Question::new();
         card.query.unwrap().ask(Ask::Proof, 7, &mut question);
         master.send_to(&question, from).await.unwrap();

@@ -1,5 +1,5 @@
-//! The socket that questions are asked from. It knows what a plain one does not tell: how many answers its own buffer had
-//! no room for, and which questions came back because nothing listens where they went.
+//! The socket that sends queries. Unlike a plain one, it reports how many answers its receive buffer dropped, and which
+//! queries were rejected with an ICMP error.
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,56 +16,56 @@ use crate::model::Address;
 use crate::net::batch::socket_addr;
 use crate::net::prober::{destination, socket};
 
-/// A counter, or an error with the address of the router that reports it.
+/// Room for the drop counter, or an error with the address of the router that reports it.
 const CONTROL_BYTES: usize = 256;
-/// How long a full send buffer is left to empty itself.
+/// Wait for a full send buffer to drain.
 const FULL: Duration = Duration::from_millis(1);
 
 pub struct Socket {
     socket: UdpSocket,
     mapped: bool,
-    /// Where it can be reached from this machine.
+    /// Its own loopback address.
     itself: Address,
     control: Vec<u8>,
     lost: u32,
-    is_looking: bool,
+    is_checking: bool,
 }
 
-/// An ICMP error. Anybody can send one; only who saw the question can quote it.
+/// An ICMP error. Anyone can send one, but only a host that saw the query can quote it.
 #[derive(Debug)]
 pub struct Undelivered {
-    /// Where the question went.
+    /// The destination of the query.
     pub to: SocketAddr,
-    /// How much of the buffer it filled with the question, as the report quotes it; a report may quote nothing.
+    /// Length of the quoted query, which is in the buffer; may be zero.
     pub quoted: usize,
     pub error: io::Error,
 }
 
 impl Socket {
-    /// With room for so many bytes of answers, where that is given, and otherwise as much as the system allows.
+    /// With a receive buffer of this size, or as large as the system allows.
     pub fn open(receive_buffer: Option<usize>) -> io::Result<Socket> {
         let (socket, mapped) = socket()?;
         if let Some(bytes) = receive_buffer {
             SockRef::from(&socket).set_recv_buffer_size(bytes)?;
         }
-        // Where the system knows none of these, losses and closed ports look like silence, as they do everywhere else.
+        // On systems without these options, drops and closed ports look like missing answers.
         let _ = setsockopt(&socket, sockopt::RxqOvfl, &1);
         let _ = setsockopt(&socket, sockopt::Ipv4RecvErr, &true);
         let _ = setsockopt(&socket, sockopt::Ipv6RecvErr, &true);
         let itself = Address::new(Ipv4Addr::LOCALHOST.into(), socket.local_addr()?.port());
         let itself = itself.ok_or_else(|| io::Error::other("the socket has no port"))?;
-        Ok(Socket { socket, mapped, itself, control: vec![0; CONTROL_BYTES], lost: 0, is_looking: false })
+        Ok(Socket { socket, mapped, itself, control: vec![0; CONTROL_BYTES], lost: 0, is_checking: false })
     }
 
-    /// Until there is an answer, or a report of one that cannot come.
+    /// Waits for a datagram or an ICMP error.
     pub async fn ready(&self) {
-        let _ = self.socket.ready(Interest::READABLE | Interest::ERROR).await; // an error is a reason to look, too
+        let _ = self.socket.ready(Interest::READABLE | Interest::ERROR).await; // after an error, too, the caller reads the socket
     }
 
-    /// Sends a datagram. An error is about this one: what the system reports of earlier ones is asked for separately.
+    /// Sends a datagram. Errors are about this one only: [`Socket::undelivered`] reports those of earlier ones.
     pub async fn send(&self, bytes: &[u8], to: Address) -> io::Result<()> {
         let to = destination(to, self.mapped).into();
-        // Not through the runtime: after a report it takes the socket for one that can always be written to.
+        // Not through tokio: after an ICMP error it considers the socket always writable.
         let socket = SockRef::from(&self.socket);
         let mut failed = false;
         loop {
@@ -73,13 +73,13 @@ impl Socket {
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(FULL).await,
                 Err(error) if failed => return Err(error),
-                // An error of an earlier datagram comes up once, and is gone then.
+                // An earlier datagram's error is reported once, so the second call succeeds.
                 Err(_) => failed = true,
             }
         }
     }
 
-    /// The next answer; None when there is none now.
+    /// The next datagram; None if there is none.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
         loop {
             match self.read(Interest::READABLE, MsgFlags::MSG_DONTWAIT, buffer) {
@@ -90,16 +90,16 @@ impl Socket {
                     if Address::new(from.ip(), from.port()) != Some(self.itself) {
                         return Some((size, from));
                     }
-                    self.is_looking = false;
+                    self.is_checking = false;
                 }
                 Ok((_, None, _)) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-                Err(_) => {} // of an earlier question: `undelivered` tells which
+                Err(_) => {} // an earlier query's error, which `undelivered` returns
             }
         }
     }
 
-    /// The next report of a question that did not arrive, which it quotes in the buffer; None when there is none now.
+    /// The next ICMP error, with the query it quotes in the buffer; None if there is none.
     pub fn undelivered(&mut self, buffer: &mut [u8]) -> Option<Undelivered> {
         loop {
             match self.read(Interest::ERROR, MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT, buffer) {
@@ -112,19 +112,19 @@ impl Socket {
         }
     }
 
-    /// Finds out what was lost up to now: the next datagram tells, so it sends itself one. What comes before that is
-    /// still to be received.
-    pub fn look_for_losses(&mut self) {
+    /// Updates the drop counter. The kernel attaches it to the next datagram, so the socket sends one to itself; receive
+    /// until [`Socket::is_checking`] is false.
+    pub fn check_for_losses(&mut self) {
         let to = destination(self.itself, self.mapped).into();
-        self.is_looking = SockRef::from(&self.socket).send_to(&[0], &to).is_ok();
+        self.is_checking = SockRef::from(&self.socket).send_to(&[0], &to).is_ok();
     }
 
-    /// Whether what was lost is not known yet.
-    pub fn is_looking(&self) -> bool {
-        self.is_looking
+    /// Whether a check for losses is under way.
+    pub fn is_checking(&self) -> bool {
+        self.is_checking
     }
 
-    /// Answers that came and found no room, since the beginning. It is told by the next answer that finds some.
+    /// Datagrams dropped by a full receive buffer since the socket was opened, as of the last one received.
     pub fn lost(&self) -> u32 {
         self.lost
     }
@@ -175,7 +175,7 @@ mod tests {
             let mut buffer = [0; 100];
             socket.send(b"question", closed).await.unwrap();
             timeout(Duration::from_secs(20), socket.ready()).await.unwrap();
-            // The report of one question does not stand in the way of the next.
+            // An earlier query's error does not affect the next one.
             socket.send(b"other", here(&open)).await.unwrap();
             let Undelivered { to, quoted, error } = socket.undelivered(&mut buffer).unwrap();
             let to = Address::new(to.ip(), to.port()).unwrap();
@@ -189,8 +189,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_that_find_no_room_are_counted() {
-        let mut socket = Socket::open(Some(1)).unwrap(); // the system makes it its own least
+    async fn dropped_answers_are_counted() {
+        let mut socket = Socket::open(Some(1)).unwrap(); // the system uses its minimum
         let game = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut buffer = [0; 100];
         socket.send(b"question", here(&game)).await.unwrap();
@@ -208,9 +208,9 @@ mod tests {
         timeout(Duration::from_secs(20), socket.ready()).await.unwrap();
         let before = receive_all(&mut socket);
         assert!((1..100).contains(&before), "{before}");
-        socket.look_for_losses();
+        socket.check_for_losses();
         let mut after = before;
-        while socket.is_looking() {
+        while socket.is_checking() {
             timeout(Duration::from_secs(20), socket.ready()).await.unwrap();
             after = receive_all(&mut socket);
         }

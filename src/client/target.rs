@@ -1,5 +1,5 @@
-//! Typed addresses, as people write them: `netpanzer://host:port`, `bloodmasters+https://host/path`, `http://host`. The
-//! scheme says who is there; whether a master or a game server is meant, the command says.
+//! Typed addresses: `netpanzer://host:port`, `bloodmasters+https://host/path`, `http://host`. The scheme names the
+//! protocol; the command decides whether a master or a game server is meant.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ pub struct Target {
     /// A name, or an IP address without brackets.
     pub host: String,
     pub port: Option<u16>,
-    /// From its slash on; empty where none was given.
+    /// With its leading slash; empty if none was given.
     pub path: String,
 }
 
@@ -30,7 +30,7 @@ pub struct Target {
 pub enum Kind {
     /// `NAME://`: a game's master, or a server of the game.
     Game(&'static Card),
-    /// `NAME+http://`, `NAME+https://`: the page that a game's list is on.
+    /// `NAME+http://`, `NAME+https://`: the web page with a game's list.
     Page(&'static Card),
     /// `http://`, `https://`: another Rallypoint.
     Rallypoint,
@@ -43,7 +43,7 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Target, String> {
-        // `http:host` is a URL, too, but where slashes are missing something else may be meant.
+        // `http:host` is a valid URL, but a typed address without slashes is probably `host:port`.
         if !text.contains("://") {
             return Err(hint::no_scheme(text));
         }
@@ -56,12 +56,12 @@ impl FromStr for Target {
         };
         let scheme = url.scheme();
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(bad(format!("nobody logs in there; write {scheme}://{typed}")));
+            return Err(bad(format!("logins are not supported; write {scheme}://{typed}")));
         }
         let known = kind(scheme);
         let rest = &url[Position::BeforeHost..];
         let (kind, secure) = known.ok_or_else(|| bad(hint::unknown_scheme(scheme, rest)))?;
-        // A URL may end its host with a colon; here the port was forgotten.
+        // A URL may have a colon without a port; here that is a typing mistake.
         if typed.ends_with(':') || url.port() == Some(0) {
             return Err(bad(in_words(ParseError::InvalidPort, typed)));
         }
@@ -77,7 +77,7 @@ impl FromStr for Target {
     }
 }
 
-/// The host, checked as that of a web address whatever the scheme: URLs of other schemes take almost anything.
+/// The host, checked by the rules for web addresses whatever the scheme: the parser accepts almost any host for others.
 fn host(url: &Url) -> Result<String, ParseError> {
     let host = url.host_str().filter(|host| !host.is_empty()).ok_or(ParseError::EmptyHost)?;
     Ok(match Host::parse(host)? {
@@ -87,7 +87,7 @@ fn host(url: &Url) -> Result<String, ParseError> {
     })
 }
 
-/// An address for messages, without all that stands before the last `@`: it may be a password, with any character in it.
+/// An address for messages, without anything before the last `@`: that may be a password, which may contain any character.
 pub fn without_login(text: &str) -> String {
     match text.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
         Some((scheme, rest)) => format!("{scheme}://…@{rest}"),
@@ -95,7 +95,7 @@ pub fn without_login(text: &str) -> String {
     }
 }
 
-/// The host and the port as they were typed. The parser's errors do not say which part they are about.
+/// The host and the port as typed. The parser's errors do not say which part is wrong.
 fn typed_authority(text: &str) -> &str {
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -110,23 +110,23 @@ fn in_words(error: ParseError, typed: &str) -> String {
         (_, Some(None)) => "the bracket is not closed".into(),
         (ParseError::InvalidIpv6Address, Some(Some((host, "")))) => format!("`{host}` is not an IPv6 address"),
         (ParseError::InvalidIpv6Address, Some(Some((_, after)))) => {
-            format!("`{after}` behind the bracket is not a port")
+            format!("`{after}` after the bracket is not a port")
         }
-        (ParseError::InvalidPort, _) => {
-            let port = typed.rsplit_once(':').map_or("", |(_, port)| port);
-            format!("`{port}` is not a port from 1 to 65535")
-        }
-        (ParseError::EmptyHost, _) => "there is no host in it".into(),
+        (ParseError::InvalidPort, _) => match typed.rsplit_once(':').map_or("", |(_, port)| port) {
+            "" => "there is no port after the colon".into(),
+            port => format!("`{port}` is not a port from 1 to 65535"),
+        },
+        (ParseError::EmptyHost, _) => "it has no host".into(),
         _ => format!("`{typed}` is not a host"),
     }
 }
 
-/// Whether the path of a master's address says which list is meant.
+/// Whether the path of a master's address selects a list.
 fn takes_path(card: &Card) -> bool {
     matches!(card.fetch, Fetch::Datagrams(_))
 }
 
-/// Who is there, and whether over TLS.
+/// The kind of target, and whether it uses TLS.
 fn kind(scheme: &str) -> Option<(Kind, bool)> {
     let (name, secure) = match scheme.rsplit_once('+').unwrap_or(("", scheme)) {
         (name, "http") => (name, false),
@@ -141,13 +141,13 @@ fn kind(scheme: &str) -> Option<(Kind, bool)> {
 }
 
 impl Target {
-    /// As a game server: its game, the query, and where it is, in words.
+    /// The card and the query of a game server; an error says why it cannot be queried.
     pub fn game_server(&self) -> Result<(&'static Card, &'static dyn Query), String> {
         let Kind::Game(card) = self.kind else {
             let games = CARDS.iter().filter(|card| card.query.is_some());
             let games: Vec<_> = games.map(|card| format!("{}://{}", card.name, self.host_text())).collect();
             return Err(format!(
-                "`{self}` is not a game server: `rallypoint list {self}` shows its servers; a game server there would be {}",
+                "`{self}` is a master, not a game server: `rallypoint list {self}` shows its servers; a game server is written {}",
                 games.join(" or ")
             ));
         };
@@ -155,11 +155,11 @@ impl Target {
             return Err(format!("`{self}`: a game server's address has no path"));
         }
         let query =
-            card.query.ok_or_else(|| format!("`{self}`: {} servers cannot be asked over the network", card.title))?;
+            card.query.ok_or_else(|| format!("`{self}`: {} servers cannot be queried over the network", card.title))?;
         Ok((card, query))
     }
 
-    /// How its list is fetched by datagrams, where it is.
+    /// How its list is fetched, if that is done by datagrams.
     pub fn datagram_fetch(&self) -> Option<&'static dyn DatagramFetch> {
         match self.kind {
             Kind::Game(Card { fetch: Fetch::Datagrams(fetch), .. }) => Some(*fetch),
@@ -167,7 +167,7 @@ impl Target {
         }
     }
 
-    /// The path without its slash, decoded, and the query without its question mark.
+    /// The decoded path without its leading slash, and the query string without its question mark.
     pub fn path_and_query(&self) -> Result<(String, &str), String> {
         let (path, query) = self.path.split_once('?').unwrap_or((&self.path, ""));
         let path = percent_decode_str(path.trim_start_matches('/')).decode_utf8();
@@ -175,9 +175,9 @@ impl Target {
         Ok((path.into_owned(), query))
     }
 
-    /// The port of the master that is meant, or of the page that the list is on.
+    /// The port of the master, or of the web server that has the list.
     pub fn master_port(&self) -> Result<u16, String> {
-        let usual = match self.kind {
+        let default = match self.kind {
             Kind::Game(card) => card.master_port.ok_or_else(|| {
                 let host = self.host_text();
                 format!(
@@ -188,15 +188,15 @@ impl Target {
             Kind::Page(_) | Kind::Rallypoint if self.secure => HTTPS_PORT,
             Kind::Page(_) | Kind::Rallypoint => HTTP_PORT,
         };
-        Ok(self.port.unwrap_or(usual))
+        Ok(self.port.unwrap_or(default))
     }
 
-    /// The path that was given, or the usual one.
-    pub fn path_or<'a>(&'a self, usual: &'a str) -> &'a str {
-        if self.path.len() > 1 { &self.path } else { usual }
+    /// The path that was given, or the default.
+    pub fn path_or<'a>(&'a self, default: &'a str) -> &'a str {
+        if self.path.len() > 1 { &self.path } else { default }
     }
 
-    /// The host and a port in the form that resolvers and the Host header take.
+    /// `host:port`, as resolvers and the Host header expect it.
     pub fn authority(&self, port: u16) -> String {
         match self.host.parse::<Ipv6Addr>() {
             Ok(ip) => format!("[{ip}]:{port}"),
@@ -204,12 +204,12 @@ impl Target {
         }
     }
 
-    /// The host, an IPv6 address in its brackets.
+    /// The host, with brackets around an IPv6 address.
     pub fn host_text(&self) -> String {
         if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
     }
 
-    /// A page on this web server.
+    /// The URL of a page on this web server.
     pub fn page(&self, path: &str) -> Result<Url, String> {
         let authority = self.authority(self.master_port()?);
         let slash = if path.starts_with('/') { "" } else { "/" };
@@ -217,7 +217,7 @@ impl Target {
         Url::parse(&text).map_err(|error| format!("`{self}`: {error}"))
     }
 
-    /// Where it is, with this port: of a name's addresses the first.
+    /// Its address with this port; the first one if a name has several.
     pub async fn address(&self, port: u16) -> io::Result<Address> {
         let found = connect::addresses(&self.authority(port), None).await?;
         let address = found.first().and_then(|found| Address::new(found.ip(), found.port()));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn masters_and_their_usual_ports() {
+    fn masters_and_their_default_ports() {
         for (text, port) in [
             ("iceball://master.example", 27790),
             ("iceball://master.example:5", 5),
@@ -287,7 +287,7 @@ mod tests {
         let (card, _) = target("hyperbol://203.0.113.5:12133").game_server().unwrap();
         assert_eq!((card.name, card.game_port), ("hyperbol", 20200));
         for (text, why) in [
-            ("iceball://203.0.113.5", "cannot be asked"),
+            ("iceball://203.0.113.5", "cannot be queried"),
             ("http://203.0.113.5", "not a game server"),
             ("bloodmasters+http://203.0.113.5/", "not a game server"),
         ] {
@@ -310,18 +310,18 @@ mod tests {
         for (text, why) in [
             ("203.0.113.5:3030", "write netpanzer://203.0.113.5:3030"),
             ("", "write for example"),
-            ("doom://host", "`doom` is not known; known are iceball, netpanzer"),
+            ("doom://host", "unknown scheme `doom`; the schemes are iceball, netpanzer"),
             ("netpanser://host:1", "did you mean netpanzer://host:1?"),
             ("netpanzer:127.0.0.1", "write netpanzer://127.0.0.1"),
             ("netpanzer+http://host/", "write netpanzer://host"),
-            ("netpanser://me:secret@host", "nobody logs in there"),
+            ("netpanser://me:secret@host", "logins are not supported"),
             ("netpanzer://", "no host"),
             ("netpanzer://:3030", "no host"),
             ("netpanzer://a b", "`a b` is not a host"),
             ("netpanzer://a\u{1b}[31m", "is not a host"),
             ("netpanzer://a%00b", "is not a host"),
-            ("netpanzer://me:secret@host:1", "`netpanzer://…@host:1`: nobody logs in there"),
-            ("netpanzer://host:", "not a port"),
+            ("netpanzer://me:secret@host:1", "`netpanzer://…@host:1`: logins are not supported"),
+            ("netpanzer://host:", "no port after the colon"),
             ("netpanzer://host:0", "not a port"),
             ("netpanzer://host:+1", "not a port"),
             ("netpanzer://host:65536", "not a port"),
@@ -332,7 +332,7 @@ mod tests {
             ("netpanzer://host/path", "no path"),
             ("netpanzer://me:secret@host:x", "`netpanzer://…@host:x`: `x` is not a port"),
             ("netpanzer://me:se/cret@host:x", "`netpanzer://…@host:x`: "),
-            ("a b://host", "does not say what is there"),
+            ("a b://host", "has no scheme"),
         ] {
             let error = text.parse::<Target>().unwrap_err();
             assert!(error.contains(why) && !error.contains("cret"), "{text}: {error}");

@@ -1,29 +1,28 @@
-//! How many servers to wait for at one time, so that this machine and the way to the servers can keep up. An answer that
-//! finds the receive buffer full is lost, and one that stands in a queue comes too late: both look like a server's silence.
-//! So it begins with what any machine can bear, and grows while answers are quick. Losses and late answers halve it, and
-//! while there are none it grows again. No clock: times come in.
+//! Congestion control: how many queries may be in flight. An answer that finds the receive buffer full is dropped, and one
+//! that waits in a queue comes too late: both look like a silent server. So the limit starts low enough for any machine and
+//! grows while answers are quick. Losses and late answers halve it; without them it grows again. Callers pass in the time.
 
-/// Losses within one of these are one event: a burst that was too large.
+/// Losses within this time count as one event: one burst that was too large.
 const STEP_US: u64 = 100_000;
-/// So long without a loss, and it grows by an eighth.
+/// After this long without a loss, the limit grows by an eighth.
 const GROWTH_US: u64 = 250_000;
-/// Where it begins.
+/// The initial limit.
 const START: usize = 2_000;
-/// So many answers fit into any usual buffer. Fewer would only help somebody who floods this machine to hold it up.
+/// This many answers fit into any receive buffer. A lower limit would only help an attacker who floods this machine.
 const LEAST: usize = 8;
-/// Answers within a step before their times mean something.
+/// Late answers within a step before they count as congestion.
 const ANSWERS_MIN: u32 = 10;
 
 pub struct Throttle {
-    /// As it was asked for.
+    /// The configured limit.
     most: usize,
     in_flight: usize,
     changed_us: u64,
     lost_us: Option<u64>,
-    /// For one try of a server; longer when servers turn out to be farther away.
+    /// Timeout for one try; grows if servers turn out to be farther away.
     try_us: u64,
     try_us_max: u64,
-    /// When the count of answers began, how many there are, how many of them came late, and how late.
+    /// Start of the current count, its answers, how many of them were late, and the latest.
     counting_us: u64,
     answers: u32,
     late: u32,
@@ -38,17 +37,17 @@ impl Throttle {
         Throttle { most, in_flight, changed_us, lost_us, try_us, try_us_max, counting_us, answers, late, latest_us }
     }
 
-    /// Servers to wait for at one time, at the most.
+    /// Upper bound on queries in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// How long to wait for the answer to one try.
+    /// Timeout for one try.
     pub fn try_us(&self) -> u64 {
         self.try_us
     }
 
-    /// Answers were lost while so many servers were waited for.
+    /// Answers were lost with this many queries in flight.
     pub fn lost(&mut self, now_us: u64, in_flight: usize) {
         if self.lost_us.is_none() || now_us >= self.changed_us + STEP_US {
             self.in_flight = (self.in_flight.min(in_flight) / 2).max(LEAST.min(self.most));
@@ -57,9 +56,9 @@ impl Throttle {
         self.lost_us = Some(now_us);
     }
 
-    /// A server answered, while so many were waited for. An answer to a try that was given up already is late; where a
-    /// quarter of them are, there is a queue on the way, or all servers are far away: less in flight helps against the
-    /// one, and a longer wait against the other.
+    /// A server answered, with this many queries in flight. An answer after its try's timeout is late. If a quarter are late,
+    /// either the path is congested or all servers are far away: fewer queries in flight help against the former, a longer
+    /// timeout against the latter.
     pub fn answered(&mut self, now_us: u64, rtt_us: u32, in_flight: usize) {
         let rtt_us = u64::from(rtt_us);
         if now_us >= self.counting_us + STEP_US {
@@ -79,7 +78,7 @@ impl Throttle {
         }
     }
 
-    /// Call now and then: after a while without losses there may be more in flight.
+    /// Raises the limit after a while without losses. Call regularly.
     pub fn recover(&mut self, now_us: u64) {
         if self.has_lost() && now_us >= self.changed_us + GROWTH_US {
             self.in_flight = (self.in_flight + self.in_flight.div_ceil(8)).min(self.most);
@@ -87,12 +86,12 @@ impl Throttle {
         }
     }
 
-    /// Whether anything was lost yet.
+    /// Whether anything has been lost so far.
     pub fn has_lost(&self) -> bool {
         self.lost_us.is_some()
     }
 
-    /// Whether the answer to a question that was asked at this time may have been lost here.
+    /// Whether the answer to a query sent at this time may have been lost on this machine.
     pub fn may_have_lost(&self, asked_us: u64) -> bool {
         self.lost_us.is_some_and(|lost_us| lost_us >= asked_us)
     }
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_stops_and_never_exceeds_what_was_asked_for() {
+    fn it_never_stops_and_never_exceeds_the_configured_limit() {
         for most in [2_000, 1] {
             let mut throttle = Throttle::new(most, 900_000, 3_600_000);
             (1..100).for_each(|step| throttle.lost(step * STEP_US, 5_000));
@@ -153,6 +152,7 @@ mod tests {
         assert!(throttle.may_have_lost(4_900_000));
         assert_eq!(answers(&mut throttle, 5_050_000, 1_000_000, 50), 2_000, "the same queue");
     }
+
     #[test]
     fn servers_that_are_far_away_are_waited_for_longer_and_are_late_only_once() {
         let mut throttle = Throttle::new(2_000, 900_000, 3_600_000);

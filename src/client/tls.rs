@@ -1,5 +1,5 @@
-//! TLS for `https://`: the system's certificates decide whom to trust, and a refused certificate is explained in words.
-//! `SSL_CERT_FILE` and `SSL_CERT_DIR` name other certificates than the system's.
+//! TLS for `https://`, with the system's trusted certificates and readable errors. `SSL_CERT_FILE` and `SSL_CERT_DIR` replace
+//! the system's certificates.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -13,10 +13,10 @@ use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore}
 
 use crate::times::rfc3339;
 
-pub const NO_CERTIFICATES: &str = "no certificates to trust on this machine: install ca-certificates, or look at \
-                                   SSL_CERT_FILE and SSL_CERT_DIR, which name others";
+pub const NO_CERTIFICATES: &str = "this system has no trusted certificates: install ca-certificates, or check \
+                                   SSL_CERT_FILE and SSL_CERT_DIR";
 
-/// Named, because another dependency may bring a second provider along.
+/// Chosen explicitly: another dependency may add a second provider.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
@@ -30,17 +30,15 @@ pub fn roots() -> RootCertStore {
 
 /// Starts TLS on a connection to `host`, a name or an IP address.
 pub async fn start(stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
-    // Reading the system's certificates takes a while, and a list may come in a thousand pages.
+    // Reading the system's certificates is slow, and a list may have a thousand pages.
     static CONNECTOR: OnceLock<Result<TlsConnector, String>> = OnceLock::new();
     let connector = CONNECTOR.get_or_init(connector).as_ref().map_err(|why| io::Error::other(why.clone()))?;
-    let bad_name = |_| io::Error::other(format!("no certificate can be for `{host}`"));
+    let bad_name = |_| io::Error::other(format!("`{host}` cannot be the name in a certificate"));
     let name = ServerName::try_from(host.to_string()).map_err(bad_name)?;
     connector.connect(name, stream).await.map_err(|error| {
         match error.get_ref().and_then(|inner| inner.downcast_ref()) {
             Some(refused) => io::Error::other(in_words(refused, host)),
-            None => {
-                io::Error::new(error.kind(), format!("it broke off while TLS was set up ({error}); does it speak TLS?"))
-            }
+            None => io::Error::new(error.kind(), format!("the TLS handshake failed ({error}); does it use TLS?")),
         }
     })
 }
@@ -59,14 +57,14 @@ fn connector() -> Result<TlsConnector, String> {
 fn in_words(error: &Error, host: &str) -> String {
     let Error::InvalidCertificate(error) = error else {
         return match error {
-            Error::InvalidMessage(_) => "it does not speak TLS on this port; http:// may be right".into(),
+            Error::InvalidMessage(_) => "it does not use TLS on this port; try http://".into(),
             other => format!("TLS failed: {other}"),
         };
     };
     match error {
         CertificateError::UnknownIssuer => {
-            "its certificate is not trusted: no authority that this machine knows has signed it \
-             (SSL_CERT_FILE can name another)"
+            "its certificate is not trusted: it is not signed by an authority that this system trusts \
+             (SSL_CERT_FILE can name others)"
                 .into()
         }
         CertificateError::Expired => "its certificate has expired".into(),
@@ -90,7 +88,7 @@ fn date(time: UnixTime) -> String {
     rfc3339(time.as_secs()).split('T').next().unwrap_or_default().to_string()
 }
 
-/// A certificate may name hundreds of hosts. They come as `DnsName("example.org")`.
+/// The first of a certificate's names; there may be hundreds. rustls formats them as `DnsName("example.org")`.
 fn names(presented: &[String]) -> String {
     const SHOWN: usize = 3;
     let inner = |name: &String| name.split('"').nth(1).unwrap_or(name).to_string();

@@ -1,11 +1,11 @@
-//! What can be shown of a server: the columns of a table, which `--columns` chooses, and the fields that they are made of
-//! in CSV and JSON. A column may be two fields: `address` is `address` and `port`.
+//! The columns of a table, as selected by `--columns`, and the fields of CSV and JSON that they correspond to. A column may
+//! have two fields: `address` stands for `address` and `port`.
 
 use super::milliseconds;
 use crate::client::Found;
 use crate::protocols::card;
 
-/// A piece of a server as programs read it: its name in JSON and CSV, and its text.
+/// A field of CSV and JSON: its name and its value as text.
 #[derive(Debug)]
 pub struct Field {
     pub name: &'static str,
@@ -16,7 +16,7 @@ pub struct Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Text,
-    /// A number or a truth value, as the program itself wrote it.
+    /// A number or boolean, formatted by this program.
     Plain,
 }
 
@@ -27,23 +27,23 @@ pub struct Column {
     pub title: &'static str,
     pub fields: &'static [&'static str],
     pub shape: Shape,
-    /// For people. Empty where nothing is known.
+    /// The cell's text; empty if unknown.
     pub cell: fn(&Found) -> String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Text that may be cut, down to so many characters.
+    /// Text that may be cut to no less than this many characters.
     Text(usize),
-    /// What is copied, or too short to be cut.
+    /// Never cut: meant to be copied, or short anyway.
     Whole,
-    /// Numbers: aligned to the right.
+    /// Right-aligned.
     Number,
 }
 
 use Kind::{Plain, Text};
 
-/// All fields of a server in CSV, in their order.
+/// All fields of CSV, in order.
 pub const FIELDS: &[Field] = &[
     Field { name: "game", kind: Text, text: |found| found.game.name().into() },
     Field { name: "address", kind: Text, text: |found| found.address.ip().to_string() },
@@ -62,12 +62,12 @@ pub const FIELDS: &[Field] = &[
     Field { name: "protocol", kind: Text, text: |found| found.game.protocol().into() },
 ];
 
-/// Why a server did not answer. Those that failed are shown where this is.
+/// Why a server did not answer. Failed servers are shown only with this column.
 pub const FAULT: &str = "fault";
-/// Only where `--columns` asks for it: `query --from` reads it.
+/// Only if `--columns` names it: the format that `query --from` reads.
 pub const URL: Field = Field { name: "url", kind: Text, text: Found::url };
 
-/// Every column, those of a table without `--columns` first.
+/// All columns, the default ones first.
 pub const COLUMNS: &[Column] = &[
     column("name", "Server", &["name"], Shape::Text(20), name),
     column("players", "Players", &["players_current", "players_max"], Shape::Number, Found::players),
@@ -83,7 +83,7 @@ pub const COLUMNS: &[Column] = &[
     column("flavor", "Flavor", &["flavor"], Shape::Number, |found| known(found.flavor)),
     column("url", "URL", &["url"], Shape::Whole, Found::url),
     column(FAULT, "Fault", &[FAULT], Shape::Text(16), |found| found.failure().unwrap_or_default().into()),
-    // By their names in CSV and JSON, too.
+    // The fields of CSV and JSON that are not columns above.
     column("port", "Port", &["port"], Shape::Number, |found| found.address.port().to_string()),
     column("players_current", "Players", &["players_current"], Shape::Number, |found| {
         known(found.facts.players_current)
@@ -92,10 +92,10 @@ pub const COLUMNS: &[Column] = &[
     column("rtt_ms", "Ping", &["rtt_ms"], Shape::Number, |found| known(found.rtt_us.map(milliseconds))),
 ];
 
-/// Those of a table, where it has room and something to say in them; `game` only among several.
-pub const USUAL: &[&str] = &["name", "players", "map", "mode", "version", "ping", "address", "game"];
-/// In which order they make room in a narrow table.
-pub const DISPENSABLE: &[&str] = &["version", "mode", "game", "ping", "map", "players", "name"];
+/// The default columns, if they fit and are not empty; `game` only if there are several games.
+pub const DEFAULT: &[&str] = &["name", "players", "map", "mode", "version", "ping", "address", "game"];
+/// The order in which columns are dropped from a narrow table.
+pub const DROP_ORDER: &[&str] = &["version", "mode", "game", "ping", "map", "players", "name"];
 
 const fn column(
     name: &'static str,
@@ -108,7 +108,7 @@ const fn column(
 }
 
 impl Column {
-    /// By its name; the error names the nearest and all others.
+    /// By name; the error suggests the nearest one and lists them all.
     pub fn parse(text: &str) -> Result<&'static Column, String> {
         let typed = text.trim().to_lowercase();
         if let Some(column) = COLUMNS.iter().find(|column| column.name == typed) {
@@ -118,7 +118,7 @@ impl Column {
         let near = COLUMNS.iter().min_by_key(distance).filter(|near| distance(near) <= (typed.len() / 2).max(1));
         let near = near.map(|near| format!("; did you mean `{}`?", near.name)).unwrap_or_else(|| ".".into());
         let known: Vec<_> = COLUMNS.iter().map(|column| column.name).collect();
-        Err(format!("there is no such column{near} The columns are {}", known.join(", ")))
+        Err(format!("unknown column{near} The columns are {}", known.join(", ")))
     }
 }
 
@@ -169,13 +169,13 @@ mod tests {
         for field in FIELDS {
             assert!(Column::parse(field.name).is_ok(), "{} cannot be chosen", field.name);
         }
-        for name in USUAL.iter().chain(DISPENSABLE) {
+        for name in DEFAULT.iter().chain(DROP_ORDER) {
             assert!(Column::parse(name).is_ok(), "{name}");
         }
     }
 
     #[test]
-    fn an_unknown_name_is_told_the_nearest_and_all() {
+    fn an_unknown_name_gets_a_suggestion_and_the_list() {
         assert_eq!(Column::parse(" Map ").unwrap().name, "map");
         let error = Column::parse("plyers").unwrap_err();
         assert!(error.contains("did you mean `players`?") && error.contains("name, players, map"), "{error}");

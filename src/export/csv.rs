@@ -1,22 +1,22 @@
-//! CSV: a header, then one line per server. What is unknown is empty.
+//! CSV: a header, then one line per server. Unknown values are empty.
 //!
-//! Spreadsheets run a cell that begins like a formula, and a server's name is whatever its owner wrote: such a text gets
-//! an apostrophe in front, which spreadsheets take for "this is text". Numbers stay numbers.
+//! Spreadsheets evaluate a cell that starts like a formula, and server owners choose their names freely. Such a text is
+//! prefixed with an apostrophe, which marks it as text. Numbers are not changed.
 
 use ::csv::WriterBuilder;
 
 use super::columns::{FAULT, FIELDS, Field, Kind, fields};
-use super::{Look, shown};
+use super::{Layout, shown};
 use crate::client::Found;
 
-pub fn write(servers: &[Found], look: &Look) -> String {
-    let fields: Vec<&Field> = match &look.columns {
+pub fn write(servers: &[Found], layout: &Layout) -> String {
+    let fields: Vec<&Field> = match &layout.columns {
         Some(columns) => fields(columns),
         None => FIELDS.iter().collect(),
     };
     let mut writer = WriterBuilder::new().from_writer(Vec::new());
-    if look.header {
-        let _ = writer.write_record(fields.iter().map(|field| field.name)); // memory takes everything
+    if layout.header {
+        let _ = writer.write_record(fields.iter().map(|field| field.name)); // writing to memory cannot fail
     }
     let with_failed = fields.iter().any(|field| field.name == FAULT);
     for found in shown(servers, with_failed) {
@@ -30,7 +30,7 @@ fn cell(field: &Field, found: &Found) -> String {
     if field.kind == Kind::Text && is_formula(&text) { format!("'{text}") } else { text }
 }
 
-/// Whether a spreadsheet might run it. The wide forms are read as the narrow ones in some countries.
+/// Whether a spreadsheet might evaluate it. Some locales treat the full-width forms like the ASCII ones.
 fn is_formula(text: &str) -> bool {
     let signs = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
     text.trim_start_matches(' ').starts_with(signs) && !is_number(text)
@@ -50,8 +50,8 @@ mod tests {
     use crate::model::VersionText;
 
     #[test]
-    fn one_line_a_server_and_quotes_where_needed() {
-        let text = write(&servers(), &Look::default());
+    fn one_line_per_server_and_quotes_where_needed() {
+        let text = write(&servers(), &Layout::default());
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines,
@@ -63,12 +63,12 @@ mod tests {
             ]
         );
         let columns = ["players", "address", "port"].map(|name| Column::parse(name).unwrap()).to_vec();
-        let text = write(&servers(), &Look { columns: Some(columns.clone()), ..Look::default() });
+        let text = write(&servers(), &Layout { columns: Some(columns.clone()), ..Layout::default() });
         assert_eq!(
             text, "players_current,players_max,address,port\n3,8,203.0.113.5,20200\n,,2001:db8::1,3030\n",
-            "no reason, no failures"
+            "without the fault column, no failed servers"
         );
-        let text = write(&servers(), &Look { columns: Some(columns), header: false, ..Look::default() });
+        let text = write(&servers(), &Layout { columns: Some(columns), header: false, ..Layout::default() });
         assert_eq!(text.lines().count(), 2);
     }
 
@@ -97,7 +97,7 @@ mod tests {
             one[0].facts.name = name.into();
             one[0].facts.map = name.into();
             one[0].facts.version = VersionText::from("-1").unwrap();
-            let text = write(&one, &Look::default());
+            let text = write(&one, &Layout::default());
             let mut reader = ::csv::Reader::from_reader(text.as_bytes());
             let record = reader.records().next().unwrap().unwrap();
             let cells = (&record[3], &record[5], &record[8], &record[6]);

@@ -1,26 +1,26 @@
-//! Where a document goes. A regular file is replaced whole: the new one is written under another name in the same folder,
-//! gets the mode and the owner of the old one, and is renamed over it. Symbolic links are followed to the file they name.
-//! FIFOs, devices and open descriptors are written into, never replaced. `-` is stdout.
+//! Output files. A regular file is replaced atomically: the new one is written under a temporary name in the same folder,
+//! gets the mode and the owner of the old one, and is renamed over it. Symbolic links are followed. FIFOs, devices and open
+//! descriptors are written to, never replaced. `-` is stdout.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// Longer chains of links are loops; the same bound as Linux's own.
+/// Longer chains of symbolic links count as loops, as in Linux itself.
 const LINKS_MAX: usize = 40;
-/// Nobody but the owner may read a file before it has the mode of the one it replaces.
+/// Mode of a temporary file, until it gets that of the file it replaces.
 const PRIVATE: u32 = 0o600;
-/// What the umask leaves of this is the mode of a new file.
+/// Mode of a new file, before the umask.
 const SHARED: u32 = 0o666;
 
-/// Where a path leads, after all links.
+/// What a path refers to, after following links.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Destination {
     Stdout,
     /// A regular file, which may not exist yet.
     File(PathBuf),
-    /// A FIFO, a device, or a descriptor that is open already.
+    /// A FIFO, a device, or an open descriptor.
     Special(PathBuf),
 }
 
@@ -28,8 +28,8 @@ pub enum Destination {
 #[must_use]
 pub enum Written {
     Whole,
-    /// The reader at the other end of the pipe has gone: no failure, but there is nobody to write for.
-    NobodyReads,
+    /// The reader has closed the pipe. Not an error, but there is no point in writing more.
+    ReaderGone,
 }
 
 impl Destination {
@@ -45,13 +45,13 @@ impl Destination {
                 Err(error) => return Err(error),
             };
             if kind.is_dir() {
-                return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder: name a file in it"));
+                return Err(io::Error::new(ErrorKind::IsADirectory, "is a folder: name a file in it"));
             }
             if !kind.is_symlink() {
                 return Ok(if kind.is_file() { Destination::File(path) } else { Destination::Special(path) });
             }
             let folder = path.parent().unwrap_or(Path::new("")).to_path_buf();
-            // What a link of /proc says is not a path, e.g. `pipe:[4026]`: the kernel has the file open.
+            // The target of a link in /proc is not always a path, e.g. `pipe:[4026]`; the kernel opens it by the link.
             if folder.canonicalize().is_ok_and(|folder| folder.starts_with("/proc")) {
                 return Ok(Destination::Special(path));
             }
@@ -61,7 +61,7 @@ impl Destination {
     }
 }
 
-/// Writes all of it to where the path leads.
+/// Writes all bytes to the destination of the path.
 pub fn write(path: &Path, mut bytes: &[u8]) -> io::Result<Written> {
     match Destination::of(path)? {
         Destination::Stdout => to_stdout(&mut bytes),
@@ -77,26 +77,26 @@ pub fn write(path: &Path, mut bytes: &[u8]) -> io::Result<Written> {
 
 pub fn to_stdout(from: &mut dyn Read) -> io::Result<Written> {
     let mut stdout = io::stdout().lock();
-    heard(io::copy(from, &mut stdout).and_then(|_| stdout.flush()))
+    closed_pipe_is_ok(io::copy(from, &mut stdout).and_then(|_| stdout.flush()))
 }
 
 /// Opening a FIFO waits for a reader.
 pub fn to_special(path: &Path, from: &mut dyn Read) -> io::Result<Written> {
-    // A regular file behind a descriptor: it goes on where the last writer stopped.
+    // A regular file behind a descriptor: continue after what has been written.
     let append = fs::metadata(path)?.is_file();
     let mut file = OpenOptions::new().write(!append).append(append).open(path)?;
-    heard(io::copy(from, &mut file).map(drop))
+    closed_pipe_is_ok(io::copy(from, &mut file).map(drop))
 }
 
-fn heard(written: io::Result<()>) -> io::Result<Written> {
+fn closed_pipe_is_ok(written: io::Result<()>) -> io::Result<Written> {
     match written {
         Ok(()) => Ok(Written::Whole),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Written::NobodyReads),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Written::ReaderGone),
         Err(error) => Err(error),
     }
 }
 
-/// A file under another name until it is kept; otherwise it is removed.
+/// A temporary file: [`Draft::keep`] renames it, otherwise it is removed.
 pub struct Draft {
     pub file: File,
     temporary: PathBuf,
@@ -106,17 +106,17 @@ pub struct Draft {
 impl Draft {
     /// A draft of the file at `path`, in the same folder.
     pub fn of(path: &Path) -> io::Result<Draft> {
-        let name = path.file_name().ok_or_else(|| io::Error::other("it is not a file's name"))?;
+        let name = path.file_name().ok_or_else(|| io::Error::other("not a file name"))?;
         let mut temporary = std::ffi::OsString::from(".");
         temporary.push(name);
         temporary.push(format!(".{}.tmp", std::process::id()));
         let temporary = path.with_file_name(temporary);
         let mode = if path.exists() { PRIVATE } else { SHARED };
-        // Never through a link that somebody else has put there.
+        // Never follow a symbolic link that another user has put there.
         let create = || OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);
         let file = match create() {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                fs::remove_file(&temporary)?; // of a process that had our id and was killed
+                fs::remove_file(&temporary)?; // left by a killed process with our process id
                 create()?
             }
             file => file?,
@@ -124,7 +124,7 @@ impl Draft {
         Ok(Draft { file, temporary, replaces: path.to_path_buf() })
     }
 
-    /// Its name for now.
+    /// Its temporary name.
     pub fn path(&self) -> &Path {
         &self.temporary
     }
@@ -134,13 +134,13 @@ impl Draft {
         if let Ok(old) = fs::metadata(&self.replaces) {
             let new = self.file.metadata()?;
             if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-                // Only root may give files away; a group of ours is ours to give.
+                // Only root may change the owner; changing the group to one of ours is allowed.
                 let _ = fchown(&self.file, Some(old.uid()), Some(old.gid()))
                     .or_else(|_| fchown(&self.file, None, Some(old.gid())));
             }
-            self.file.set_permissions(old.permissions())?; // after the owner, whose change takes bits away
+            self.file.set_permissions(old.permissions())?; // after the owner, because changing that clears bits
         }
-        // Renaming before the bytes are on the disk could leave an empty file after a crash.
+        // A rename before the data is on disk could leave an empty file after a crash.
         self.file.sync_all()?;
         fs::rename(&self.temporary, &self.replaces)
     }
@@ -148,7 +148,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.temporary); // not there any more where it was kept
+        let _ = fs::remove_file(&self.temporary); // already renamed if it was kept
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// A folder of one test's own.
+    /// A folder for one test.
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("rallypoint-file-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -197,7 +197,7 @@ mod tests {
         symlink("real/list.xml", folder.join("link")).unwrap();
         symlink("link", folder.join("link-to-link")).unwrap();
         symlink("loop", folder.join("loop")).unwrap();
-        // A link to nothing makes its target, as a shell's `>` does.
+        // A dangling link's target is created, as by `>` in a shell.
         let _ = write(&folder.join("link-to-link"), b"new").unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "new");
         fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_written_into() {
+    fn special_files_are_written_to() {
         assert_eq!(Destination::of(Path::new("-")).unwrap(), Destination::Stdout);
         assert_eq!(Destination::of(Path::new("./-")).unwrap(), Destination::File("./-".into()));
         assert_eq!(Destination::of(Path::new("/dev/stdout")).unwrap(), Destination::Stdout);
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(Destination::of(null).unwrap(), Destination::Special(null.into()));
         assert_eq!(to_special(null, &mut &b"into the void"[..]).unwrap(), Written::Whole);
         assert_eq!(to_special(Path::new("/dev/full"), &mut &b"x"[..]).unwrap_err().kind(), ErrorKind::StorageFull);
-        // A descriptor that is open for writing: what was written before stays.
+        // A descriptor that is open for writing: its contents are kept.
         let folder = folder("descriptor");
         let path = folder.join("file");
         let mut file = File::create(&path).unwrap();

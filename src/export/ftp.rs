@@ -1,5 +1,5 @@
-//! Putting a file onto an FTP server: passive, over FTP or explicit FTPS, under a temporary name and then renamed, so
-//! that no reader ever sees half a file.
+//! Uploads a file to an FTP server: passive mode, plain FTP or explicit FTPS, under a temporary name and then renamed, so
+//! that no reader sees a partial file.
 
 use std::fmt;
 use std::future::Future;
@@ -25,17 +25,17 @@ use crate::client::target::without_login;
 use crate::client::tls;
 use crate::text;
 
-/// Where the password comes from when no file is named.
+/// The environment variable with the password, if no file is given.
 pub const PASSWORD_VARIABLE: &str = "RALLYPOINT_FTP_PASSWORD";
 
 const PORT: u16 = 21;
 const PASSWORD_BYTES_MAX: usize = 1 << 10;
-/// The slowest upload that is waited for, in bytes a second.
-const SLOWEST: u64 = 8 << 10;
-const SERVER_WORDS_MAX: usize = 200;
+/// The slowest upload that does not time out, in bytes per second.
+const UPLOAD_RATE_MIN: u64 = 8 << 10;
+const ERROR_CHARS_MAX: usize = 200;
 
-/// `ftp://user@host[:port]/folder`, or `ftps://` for TLS. The folder is below the one that the user begins in; `//folder`
-/// is one from the root. `%40` is an `@` in the user's name.
+/// `ftp://user@host[:port]/folder`, or `ftps://` for TLS. The folder is relative to the login folder; `//folder` is absolute.
+/// `%40` is an `@` in the user name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FtpFolder {
     secure: bool,
@@ -56,11 +56,11 @@ impl FtpFolder {
         let secure = match url.scheme() {
             "ftp" => false,
             "ftps" => true,
-            _ => return Err(bad("uploads go to ftp:// or ftps://")),
+            _ => return Err(bad("the scheme must be ftp or ftps")),
         };
         if url.password().is_some() {
             return Err(bad(&format!(
-                "a password on the command line can be read by everybody on this machine; \
+                "a password on the command line is visible to every user of this machine; \
                  put it into {PASSWORD_VARIABLE} or into a file (--ftp-password-file), and change it"
             )));
         }
@@ -77,19 +77,19 @@ impl FtpFolder {
             return Err(bad(&format!("the user is missing, as in {}://user@{host}/", url.scheme())));
         }
         if !is_line(&user) || !is_line(&folder) {
-            return Err(bad("there are control characters in it"));
+            return Err(bad("it contains control characters"));
         }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
         Ok(FtpFolder { secure, user, host, port, folder })
     }
 
-    /// Whether password and file are hidden from those who listen on the way.
+    /// Whether the connection is encrypted.
     pub fn is_secure(&self) -> bool {
         self.secure
     }
 }
 
-/// For messages to people.
+/// For messages, without the user.
 impl fmt::Display for FtpFolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.secure { "ftps" } else { "ftp" };
@@ -97,7 +97,7 @@ impl fmt::Display for FtpFolder {
     }
 }
 
-/// A password, which no message ever shows.
+/// A password that is never shown in messages.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
@@ -108,9 +108,9 @@ impl fmt::Debug for Password {
 }
 
 impl Password {
-    /// From the file, where one is named; otherwise what the environment has in [`PASSWORD_VARIABLE`].
+    /// From the file, if one is given; otherwise from the value of [`PASSWORD_VARIABLE`].
     pub fn find(file: Option<&Path>, variable: Option<String>) -> Result<Password, String> {
-        let (text, target) = match (file, variable) {
+        let (text, source) = match (file, variable) {
             (Some(file), _) => {
                 let text = std::fs::read_to_string(file);
                 let text = text.map_err(|error| format!("{}: cannot be read: {error}", file.display()))?;
@@ -124,33 +124,33 @@ impl Password {
             }
         };
         if text.is_empty() || text.len() > PASSWORD_BYTES_MAX || !is_line(&text) {
-            return Err(format!("{target}: must hold the password, in one line"));
+            return Err(format!("{source}: must contain the password, on one line"));
         }
         Ok(Password(text))
     }
 }
 
-/// What can stand in one line of a conversation with a server.
+/// Whether the text fits in one line of the FTP protocol.
 fn is_line(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Certificates to trust besides the system's, in PEM: an authority's, or the server's own.
+    /// Certificates to trust in addition to the system's, in PEM: an authority's, or the server's own.
     pub ca_file: Option<PathBuf>,
-    /// How long the server may take for each step.
-    pub patience: Duration,
+    /// Timeout for each step.
+    pub timeout: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { ca_file: None, patience: Duration::from_secs(20) }
+        Settings { ca_file: None, timeout: Duration::from_secs(20) }
     }
 }
 
-/// Puts `bytes` into the target's folder as `name`: under a temporary name, then renamed over what was there. On an
-/// error, in words, what was there stays.
+/// Uploads `bytes` to the target's folder as `name`: under a temporary name, then renamed over the old file. After an error,
+/// the old file is unchanged.
 pub async fn upload(
     target: &FtpFolder,
     password: &Password,
@@ -159,7 +159,7 @@ pub async fn upload(
     bytes: &[u8],
 ) -> Result<(), String> {
     if name.is_empty() || name.contains('/') || !is_line(name) {
-        return Err(format!("`{}` cannot be a file's name on a server", text::clean(name.as_bytes())));
+        return Err(format!("`{}` cannot be a file name on a server", text::clean(name.as_bytes())));
     }
     let result = Upload { target, settings }.run(password, name, bytes).await;
     result.map_err(|error| format!("{target}: {error}"))
@@ -185,11 +185,11 @@ impl Upload<'_> {
             stored = self.rename(&mut server, &temporary, name).await;
         }
         if matches!(stored, Err(Wrong::Refused(_))) {
-            // What is left there is half a file, or one too many. It may be gone already.
+            // Remove the partial file, if there is one.
             let _ = self.step("clean up", server.rm(&temporary)).await;
         }
         stored?;
-        let _ = self.step("say good-bye", server.quit()).await; // everything is done
+        let _ = self.step("log out", server.quit()).await; // the upload is done
         Ok(())
     }
 
@@ -204,14 +204,14 @@ impl Upload<'_> {
                 AsyncRustlsConnector::from(connector(self.settings.ca_file.as_deref()).map_err(Wrong::Refused)?);
             server = self.step("start TLS", server.into_secure(connector, host)).await?;
         }
-        // PASV knows IPv4 only. Whatever address it names, the file goes to the server that we talk to.
+        // PASV supports only IPv4. The address in its reply is ignored: data goes to the server we are connected to.
         server.set_mode(if is_ipv6 { Mode::ExtendedPassive } else { Mode::Passive });
         server.set_passive_nat_workaround(true);
         Ok(server)
     }
 
     async fn store(&self, server: &mut AsyncRustlsFtpStream, name: &str, mut bytes: &[u8]) -> Result<(), Wrong> {
-        let time = self.settings.patience + Duration::from_secs(bytes.len() as u64 / SLOWEST);
+        let time = self.settings.timeout + Duration::from_secs(bytes.len() as u64 / UPLOAD_RATE_MIN);
         within(time, &format!("store {name}"), server.put_file(name, &mut bytes)).await.map(drop)
     }
 
@@ -221,30 +221,30 @@ impl Upload<'_> {
             Err(wrong @ Wrong::Refused(_)) => wrong,
             done_or_lost => return done_or_lost,
         };
-        // Some servers do not rename over a file that is there. It is put aside, and back if that was not the reason.
+        // Some servers do not rename over an existing file. Move that out of the way, and back if it was not the reason.
         let old = format!("{name}.old");
-        let _ = self.step("remove an older file", server.rm(&old)).await; // there is none, as a rule
-        if self.step("put the old file aside", server.rename(name, old.as_str())).await.is_err() {
+        let _ = self.step("remove an older file", server.rm(&old)).await; // usually there is none
+        if self.step("rename the old file", server.rename(name, old.as_str())).await.is_err() {
             return Err(wrong);
         }
         if let Err(wrong) = self.step(&step, server.rename(temporary, name)).await {
-            let _ = self.step("put the old file back", server.rename(old.as_str(), name)).await;
+            let _ = self.step("restore the old file", server.rename(old.as_str(), name)).await;
             return Err(wrong);
         }
-        let _ = self.step("remove the old file", server.rm(&old)).await; // the new one is there
+        let _ = self.step("remove the old file", server.rm(&old)).await; // the new one is in place
         Ok(())
     }
 
     async fn step<T>(&self, what: &str, doing: impl Future<Output = Result<T, FtpError>>) -> Result<T, Wrong> {
-        within(self.settings.patience, what, doing).await
+        within(self.settings.timeout, what, doing).await
     }
 }
 
-/// What went wrong, in words.
+/// What went wrong, as a message.
 enum Wrong {
-    /// The server, or we, said no; the conversation could go on.
+    /// A step was refused; the session can continue.
     Refused(String),
-    /// It could not.
+    /// The session cannot continue.
     Lost(String),
 }
 
@@ -272,42 +272,42 @@ fn in_words(error: &FtpError) -> String {
         FtpError::ConnectionError(error) => error.to_string(),
         FtpError::SecureError(error) => error.clone(),
         FtpError::UnexpectedResponse(response) => {
-            // The reply's own line begins with its number.
-            format!("the server says {}", String::from_utf8_lossy(&response.body).trim())
+            // The reply starts with its code.
+            format!("the server replied {}", String::from_utf8_lossy(&response.body).trim())
         }
         error => error.to_string(),
     };
-    text::clean(words.as_bytes()).chars().take(SERVER_WORDS_MAX).collect()
+    text::clean(words.as_bytes()).chars().take(ERROR_CHARS_MAX).collect()
 }
 
-/// TLS that trusts the system's certificates and those of the file.
+/// TLS that trusts the system's certificates and those in the file.
 fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, String> {
     let named = ca_file.map(certificates).transpose()?.unwrap_or_default();
     let mut roots = tls::roots();
     roots.add_parsable_certificates(named.iter().cloned());
     let provider = tls::provider();
-    let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
-    let usual = usual.map_err(|_| tls::NO_CERTIFICATES)?;
+    let default = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    let default = default.map_err(|_| tls::NO_CERTIFICATES)?;
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(|error| format!("no TLS: {error}"))?.dangerous();
-    let config = config.with_custom_certificate_verifier(Arc::new(Trust { usual, named })).with_no_client_auth();
+    let config = config.with_custom_certificate_verifier(Arc::new(Trust { default, named })).with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match read {
-        Ok(found) if found.is_empty() => Err(format!("{}: no certificates in it", file.display())),
+        Ok(found) if found.is_empty() => Err(format!("{}: contains no certificates", file.display())),
         Ok(found) => Ok(found),
-        Err(error) => Err(format!("{}: no certificates in it: {error}", file.display())),
+        Err(error) => Err(format!("{}: contains no certificates: {error}", file.display())),
     }
 }
 
-/// The usual check; but a certificate that the owner has named is trusted as it is. Most FTP servers have one that they
-/// signed themselves, and the usual check takes no such for a server's.
+/// The default verification, except that a certificate given by the user is trusted as it is. Most FTP servers have a
+/// self-signed one, which the default verification rejects as a server certificate.
 #[derive(Debug)]
 struct Trust {
-    usual: Arc<WebPkiServerVerifier>,
+    default: Arc<WebPkiServerVerifier>,
     named: Vec<CertificateDer<'static>>,
 }
 
@@ -323,7 +323,7 @@ impl ServerCertVerifier for Trust {
         if self.named.iter().any(|named| named == end_entity) {
             return Ok(ServerCertVerified::assertion());
         }
-        self.usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        self.default.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 
     fn verify_tls12_signature(
@@ -332,7 +332,7 @@ impl ServerCertVerifier for Trust {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls12_signature(message, certificate, signature)
+        self.default.verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -341,11 +341,11 @@ impl ServerCertVerifier for Trust {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls13_signature(message, certificate, signature)
+        self.default.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.usual.supported_verify_schemes()
+        self.default.supported_verify_schemes()
     }
 }
 
@@ -371,7 +371,7 @@ mod tests {
         for (text, says) in [
             ("ftp://joe:secret@example.org/", "RALLYPOINT_FTP_PASSWORD"),
             ("ftps://joe:secret@example.org/", "--ftp-password-file"),
-            ("http://joe@example.org/", "ftp:// or ftps://"),
+            ("http://joe@example.org/", "must be ftp or ftps"),
             ("ftp://example.org/", "user is missing"),
             ("ftp://joe%0d%0aDELE@example.org/", "control characters"),
             ("ftp://joe@example.org/a%0ab", "control characters"),

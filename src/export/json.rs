@@ -1,12 +1,12 @@
-//! JSON with the same names as `/api/v1/servers`: absent means unknown, never null. Servers that failed are in a list of
-//! their own, `failed`, with the reason as `fault`; in JSON lines they are among the others.
+//! JSON with the same names as `/api/v1/servers`. Unknown values are absent, never null. Servers that failed are in a
+//! separate list, `failed`, with the reason as `fault`; in JSON lines they are among the others.
 
 use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::{Map, Value};
 
 use super::columns::{Field, URL, fields};
-use super::{Look, milliseconds, shown};
+use super::{Layout, milliseconds, shown};
 use crate::client::Found;
 use crate::model::Player;
 
@@ -25,7 +25,7 @@ enum Server<'a> {
     Chosen(Chosen),
 }
 
-/// Some fields of a server, in the order in which they were asked for.
+/// Selected fields of a server, in the order of `--columns`.
 struct Chosen(Vec<(&'static str, Value)>);
 
 impl Serialize for Chosen {
@@ -81,10 +81,10 @@ struct Row<'a> {
     fault: Option<&'a str>,
 }
 
-pub fn write(servers: &[Found], look: &Look) -> String {
+pub fn write(servers: &[Found], layout: &Layout) -> String {
     let (failed, up): (Vec<_>, Vec<_>) =
-        shown(servers, look.has_fault(true)).partition(|server| server.failure().is_some());
-    let fields = look.columns.as_deref().map(fields);
+        shown(servers, layout.has_fault(true)).partition(|server| server.failure().is_some());
+    let fields = layout.columns.as_deref().map(fields);
     let rows = |found: Vec<_>| found.into_iter().map(|found| server(found, fields.as_deref())).collect();
     let document = Document { total: up.len(), servers: rows(up), failed: rows(failed) };
     // Plain structs, written to memory: this cannot fail.
@@ -92,10 +92,10 @@ pub fn write(servers: &[Found], look: &Look) -> String {
 }
 
 /// One object per line.
-pub fn lines(servers: &[Found], look: &Look) -> String {
-    let fields = look.columns.as_deref().map(fields);
+pub fn lines(servers: &[Found], layout: &Layout) -> String {
+    let fields = layout.columns.as_deref().map(fields);
     let line = |found| serde_json::to_string(&server(found, fields.as_deref())).unwrap_or_default() + "\n";
-    shown(servers, look.has_fault(true)).map(line).collect()
+    shown(servers, layout.has_fault(true)).map(line).collect()
 }
 
 fn server<'a>(found: &'a Found, fields: Option<&[&'static Field]>) -> Server<'a> {
@@ -109,7 +109,7 @@ fn server<'a>(found: &'a Found, fields: Option<&[&'static Field]>) -> Server<'a>
     Server::Chosen(Chosen(fields.iter().filter_map(|field| Some((field.name, values.remove(field.name)?))).collect()))
 }
 
-/// One server and what became of it, in a line.
+/// A change of one server, on one line.
 pub fn event(at: &str, event: &str, found: &Found) -> String {
     let line = Event { at, event, fault: found.failure(), server: Row { fault: None, ..row(found) } };
     serde_json::to_string(&line).unwrap_or_default()
@@ -120,7 +120,7 @@ fn row(found: &Found) -> Row<'_> {
     let details = facts.details.as_deref();
     let mut rules = Map::new();
     for (name, value) in details.map_or(&[][..], |details| &details.rules) {
-        // Of a rule that is told twice the first counts.
+        // If a rule occurs twice, the first one counts.
         rules.entry(name.to_string()).or_insert_with(|| Value::from(&**value));
     }
     Row {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_contracts_names_and_no_null() {
-        let text = write(&servers(), &Look::default());
+        let text = write(&servers(), &Layout::default());
         assert!(!text.contains("null"), "{text}");
         let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["total"], 2, "the one that failed is not among them");
@@ -170,21 +170,21 @@ mod tests {
             {"protocol": "hyperbol", "game": "hyperbol", "address": "203.0.113.6", "port": 20200, "fault": "no answer"}
         ]);
         assert_eq!(json["failed"], failed);
-        assert!(!write(&servers()[..1], &Look::default()).contains("failed"));
+        assert!(!write(&servers()[..1], &Layout::default()).contains("failed"));
     }
 
     #[test]
     fn a_line_each_and_only_what_was_chosen() {
-        let text = lines(&servers(), &Look::default());
+        let text = lines(&servers(), &Layout::default());
         let objects: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let ports: Vec<_> = objects.iter().map(|object| (&object["port"], &object["fault"])).collect();
         assert_eq!(
             ports,
             [(&20200.into(), &Value::Null), (&20200.into(), &"no answer".into()), (&3030.into(), &Value::Null)]
         );
-        let chosen = |names: &[&str]| Look {
+        let chosen = |names: &[&str]| Layout {
             columns: Some(names.iter().map(|name| Column::parse(name).unwrap()).collect()),
-            ..Look::default()
+            ..Layout::default()
         };
         assert_eq!(
             lines(&servers(), &chosen(&["players", "address", "ping"])),

@@ -1,7 +1,6 @@
-//! Servers that were found, written down: as a table for people, as JSON, CSV and XML for programs.
+//! Output formats for lists of servers: a table for people; JSON, CSV and XML for programs.
 //!
-//! JSON, CSV and XML name the servers that were asked in vain, too, with the reason as `fault`; a table has only those
-//! that are up, as far as is known.
+//! JSON, CSV and XML include servers that did not answer, with the reason as `fault`; a table does not.
 
 pub mod columns;
 pub mod csv;
@@ -23,47 +22,47 @@ pub enum Format {
     Csv,
 }
 
-/// How it is to look.
-pub struct Look {
-    /// Those chosen; None: the usual ones.
+/// Formatting options.
+pub struct Layout {
+    /// None: the default ones.
     pub columns: Option<Vec<&'static Column>>,
-    /// Whether a table or CSV begins with the columns' names.
+    /// Whether a table or CSV starts with the columns' names.
     pub header: bool,
     pub color: bool,
-    /// Of the terminal; None: a table is as wide as its contents.
+    /// The terminal's width; None: a table is as wide as its contents.
     pub width: Option<usize>,
 }
 
-impl Default for Look {
-    fn default() -> Look {
-        Look { columns: None, header: true, color: false, width: None }
+impl Default for Layout {
+    fn default() -> Layout {
+        Layout { columns: None, header: true, color: false, width: None }
     }
 }
 
-impl Look {
-    /// Whether failures are shown with their reason.
-    fn has_fault(&self, usually: bool) -> bool {
-        self.columns.as_ref().map_or(usually, |columns| columns.iter().any(|column| column.name == FAULT))
+impl Layout {
+    /// Whether failed servers are shown; `default` if no columns are selected.
+    fn has_fault(&self, default: bool) -> bool {
+        self.columns.as_ref().map_or(default, |columns| columns.iter().any(|column| column.name == FAULT))
     }
 }
 
-/// All of it as text. XML has no columns to choose.
-pub fn write(format: Format, servers: &[Found], look: &Look) -> String {
+/// The whole document as text. XML ignores the columns.
+pub fn write(format: Format, servers: &[Found], layout: &Layout) -> String {
     match format {
-        Format::Table => table::write(servers, look),
-        Format::Json => json::write(servers, look),
-        Format::Jsonl => json::lines(servers, look),
+        Format::Table => table::write(servers, layout),
+        Format::Json => json::write(servers, layout),
+        Format::Jsonl => json::lines(servers, layout),
         Format::Xml => xml::write(servers, &jiff::Zoned::now()),
-        Format::Csv => csv::write(servers, look),
+        Format::Csv => csv::write(servers, layout),
     }
 }
 
-/// Those that did not fail; with those that did, if they are wanted.
+/// The servers that did not fail and, with `with_failed`, those that did.
 fn shown(servers: &[Found], with_failed: bool) -> impl Iterator<Item = &Found> {
     servers.iter().filter(move |server| with_failed || server.failure().is_none())
 }
 
-/// Milliseconds, with the digits that mean something.
+/// In milliseconds, to the microsecond.
 fn milliseconds(rtt_us: u32) -> f64 {
     f64::from(rtt_us) / 1000.0
 }
@@ -75,7 +74,7 @@ mod tests {
     use crate::model::{Details, Facts, Game, Player, VersionText};
     use std::sync::Arc;
 
-    /// One of each kind, with every character that a format could trip over.
+    /// One server of each kind, with all characters that a format has to escape.
     pub fn servers() -> Vec<Found> {
         let answered = Found {
             official: Some(true),

@@ -1,102 +1,103 @@
-//! A table for people: one line per server. On a terminal it is as wide as that: long texts are cut with an ellipsis, and
-//! what is least needed makes room. Elsewhere it is plain and never cut.
+//! A table for people: one line per server. On a terminal it is fitted to the width: long texts are cut with an ellipsis, and
+//! less important columns are dropped. Elsewhere nothing is cut.
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Row, Table, presets};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::columns::{COLUMNS, Column, DISPENSABLE, Shape, USUAL};
-use super::{Look, shown};
+use super::columns::{COLUMNS, Column, DEFAULT, DROP_ORDER, Shape};
+use super::{Layout, shown};
 use crate::client::Found;
 
 /// Between two columns.
 const GAP: usize = 2;
-/// Longer texts are cut in a line of their own.
+/// Longer texts are cut in the output of [`line`].
 const LINE_TEXT_MAX: usize = 48;
 const LOCK: &str = " (password)";
-/// A name is cut to no less than this to show that there is a lock.
+/// The password mark is omitted if it would leave fewer characters of the name.
 const LOCKED_NAME_MIN: usize = 8;
 
-pub fn write(servers: &[Found], look: &Look) -> String {
-    let rows: Vec<&Found> = shown(servers, look.has_fault(false)).collect();
+pub fn write(servers: &[Found], layout: &Layout) -> String {
+    let rows: Vec<&Found> = shown(servers, layout.has_fault(false)).collect();
     if rows.is_empty() {
         return String::new();
     }
-    let mut columns: Vec<Laid> = match &look.columns {
-        Some(columns) => columns.iter().map(|column| Laid::new(column, &rows, look)).collect(),
-        None => usual(&rows, look),
+    let mut columns: Vec<SizedColumn> = match &layout.columns {
+        Some(columns) => columns.iter().map(|column| SizedColumn::new(column, &rows, layout)).collect(),
+        None => default_columns(&rows, layout),
     };
-    if let Some(width) = look.width {
-        lay_out(&mut columns, width, look.columns.is_none());
+    if let Some(width) = layout.width {
+        lay_out(&mut columns, width, layout.columns.is_none());
     }
-    draw(&rows, &columns, look)
+    draw(&rows, &columns, layout)
 }
 
 /// A column and its width.
-struct Laid {
+struct SizedColumn {
     column: &'static Column,
-    /// What it would take to cut nothing.
+    /// The width at which nothing is cut.
     natural: usize,
     min: usize,
     width: usize,
 }
 
-impl Laid {
-    fn new(column: &'static Column, rows: &[&Found], look: &Look) -> Laid {
-        let title = if look.header { column.title.width() } else { 0 };
+impl SizedColumn {
+    fn new(column: &'static Column, rows: &[&Found], layout: &Layout) -> SizedColumn {
+        let title = if layout.header { column.title.width() } else { 0 };
         let natural = rows.iter().map(|found| cell(column, found).width()).chain([title]).max().unwrap_or(0);
         let min = match column.shape {
             Shape::Text(min) => natural.min(min.max(title)),
             Shape::Whole | Shape::Number => natural,
         };
-        Laid { column, natural, min, width: natural }
+        SizedColumn { column, natural, min, width: natural }
     }
 }
 
-/// The columns that have something to say.
-fn usual(rows: &[&Found], look: &Look) -> Vec<Laid> {
-    // Where all are of one game, nobody needs to be told which.
+/// The default columns, without empty ones.
+fn default_columns(rows: &[&Found], layout: &Layout) -> Vec<SizedColumn> {
+    // A column with the same game in all rows is of no use.
     let first = rows.first().map(|found| found.game.name());
     let several = rows.iter().any(|found| Some(found.game.name()) != first);
-    let columns = COLUMNS.iter().filter(|column| USUAL.contains(&column.name));
+    let columns = COLUMNS.iter().filter(|column| DEFAULT.contains(&column.name));
     let columns = columns.filter(|column| column.name != "game" || several);
-    let told = |column: &&Column| rows.iter().any(|found| !(column.cell)(found).is_empty());
-    columns.filter(told).map(|column| Laid::new(column, rows, look)).collect()
+    let has_text = |column: &&Column| rows.iter().any(|found| !(column.cell)(found).is_empty());
+    columns.filter(has_text).map(|column| SizedColumn::new(column, rows, layout)).collect()
 }
 
-/// Makes the columns fit: first by leaving some out, if that is allowed, then by cutting the long ones.
-fn lay_out(columns: &mut Vec<Laid>, width: usize, may_drop: bool) {
-    let least = |columns: &[Laid]| columns.iter().map(|laid| laid.min + GAP).sum::<usize>().saturating_sub(GAP);
-    for name in DISPENSABLE.iter().take_while(|_| may_drop) {
+/// Makes the columns fit: first by dropping some, if allowed, then by cutting long texts.
+fn lay_out(columns: &mut Vec<SizedColumn>, width: usize, may_drop: bool) {
+    let least =
+        |columns: &[SizedColumn]| columns.iter().map(|sized| sized.min + GAP).sum::<usize>().saturating_sub(GAP);
+    for name in DROP_ORDER.iter().take_while(|_| may_drop) {
         if least(columns) <= width || columns.len() < 2 {
             break;
         }
-        columns.retain(|laid| laid.column.name != *name);
+        columns.retain(|sized| sized.column.name != *name);
     }
-    columns.iter_mut().for_each(|laid| laid.width = laid.min);
+    columns.iter_mut().for_each(|sized| sized.width = sized.min);
     for _ in least(columns)..width {
-        // The narrowest of those that are cut gets the next place.
-        let cut = columns.iter_mut().filter(|laid| laid.width < laid.natural);
-        let Some(narrowest) = cut.min_by_key(|laid| laid.width) else { return };
+        // The narrowest of the cut columns gets the next cell.
+        let cut = columns.iter_mut().filter(|sized| sized.width < sized.natural);
+        let Some(narrowest) = cut.min_by_key(|sized| sized.width) else { return };
         narrowest.width += 1;
     }
 }
 
-fn draw(rows: &[&Found], columns: &[Laid], look: &Look) -> String {
+fn draw(rows: &[&Found], columns: &[SizedColumn], layout: &Layout) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
-    if look.color {
+    if layout.color {
         table.enforce_styling();
     }
-    if look.header {
-        let titles = columns.iter().map(|laid| Cell::new(laid.column.title).add_attribute(Attribute::Bold));
+    if layout.header {
+        let titles = columns.iter().map(|sized| Cell::new(sized.column.title).add_attribute(Attribute::Bold));
         table.set_header(titles);
     }
     for found in rows {
-        table.add_row(Row::from(columns.iter().map(|laid| styled(laid, found)).collect::<Vec<_>>()));
+        table.add_row(Row::from(columns.iter().map(|sized| styled(sized, found)).collect::<Vec<_>>()));
     }
-    for (column, laid) in table.column_iter_mut().zip(columns) {
+    for (column, sized) in table.column_iter_mut().zip(columns) {
         column.set_padding((0, GAP as u16));
-        if laid.column.shape == Shape::Number {
+        if sized.column.shape == Shape::Number {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -104,17 +105,17 @@ fn draw(rows: &[&Found], columns: &[Laid], look: &Look) -> String {
     lines.collect()
 }
 
-fn styled(laid: &Laid, found: &Found) -> Cell {
-    let text = cell(laid.column, found);
-    let text = match text.strip_suffix(LOCK).filter(|_| is_locked(laid.column, found)) {
-        // The lock stays where a name is cut.
-        Some(name) if text.width() > laid.width && laid.width >= LOCK.len() + LOCKED_NAME_MIN => {
-            fit(name, laid.width - LOCK.len()) + LOCK
+fn styled(sized: &SizedColumn, found: &Found) -> Cell {
+    let text = cell(sized.column, found);
+    let text = match text.strip_suffix(LOCK).filter(|_| is_locked(sized.column, found)) {
+        // The password mark is kept when a name is cut.
+        Some(name) if text.width() > sized.width && sized.width >= LOCK.len() + LOCKED_NAME_MIN => {
+            fit(name, sized.width - LOCK.len()) + LOCK
         }
-        _ => fit(&text, laid.width),
+        _ => fit(&text, sized.width),
     };
     let cell = Cell::new(text);
-    match laid.column.name {
+    match sized.column.name {
         "players" | "players_current" if found.is_not_empty() => cell.fg(Color::Green),
         "fault" => cell.fg(Color::Red),
         _ => cell,
@@ -130,13 +131,13 @@ fn cell(column: &Column, found: &Found) -> String {
     if is_locked(column, found) { text + LOCK } else { text }
 }
 
-/// What there is to say of one server, in a line that goes on after its address.
+/// A server's facts on one line, to be printed after its address.
 pub fn line(found: &Found) -> String {
     let facts = &found.facts;
     let cut = |text: &str| fit(text, LINE_TEXT_MAX);
     let fault = found.failure().map(|why| format!("({why})"));
-    let told = [found.players(), cut(&facts.map), cut(&facts.mode), cut(&facts.name)];
-    told.into_iter().chain(fault).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" | ")
+    let fields = [found.players(), cut(&facts.map), cut(&facts.mode), cut(&facts.name)];
+    fields.into_iter().chain(fault).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" | ")
 }
 
 /// Cut to a width, with an ellipsis for the rest.
@@ -182,35 +183,35 @@ mod tests {
         ]
     }
 
-    fn at(width: usize) -> Look {
-        Look { width: Some(width), ..Look::default() }
+    fn at(width: usize) -> Layout {
+        Layout { width: Some(width), ..Layout::default() }
     }
 
     #[test]
-    fn a_header_and_a_row_each_without_colour_here() {
-        let text = write(&servers(), &Look::default());
+    fn a_header_and_one_row_per_server() {
+        let text = write(&servers(), &Layout::default());
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
         assert!(lines[0].starts_with("Server") && lines[1].contains("A \"quoted\", <b>&amp;</b> name"), "{text}");
         assert!(lines[1].contains(" 3/8 ") && lines[1].contains(" 13 ms ") && lines[1].contains("203.0.113.5:20200"));
         assert!(lines[2].contains("netPanzer") && lines[2].contains("[2001:db8::1]:3030"));
         assert!(!text.contains('\u{1b}') && !text.contains(" \n"), "{text}");
-        assert!(!write(&servers()[..1], &Look::default()).contains("Hyperbol"), "one game, one name less");
-        assert_eq!(write(&[], &Look::default()), "");
-        let colored = write(&servers(), &Look { color: true, ..Look::default() });
+        assert!(!write(&servers()[..1], &Layout::default()).contains("Hyperbol"), "one game, one name less");
+        assert_eq!(write(&[], &Layout::default()), "");
+        let colored = write(&servers(), &Layout { color: true, ..Layout::default() });
         assert!(colored.contains("\u{1b}[1m") && colored.contains("3/8"), "{colored}");
     }
 
     #[test]
     fn addresses_only_where_nothing_else_is_known() {
         let only: Vec<_> = servers().into_iter().skip(2).collect();
-        assert_eq!(write(&only, &Look::default()), "Address\n[2001:db8::1]:3030\n");
-        assert_eq!(write(&only, &Look { header: false, ..Look::default() }), "[2001:db8::1]:3030\n");
+        assert_eq!(write(&only, &Layout::default()), "Address\n[2001:db8::1]:3030\n");
+        assert_eq!(write(&only, &Layout { header: false, ..Layout::default() }), "[2001:db8::1]:3030\n");
     }
 
     #[test]
-    fn a_line_each_at_every_width_and_nothing_cut_where_there_is_room() {
-        let whole = write(&wide(), &Look::default());
+    fn one_line_per_server_at_every_width() {
+        let whole = write(&wide(), &Layout::default());
         assert!(!whole.contains('…') && whole.contains("とても長い名前 (password)"), "{whole}");
         for width in 30..200 {
             let text = write(&wide(), &at(width));
@@ -230,16 +231,16 @@ mod tests {
 
     #[test]
     fn chosen_columns_stay_in_their_order_and_bring_failures_only_with_their_reason() {
-        let columns = |names: &[&str]| Look {
+        let columns = |names: &[&str]| Layout {
             columns: Some(names.iter().map(|name| Column::parse(name).unwrap()).collect()),
             header: false,
-            ..Look::default()
+            ..Layout::default()
         };
         let text = write(&servers(), &columns(&["address", "players"]));
         assert_eq!(text, "203.0.113.5:20200   3/8\n[2001:db8::1]:3030\n");
         let text = write(&servers(), &columns(&["fault", "url"]));
         assert_eq!(text.lines().nth(1), Some("no answer  hyperbol://203.0.113.6:20200"), "{text}");
-        let narrow = Look { width: Some(20), ..columns(&["map", "version", "address"]) };
+        let narrow = Layout { width: Some(20), ..columns(&["map", "version", "address"]) };
         assert!(write(&wide(), &narrow).lines().all(|line| line.contains("203.0.113.200")));
     }
 }

@@ -1,8 +1,9 @@
-//! XML with the names that Hyperbol's own script gave them, for every game: root `serverlist` with
-//! `localtime` and `gmtime`; one `server` each with `ip`, `port`, `responding` 0 or 1 and, when responding, `servername`,
-//! `gametype`, `playercount`, `maxplayercount`, `mapname`, `version`, `skill`, `flavor`, `ping_milliseconds`.
+//! XML in the format of Hyperbol's own script, for all games: root `serverlist` with `localtime` and `gmtime`; one `server`
+//! element each with `ip`, `port`, `responding` 0 or 1 and, if responding, `servername`, `gametype`, `playercount`,
+//! `maxplayercount`, `mapname`, `version`, `skill`, `flavor`, `ping_milliseconds`.
 //!
-//! One addition: `fault`, why a server did not respond. What a game does not tell is left out, and so is `responding` where nobody asked.
+//! One addition: `fault`, why a server did not respond. Unknown values are omitted, and so is `responding` if the server was
+//! not queried.
 
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -18,7 +19,7 @@ pub fn write(servers: &[Found], now: &Zoned) -> String {
     root.push_attribute(("localtime", &*time(now)));
     root.push_attribute(("gmtime", &*time(&now.with_time_zone(TimeZone::UTC))));
     let mut event = |event: Event<'_>| {
-        let _ = writer.write_event(event); // memory takes everything
+        let _ = writer.write_event(event); // writing to memory cannot fail
     };
     event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)));
     event(Event::Start(root));
@@ -34,7 +35,7 @@ fn time(at: &Zoned) -> String {
 
 fn element(found: &Found) -> BytesStart<'static> {
     let mut element = BytesStart::new("server");
-    // Characters that XML cannot carry at all, escaped or not; control characters are long gone.
+    // XML has no representation for these characters, not even escaped. Control characters have been removed already.
     let mut set = |name: &str, value: &str| {
         let value = value.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}");
         element.push_attribute((name, &*value));

@@ -170,7 +170,7 @@ fn a_netpanzer_game_is_listed_refusals_are_shown_and_it_quits_at_the_end() {
     let port = tank.port.to_string();
     let announcing = Announcing::start(&["netpanzer", "--port", &port, "--master", &master]);
     announcing.wait_for(&format!(
-        "{master}: refused: no answer from 127.0.0.1:{port} over UDP: it is asked again within a minute; trying again"
+        "{master}: refused: no answer from 127.0.0.1:{port} over UDP: it is asked again within a minute; retrying"
     ));
     tank.alive.store(true, Ordering::Relaxed);
     announcing.wait_for(&format!("listed at {master}"));
@@ -178,7 +178,7 @@ fn a_netpanzer_game_is_listed_refusals_are_shown_and_it_quits_at_the_end() {
     announcing.stop(Signal::SIGINT);
     let (code, said) = announcing.end();
     assert_eq!((code, said.lines().count()), (0, 3), "{said}");
-    assert!(said.ends_with(&format!("{master}: told that the server is gone\n")), "{said}");
+    assert!(said.ends_with(&format!("{master}: notified that the server is gone\n")), "{said}");
     until("it to leave", || (list(&server, "netpanzer") == r"\final\").then_some(()));
 }
 
@@ -196,7 +196,7 @@ fn once_to_several_masters_is_done_when_all_have_accepted() {
     let away = format!("netpanzer://{closed}");
     let (code, said) = once(&["some-game", "--port", "2", "--master", &away, "--master", &netpanzer]);
     assert_eq!(code, 1);
-    assert!(said.contains(&format!("{away}: away: cannot connect to {closed}")), "{said}");
+    assert!(said.contains(&format!("{away}: failed: cannot connect to {closed}")), "{said}");
     assert!(
         said.contains(&format!("listed at {netpanzer}\n")),
         "an unreachable master does not delay the others: {said}"
@@ -239,7 +239,7 @@ fn another_version_is_tried_once_and_then_the_master_is_given_up() {
     assert_eq!(code, 1);
     assert!(said.contains("it expects Iceball 0.2.1-35; announced as that"), "{said}");
     assert!(said.contains(&format!("{}: given up: it takes only Iceball 0.3", master.url())), "{said}");
-    assert!(said.ends_with("no master is left to announce to\n"), "{said}");
+    assert!(said.ends_with("given up on all masters\n"), "{said}");
 }
 
 #[test]
@@ -279,7 +279,11 @@ fn a_malformed_announcement_ends_the_program() {
     }
     let (code, said) = announcing.end();
     assert_eq!(code, 1);
-    assert!(said.contains("malformed (BADF)") && said.ends_with("malformed: stopped\n"), "{said}");
+    assert!(
+        said.contains("malformed (BADF)")
+            && said.ends_with("stopped: a master rejected the announcement as malformed\n"),
+        "{said}"
+    );
     assert_eq!(requests.lock().unwrap().last().unwrap(), r"\quit\port\7\final\", "the other masters get a quit");
 }
 
@@ -315,7 +319,7 @@ fn a_silent_master_is_reported_once() {
     let arguments = ["iceball", "--port", "7", "--master", &silent.url(), "--master", &good, "--name", "x"];
     let announcing = Announcing::start(&arguments);
     announcing.wait_for(&format!("listed at {good}"));
-    announcing.wait_for(&format!("{}: away: no answer; trying again", silent.url()));
+    announcing.wait_for(&format!("{}: failed: no answer; retrying", silent.url()));
     for _ in 0..5 {
         silent.announcement();
     }
@@ -331,7 +335,7 @@ fn a_master_that_comes_back_is_found_again() {
     drop(listener);
     let master = format!("netpanzer://localhost:{}", address.port());
     let announcing = Announcing::start(&["any-game", "--port", "9", "--master", &master, "--name", r"A\B"]);
-    announcing.wait_for(&format!("{master}: away: cannot connect to"));
+    announcing.wait_for(&format!("{master}: failed: cannot connect to"));
     let requests = answer_on(TcpListener::bind(address).unwrap(), |_| br"\final\".to_vec());
     announcing.wait_for(&format!("listed at {master}"));
     assert_eq!(requests.lock().unwrap()[0], r"\heartbeat\gamename\any-game\port\9\hostname\A/B\final\");
@@ -352,8 +356,8 @@ fn a_bloodmasters_list_gets_its_own_request() {
     for (answer, says) in [
         (http("404 Not Found", "no such page"), "refused: HTTP status 404: no such page"),
         (http("200 OK", "<html>welcome</html>"), "not a ban list"),
-        (b"SSH-2.0-OpenSSH\r\n".to_vec(), "away: no HTTP answer"),
-        (b"".to_vec(), "away: no HTTP answer"),
+        (b"SSH-2.0-OpenSSH\r\n".to_vec(), "failed: no HTTP answer"),
+        (b"".to_vec(), "failed: no HTTP answer"),
     ] {
         let (address, _) = answering(move |_| answer.clone());
         let master = format!("bloodmasters+http://{address}/lists/bm.php");
@@ -410,9 +414,9 @@ fn unusual_answers_of_netpanzer_masters() {
     for (answer, says) in [
         (&br"\error\wrong password for master update\final\"[..], "refused: wrong password for master update"),
         (br"\error\go away\", "refused: go away"),
-        (b"", "away: it closed the connection without an answer"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "away: its answer is not a netPanzer master's"),
-        (&[b'x'; 100_000], "away: its answer is not a netPanzer master's"),
+        (b"", "failed: it closed the connection without an answer"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "failed: its answer is not a netPanzer master's"),
+        (&[b'x'; 100_000], "failed: its answer is not a netPanzer master's"),
     ] {
         let (address, _) = answering(move |_| answer.to_vec());
         let (code, said) = once(&["netpanzer", "--port", "1", "--master", &format!("netpanzer://{address}")]);
@@ -474,10 +478,13 @@ fn mistakes_are_explained() {
     fails(&["netpanzer", "--port", "1", "--master", "iceball://127.0.0.1"], "netpanzer servers cannot be announced to");
     fails(&["hyperbol", "--port", "1", "--master", "hyperbol://127.0.0.1"], "hyperbol servers cannot be announced to");
     fails(&["netpanzer", "--port", "1", "--master", "netpanzer://127.0.0.1:0"], "from 1 to 65535");
-    fails(&[r"a\b", "--port", "1", "--master", good], "signs other than");
-    fails(&["final", "--port", "1", "--master", good], "no name of a game");
+    fails(&[r"a\b", "--port", "1", "--master", good], "printable ASCII");
+    fails(&["final", "--port", "1", "--master", good], "not a valid name for a game");
     fails(&["iceball", "--port", "1", "--master", "iceball://127.0.0.1", "--version", "two"], "not a version like");
     fails(&["netpanzer", "--port", "1", "--master", good, "--name", "a\nb"], "control characters");
-    fails(&["netpanzer", "--port", "1", "--master", "netpanzer://me:secret@127.0.0.1"], "nobody logs in there");
-    fails(&["iceball", "--master", "iceball://127.0.0.1", "--from-query", "iceball://127.0.0.1:1"], "cannot be asked");
+    fails(&["netpanzer", "--port", "1", "--master", "netpanzer://me:secret@127.0.0.1"], "logins are not supported");
+    fails(
+        &["iceball", "--master", "iceball://127.0.0.1", "--from-query", "iceball://127.0.0.1:1"],
+        "cannot be queried",
+    );
 }

@@ -440,7 +440,7 @@ fn the_doctors_command() {
     let (code, json, _) = doctor(&[&master, "iceball", "127.0.0.1:1", "--json"]);
     assert_eq!((code, &serde_json::from_str::<Value>(&json).unwrap()["listed"]), (0, &json!(true)));
     for (arguments, code, says) in [
-        (&["iceball"][..], 2, "name a game and a server"),
+        (&["iceball"][..], 2, "give a game and a server"),
         (&[], 2, "Usage: rallypoint doctor [OPTIONS] [MASTER] <GAME> <ADDRESS>"),
         (&[&master, "127.0.0.1:1"], 2, "the game is missing: write `rallypoint doctor http://"),
         (&[&master, "icebal", "127.0.0.1:1"], 1, "did you mean the game `iceball`?"),

@@ -55,7 +55,7 @@ fn a_closed_port_is_reported_at_once_and_a_silent_one_after_the_timeout() {
     for game in CARDS.iter().filter(|card| card.query.is_some()).map(|card| card.name) {
         let url = format!("{game}://127.0.0.1:{}", closed_port());
         let (_, stderr) = ends(1, &["query", &url, "--timeout", "60s"], "");
-        assert!(stderr.starts_with(&format!("{url}: connection refused: nothing listens there\n")), "{stderr}");
+        assert!(stderr.starts_with(&format!("{url}: connection refused: the port is closed\n")), "{stderr}");
     }
     let game = format!("netpanzer://127.0.0.1:{}", closed_port());
     let arguments = ["announce", "x", "--from-query", &game, "--master", "netpanzer://127.0.0.1:1", "--once"];
@@ -135,10 +135,10 @@ fn bad_lines_are_skipped_and_qstats_lines_are_understood() {
     assert_eq!(lines.len(), 3, "{stderr}");
     assert!(lines[0].starts_with("stdin:3: ") && lines[0].contains("did you mean netpanzer://127.0.0.1?"), "{stderr}");
     assert!(lines[1].starts_with("stdin:5: ") && lines[1].contains("write netpanzer://127.0.0.1:3030"), "{stderr}");
-    assert!(lines[2].starts_with("stdin:6: `HLS` servers cannot be asked"), "{stderr}");
+    assert!(lines[2].starts_with("stdin:6: `HLS` servers cannot be queried"), "{stderr}");
     // If no line is good, nothing was queried: the file is wrong.
     let (_, stderr) = ends(2, &["query", "--from", "-"], "127.0.0.1:3030\nhttp://127.0.0.1\n");
-    assert!(stderr.ends_with("none of these can be asked\n"), "{stderr}");
+    assert!(stderr.ends_with("none of these can be queried\n"), "{stderr}");
 }
 
 #[test]

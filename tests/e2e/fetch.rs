@@ -195,18 +195,22 @@ fn a_certificate_that_cannot_be_trusted_is_explained() {
     let (good, plain) =
         (url("good.crt"), serve(|mut stream| drop(stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"))));
     assert!(ends(0, "", authority.run(&["list", &good])).contains("203.0.113.5"));
-    ends(3, "its certificate is not trusted: no authority", trusting(None, &["list", &good]).output().unwrap());
+    ends(
+        3,
+        "its certificate is not trusted: it is not signed by an authority",
+        trusting(None, &["list", &good]).output().unwrap(),
+    );
     let empty = authority.0.write("empty.pem", "");
     let without = trusting(Some(&empty), &["list", &good]).env("SSL_CERT_DIR", "/nowhere").output().unwrap();
-    ends(3, "no certificates to trust on this machine: install ca-certificates, or look at SSL_CERT_FILE", without);
+    ends(3, "this system has no trusted certificates: install ca-certificates, or check SSL_CERT_FILE", without);
     ends(3, "its certificate expired on 2021-02-03", authority.run(&["list", &url("expired.crt")]));
     let wrong = authority.run(&["list", &url("elsewhere.crt")]);
     ends(3, "its certificate is not for 127.0.0.1, but for elsewhere.example", wrong);
-    ends(3, "it does not speak TLS on this port", authority.run(&["list", &format!("https://{plain}")]));
+    ends(3, "it does not use TLS on this port", authority.run(&["list", &format!("https://{plain}")]));
     let tls = good.replace("https", "http");
     ends(1, "no HTTP answer", authority.run(&["list", &tls]));
     let refused = ["announce", "bloodmasters", "--port", "1", "--once", "--master", &url("expired.crt")];
-    ends(1, "away: its certificate expired", authority.run(&refused));
+    ends(1, "failed: its certificate expired", authority.run(&refused));
 }
 
 #[test]
@@ -238,11 +242,11 @@ fn redirects_are_followed_within_bounds() {
         assert!(ends(0, "", list(path)).contains("203.0.113.5"), "{path}");
     }
     ends(1, "it redirects more than 5 times", list("count-6"));
-    ends(1, "go in a circle", list("circle-x"));
+    ends(1, "redirects loop back", list("circle-x"));
     ends(1, "only http and https are followed", list("file-x"));
     ends(1, "it answered 302 Found", list("nowhere-x"));
     let down = authority.run(&["list", &format!("bloodmasters+https://{secure}/down")]);
-    ends(1, "it redirects to http://127.0.0.1:9/; that is not followed, because it leaves TLS", down);
+    ends(1, "it redirects to http://127.0.0.1:9/; not followed, because it leaves TLS", down);
 }
 
 #[test]
@@ -256,12 +260,12 @@ fn a_redirected_announcement_is_posted_again_and_never_becomes_a_get() {
     for (status, location, code, says) in [
         ("301 Moved Permanently", format!("http://{taken}/new/api"), 0, "listed at"),
         ("307 Temporary Redirect", format!("http://{taken}/new/api"), 0, "listed at"),
-        ("303 See Other", format!("http://{taken}/new/api"), 1, "instead of taking the announcement"),
+        ("303 See Other", format!("http://{taken}/new/api"), 1, "instead of accepting the announcement"),
         (
             "308 Permanent Redirect",
             format!("http://localhost:{}/new/api", taken.port()),
             1,
-            "not follow to another host",
+            "not redirected to another host",
         ),
     ] {
         let answer = moved(status, &location);
@@ -322,7 +326,7 @@ fn a_list_of_empty_rows_costs_little_memory() {
         let answer = page(&nothings);
         let at = web(move |_| answer.clone());
         let (output, kib) = peak(&["list", &format!("{path}{at}")]);
-        ends(0, "left out: 4194300 more", output);
+        ends(0, "skipped 4194300 more", output);
         assert!(kib < 64 << 10, "{path}: {kib} KiB");
     }
 }

@@ -141,7 +141,7 @@ fn on_a_server_that_cannot_rename_the_old_file_stays() {
     std::fs::write(folder.path().join("list.xml"), "old").unwrap();
     let server = FtpServer::start(folder.path(), &["--no-rename"]);
     let error = put(&server.target("ftp", ""), "secret", &settings(None), b"new").unwrap_err();
-    assert!(error.contains("cannot rename list.xml.part to list.xml: the server says 550"), "{error}");
+    assert!(error.contains("cannot rename list.xml.part to list.xml: the server replied 550"), "{error}");
     assert_eq!(std::fs::read(folder.path().join("list.xml")).unwrap(), b"old");
     assert_eq!(names(folder.path()), ["list.xml"]);
 }
@@ -165,7 +165,7 @@ fn over_tls_with_a_self_signed_certificate() {
     let error = put(&server.target("ftps", ""), "secret", &trusting("other.crt"), b"x").unwrap_err();
     assert!(error.contains("cannot start TLS") && error.contains("certificate"), "{error}");
     let error = put(&server.target("ftps", ""), "secret", &trusting("own.key"), b"x").unwrap_err();
-    assert!(error.contains("own.key: no certificates in it"), "{error}");
+    assert!(error.contains("own.key: contains no certificates"), "{error}");
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn over_tls_with_a_certificate_that_is_checked() {
     assert!(error.contains("cannot log in as joe"), "{error}");
     let missing = settings(Some("/nowhere.pem".into()));
     let error = put(&target, "secret", &missing, b"x").unwrap_err();
-    assert!(error.contains("/nowhere.pem: no certificates in it"), "{error}");
+    assert!(error.contains("/nowhere.pem: contains no certificates"), "{error}");
     assert_eq!(std::fs::read(folder.path().join("list.xml")).unwrap(), content);
 }
 
@@ -207,7 +207,7 @@ fn failures_are_explained() {
         assert!(!error.contains("wrong-secret") && !error.contains('\n'), "{error}");
     };
     let port = format!("ftp://127.0.0.1:{}", server.port);
-    wrong(&server.target("ftp", ""), "wrong-secret", &[&port, "cannot log in as joe: the server says 530"]);
+    wrong(&server.target("ftp", ""), "wrong-secret", &[&port, "cannot log in as joe: the server replied 530"]);
     wrong(&server.target("ftp", "nowhere"), "secret", &["cannot change to the folder nowhere", "550"]);
     wrong(&server.target("ftps", ""), "secret", &["cannot start TLS"]);
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -220,7 +220,7 @@ fn failures_are_explained() {
 fn a_server_that_hangs_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = FtpFolder::parse(&format!("ftp://joe@{}/", listener.local_addr().unwrap())).unwrap();
-    let impatient = Settings { patience: Duration::from_millis(300), ..Settings::default() };
+    let impatient = Settings { timeout: Duration::from_millis(300), ..Settings::default() };
     // It is silent; then it greets and is silent; then it sends an endless greeting.
     let hang = std::thread::spawn(move || {
         let mut open = Vec::new();

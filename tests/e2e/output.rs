@@ -81,7 +81,7 @@ fn every_command_handles_a_closed_pipe_and_a_full_disk() {
     }
     // A truncated database is useless, so this is an error.
     let (code, stderr) = into_closed_pipe(&["backup", "-", "--set", &data]);
-    assert!(code == Some(1) && stderr.contains("the reader went away"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("the reader closed the pipe early"), "{stderr}");
     let output = command().args(["backup", "-", "--set", &data]).stdout(full()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("No space left"), "{}", text(&output.stderr));
@@ -114,7 +114,7 @@ fn simulated_servers_run_on_without_a_reader_and_end_on_a_full_disk() {
     drop(reader);
     simulate.args(["simulate", "hyperbol"]).stdin(Stdio::null()).stdout(closed).stderr(Stdio::piped());
     let servers = Running::of(simulate.spawn().unwrap());
-    until("it to run", || servers.log().contains("servers are up").then_some(()));
+    until("it to run", || servers.log().contains("servers are running").then_some(()));
     assert_eq!(servers.interrupt(), Some(0));
     let mut simulate = command();
     simulate.args(["simulate", "hyperbol"]).stdin(Stdio::null()).stdout(full()).stderr(Stdio::piped());
@@ -189,8 +189,8 @@ fn an_export_follows_links_keeps_modes_and_replaces_only_files() {
         assert!(stderr.contains(says), "{stderr}");
     };
     usage(&["--xml", "-", "--json", "-"], "only one of --xml, --json and --csv");
-    usage(&["--xml", "-", "--ftp", "ftp://me@127.0.0.1/"], "no name to upload it under");
-    usage(&["--xml", &path(&file), "--csv", &path(&link)], "two formats cannot be in one file");
+    usage(&["--xml", "-", "--ftp", "ftp://me@127.0.0.1/"], "stdout cannot be uploaded");
+    usage(&["--xml", &path(&file), "--csv", &path(&link)], "two formats cannot be written to the same file");
     usage(&[], "<--xml <FILE>|--json <FILE>|--csv <FILE>>");
 }
 
@@ -308,7 +308,7 @@ fn servers_that_failed_are_in_every_file_with_the_reason() {
     addresses.push(address.to_string());
     let master = list_of(&addresses);
     let (_, log) = ends(0, &[&["export", &master], &files[..]].concat());
-    assert!(log.contains("2 servers listed, 1 of them silent"), "{log}");
+    assert!(log.contains("2 servers listed, 1 without an answer"), "{log}");
     let (csv, _) = ends(0, &["list", &master, "--query", "--format", "csv"]);
     let line = csv.lines().find(|line| line.contains(&format!(",{},", address.port()))).unwrap();
     assert!(csv.starts_with("game,address,port,") && line.contains(",no answer,"), "{csv}");
@@ -355,7 +355,7 @@ fn columns_headers_and_colour_as_chosen() {
     };
     fails(&["--columns", "name,plyers"], &["'plyers'", "did you mean `players`?", "name, players, map"]);
     fails(&["--columns", ""], &["The columns are"]);
-    fails(&["--columns", "map", "--format", "xml"], &["XML has the attributes"]);
+    fails(&["--columns", "map", "--format", "xml"], &["cannot be used with XML"]);
     fails(&["--color", "sometimes"], &["auto, always, never"]);
 }
 
@@ -392,10 +392,10 @@ fn a_table_on_a_terminal_fits_it_and_progress_shows() {
     let url = format!("hyperbol://{}", socket.local_addr().unwrap());
     let pty = Pty::new(24, 80);
     let mut query = pty.run(program, &["query", &url, &addresses[0]], "xterm-256color");
-    pty.shows("asking");
+    pty.shows("querying");
     query.end();
     let screen = pty.shows("no answer");
-    assert!(!screen.contains("asking"), "the bar is left behind:\n{screen}");
+    assert!(!screen.contains("querying"), "the bar is left behind:\n{screen}");
 }
 
 #[test]

@@ -109,12 +109,12 @@ fn silent_servers_do_not_delay_other_rows() {
     let mut watch = pty.watch(&format!("netpanzer://{}", server.address("netpanzer.listen")));
     // One has answered while the other is still being queried.
     let screen = pty.until("a row with an answer and one without", |screen| {
-        screen.contains("Tank <1>") && screen.contains("(asking)")
+        screen.contains("Tank <1>") && screen.contains("(querying)")
     });
     for tank in [&silent, &tank] {
         assert!(screen.contains(&format!("127.0.0.1:{} ", tank.port)), "{screen}");
     }
-    assert!(screen.contains("asking 1"), "{screen}");
+    assert!(screen.contains("querying 1"), "{screen}");
     let screen = pty.shows("(no answer)");
     assert!(screen.contains("silent"), "{screen}");
     pty.press("q");
@@ -213,7 +213,7 @@ fn a_terminal_without_cursor_control_gets_lines() {
         }
         let mut watch = pty.run(env!("CARGO_BIN_EXE_rallypoint"), &["watch", &web(&server), "--every", "1s"], term);
         let screen = pty.shows("came    iceball://127.0.0.1:1 1/64 | mesa.vxl");
-        assert!(screen.contains(why) && screen.contains("a line for every change"), "{screen}");
+        assert!(screen.contains(why) && screen.contains("one line per change"), "{screen}");
         assert!(pty.is_given_back());
         kill(Pid::from_raw(watch.0.id() as i32), Signal::SIGTERM).unwrap();
         watch.end();

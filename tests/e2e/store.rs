@@ -221,7 +221,7 @@ fn a_backup_while_the_server_runs() {
 
     let (code, says) = backup(&[]);
     assert_eq!(code, Some(2), "{says}");
-    assert!(says.contains("data_dir: there is no "), "{says}");
+    assert!(says.contains("does not exist: give the server's --config"), "{says}");
 
     let server = Server::start(&[&set]);
     announce(&server, 1);

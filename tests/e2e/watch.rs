@@ -101,7 +101,7 @@ fn one_line_per_change() {
     }
     let said = watch.stop();
     assert_eq!(said.matches("cannot connect").count(), 1, "{said}");
-    assert_eq!(said.matches("is there again").count(), 1, "{said}");
+    assert_eq!(said.matches("available again").count(), 1, "{said}");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn mistakes_are_explained() {
     for (arguments, code, said) in [
         (&["watch"][..], 2, "<URL>"),
         (&["watch", "http://127.0.0.1:1"], 3, "cannot connect"),
-        (&["watch", "http://127.0.0.1:1", "--every", "10ms"], 2, "1s at the least"),
+        (&["watch", "http://127.0.0.1:1", "--every", "10ms"], 2, "at least 1s"),
         (&["watch", "gopher://127.0.0.1"], 2, "gopher"),
     ] {
         let output = command().args(arguments).output().unwrap();

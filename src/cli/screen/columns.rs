@@ -1,4 +1,4 @@
-//! The columns of the list, and which of them fit: the names, the players and the ping always, the address before the rest.
+//! The columns of the list, and which of them fit. Name, players and ping have priority, then the address.
 
 use super::text::{cut, width};
 use crate::client::{Found, State};
@@ -18,14 +18,14 @@ pub enum Column {
 pub const ALL: [Column; 7] =
     [Column::Server, Column::Address, Column::Players, Column::Map, Column::Mode, Column::Game, Column::Ping];
 
-/// Which come first when there is not room for all.
+/// By priority, if not all of them fit.
 const BY_RANK: [Column; 7] =
     [Column::Server, Column::Players, Column::Ping, Column::Address, Column::Map, Column::Game, Column::Mode];
 
 /// Cells between two columns.
 const GAP: usize = 1;
-/// What a ping and an answer that is waited for take, so that the column does not jump when they come.
-const PING_CELLS_MIN: usize = 7;
+/// Wide enough for a ping and for `querying`, so that the column does not change its width.
+const PING_CELLS_MIN: usize = 8;
 
 impl Column {
     pub fn title(self) -> &'static str {
@@ -40,14 +40,14 @@ impl Column {
         }
     }
 
-    /// What it says of a server; `asking` when an answer is waited for.
-    pub fn text(self, server: &Found, asking: bool) -> String {
+    /// The cell for a server; `pending` while its answer is awaited.
+    pub fn text(self, server: &Found, pending: bool) -> String {
         let facts = &server.facts;
         match self {
             Column::Server if facts.has_visible_name() => facts.name.to_string(),
             Column::Server => match server.failure() {
                 Some(why) => format!("({why})"),
-                None if asking => "(asking)".into(),
+                None if pending => "(querying)".into(),
                 None => "(no name)".into(),
             },
             Column::Address => server.address.to_string(),
@@ -60,13 +60,13 @@ impl Column {
                 (State::Failed(why), _) if why.starts_with("connection refused") => "closed".into(),
                 (State::Failed(_), _) => "error".into(),
                 (_, Some(us)) => format!("{} ms", us.div_ceil(1000)),
-                (State::Named, None) if asking => "asking".into(),
+                (State::NotQueried, None) if pending => "querying".into(),
                 (_, None) => String::new(),
             },
         }
     }
 
-    /// The fewest cells in which it is worth showing; an address is whole or absent.
+    /// The minimum width; addresses are never cut.
     fn least(self, natural: usize) -> usize {
         match self {
             Column::Server => natural.clamp(8, 20),
@@ -75,7 +75,7 @@ impl Column {
         }
     }
 
-    /// The most cells that it takes from the others.
+    /// The width up to which it takes space from others.
     fn most(self, natural: usize) -> usize {
         match self {
             Column::Server => natural.min(30),
@@ -86,28 +86,28 @@ impl Column {
     }
 }
 
-/// How wide each column would like to be. It only grows, so that columns do not jump while one scrolls.
+/// The preferred width of each column. It only grows, so that columns do not move while scrolling.
 #[derive(Clone, Default)]
 pub struct Widths([usize; ALL.len()]);
 
 impl Widths {
-    pub fn see(&mut self, server: &Found, asking: bool) {
+    pub fn grow(&mut self, server: &Found, pending: bool) {
         for (natural, column) in self.0.iter_mut().zip(ALL) {
-            *natural = (*natural).max(width(&column.text(server, asking)));
+            *natural = (*natural).max(width(&column.text(server, pending)));
         }
     }
 
     fn natural(&self, column: Column) -> usize {
         let seen = ALL.iter().zip(self.0).find(|(known, _)| **known == column).map_or(0, |(_, cells)| cells);
         match column {
-            // Nothing to show in it.
+            // No server has one.
             Column::Map | Column::Mode if seen == 0 => 0,
             Column::Ping => seen.max(PING_CELLS_MIN),
             _ => seen.max(width(column.title())),
         }
     }
 
-    /// The columns that fit into so many cells, each with its own; `games` when there is more than one game.
+    /// The columns that fit into `cells`, with their widths; `games` if there is more than one game.
     pub fn fit(&self, cells: usize, games: bool) -> Vec<(Column, usize)> {
         let mut fitting: Vec<(Column, usize)> = Vec::new();
         let mut left = cells;
@@ -117,7 +117,7 @@ impl Widths {
                 continue;
             }
             let gap = if fitting.is_empty() { 0 } else { GAP };
-            // The first one is there, however narrow.
+            // The first column is always shown.
             let least = if fitting.is_empty() { column.least(natural).min(cells) } else { column.least(natural) };
             if let Some(rest) = left.checked_sub(least + gap) {
                 fitting.push((column, least));
@@ -130,16 +130,16 @@ impl Widths {
             left -= more;
         }
         if let Some((_, cells)) = fitting.first_mut() {
-            *cells += left; // names are of any length
+            *cells += left; // names can use any space
         }
         fitting.sort_by_key(|(column, _)| ALL.iter().position(|known| known == column));
         fitting
     }
 }
 
-/// One server as the cells of a row.
-pub fn cells(server: &Found, asking: bool, columns: &[(Column, usize)]) -> Vec<String> {
-    columns.iter().map(|(column, cells)| cut(&column.text(server, asking), *cells)).collect()
+/// A server's row.
+pub fn cells(server: &Found, pending: bool, columns: &[(Column, usize)]) -> Vec<String> {
+    columns.iter().map(|(column, cells)| cut(&column.text(server, pending), *cells)).collect()
 }
 
 #[cfg(test)]
@@ -161,7 +161,7 @@ mod tests {
 
     fn fit(address: &str, cells: usize) -> Vec<(Column, usize)> {
         let mut widths = Widths::default();
-        widths.see(&server(address), false);
+        widths.grow(&server(address), false);
         widths.fit(cells, true)
     }
 
@@ -188,21 +188,21 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_what_became_of_its_question() {
+    fn the_state_of_a_query_is_shown() {
         let named = Found::new(Game::Own("netpanzer"), "203.0.113.5:1".parse().unwrap());
-        let said = |server: &Found, asking| [Column::Server, Column::Ping].map(|column| column.text(server, asking));
-        assert_eq!(said(&named, true), ["(asking)", "asking"]);
-        assert_eq!(said(&named, false), ["(no name)", ""]);
+        let shown = |server: &Found, pending| [Column::Server, Column::Ping].map(|column| column.text(server, pending));
+        assert_eq!(shown(&named, true), ["(querying)", "querying"]);
+        assert_eq!(shown(&named, false), ["(no name)", ""]);
         let mut blank = named.clone();
         blank.facts.name = " \u{200b} ".into();
-        assert_eq!(said(&blank, false), ["(no name)", ""], "nobody could see it");
+        assert_eq!(shown(&blank, false), ["(no name)", ""], "invisible characters");
         let silent = Found { state: State::Failed("no answer".into()), ..named.clone() };
-        assert_eq!(said(&silent, true), ["(no answer)", "silent"]);
-        let closed = "connection refused: nothing listens there";
+        assert_eq!(shown(&silent, true), ["(no answer)", "silent"]);
+        let closed = "connection refused: the port is closed";
         let closed = Found { state: State::Failed(closed.into()), ..named.clone() };
-        assert_eq!(said(&closed, true), ["(connection refused: nothing listens there)", "closed"]);
+        assert_eq!(shown(&closed, true), ["(connection refused: the port is closed)", "closed"]);
         let bad = Found { state: State::Failed("bad answer: cut".into()), ..server("203.0.113.5:1") };
-        assert_eq!(said(&bad, false), ["A name of some length", "error"]);
-        assert_eq!(said(&server("203.0.113.5:1"), false), ["A name of some length", "31 ms"]);
+        assert_eq!(shown(&bad, false), ["A name of some length", "error"]);
+        assert_eq!(shown(&server("203.0.113.5:1"), false), ["A name of some length", "31 ms"]);
     }
 }

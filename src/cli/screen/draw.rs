@@ -1,4 +1,4 @@
-//! How the screen is drawn. Every size is drawn, down to none at all.
+//! Draws the screen, at any size.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -8,18 +8,18 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState};
 
 use super::columns::cells;
 use super::text::{cut, width, wrap};
-use super::{KEYS, Look, Mode, Screen};
+use super::{KEYS, Mode, Refresh, Screen};
 use crate::client::Found;
 
-/// Rows of the list beside an opened server, with its head.
+/// Rows of the list above the details, with its header.
 const LIST_ROWS_MIN: u16 = 5;
-/// Of the list on a low terminal: its head and the chosen server.
-const CHOSEN_ROWS: u16 = 2;
-/// A line of the details in its frame.
+/// Rows of the list on a low terminal: its header and the selected server.
+const SELECTED_ROWS: u16 = 2;
+/// One line of the details and its border.
 const DETAILS_ROWS_MIN: u16 = 3;
-/// Below this height the line with the keys and the counts gives way to the list.
+/// Below this height the lines with the keys and the counts are omitted.
 const ROWS_COMFORTABLE: u16 = 8;
-/// The first column of the details.
+/// Width of the details' first column.
 const LABEL_CELLS: usize = 18;
 const HINT: &str = "? help  q quit  Enter details  / search  s sort  e f hide empty, full  r refresh";
 
@@ -42,9 +42,9 @@ impl Screen {
         frame.render_widget(Paragraph::new(lines).style(Modifier::BOLD), why);
         let details = self.details(middle.width);
         let height = details.as_ref().map_or(0, |(_, lines)| lines.len() as u16 + 2);
-        // The chosen server stays in sight, and at least a line of its details.
+        // The selected server stays visible, with at least one line of its details.
         let room = middle.height.saturating_sub(LIST_ROWS_MIN).max(DETAILS_ROWS_MIN);
-        let fits = middle.height >= DETAILS_ROWS_MIN + CHOSEN_ROWS;
+        let fits = middle.height >= DETAILS_ROWS_MIN + SELECTED_ROWS;
         let height = if fits { height.min(room) } else { 0 };
         let [list, below] = Layout::vertical([Constraint::Min(0), Constraint::Length(height)]).areas(middle);
         self.draw_list(frame, list);
@@ -59,11 +59,11 @@ impl Screen {
         }
     }
 
-    /// The master, and how fresh its list is.
+    /// The master, and the age of its list.
     fn draw_head(&self, frame: &mut Frame<'_>, area: Rect) {
-        let state = match (self.look, self.listed_at) {
-            (Look::Listing, _) => "refreshing".to_string(),
-            (Look::Asking(left @ 1..), _) => format!("asking {left}"),
+        let state = match (self.refresh, self.listed_at) {
+            (Refresh::Listing, _) => "refreshing".to_string(),
+            (Refresh::Querying(left @ 1..), _) => format!("querying {left}"),
             (_, Some(listed_at)) => format!("{} s ago", listed_at.elapsed().as_secs()),
             (_, None) => String::new(),
         };
@@ -84,11 +84,11 @@ impl Screen {
             count(self.shown.len() as u64, "server"),
             count(players, "player"),
             self.sort.name(),
-            self.chosen.words(),
+            self.selection.words(),
         )
     }
 
-    /// Why the last look failed, whole where there is room for it.
+    /// Why the last refresh failed, in up to `rows_max` lines.
     fn failure_lines(&self, cells: usize, rows_max: usize) -> Vec<String> {
         let Some(why) = &self.failure else { return Vec::new() };
         let mut lines = wrap(&format!("The last refresh failed: {why}"), cells);
@@ -110,20 +110,20 @@ impl Screen {
         }
         let rows = usize::from(area.height.saturating_sub(1)).max(1); // below the titles
         self.page = rows;
-        // The chosen row is in sight, and no row is left blank while there are servers above.
+        // The selected row is visible, and no row is blank while there are servers above.
         let last_first = self.shown.len().saturating_sub(rows);
         self.first = self.first.min(self.selected).max((self.selected + 1).saturating_sub(rows)).min(last_first);
         let visible: Vec<&Found> = self.servers().skip(self.first).take(rows).collect();
-        let asking: Vec<bool> = visible.iter().map(|server| self.is_asking(server)).collect();
+        let pending: Vec<bool> = visible.iter().map(|server| self.is_pending(server)).collect();
         let mut widths = self.widths.clone();
-        visible.iter().zip(&asking).for_each(|(server, asking)| widths.see(server, *asking));
+        visible.iter().zip(&pending).for_each(|(server, pending)| widths.grow(server, *pending));
         let columns = widths.fit(usize::from(area.width), self.has_games);
         let rows: Vec<Row<'_>> = visible
             .iter()
-            .zip(asking)
-            .map(|(server, asking)| {
+            .zip(pending)
+            .map(|(server, pending)| {
                 let style = if server.is_not_empty() { Style::new() } else { Style::new().add_modifier(Modifier::DIM) };
-                Row::new(cells(server, asking, &columns).into_iter().map(Cell::from)).style(style)
+                Row::new(cells(server, pending, &columns).into_iter().map(Cell::from)).style(style)
             })
             .collect();
         let titles = columns.iter().map(|(column, cells)| cut(column.title(), *cells));
@@ -135,9 +135,9 @@ impl Screen {
         self.widths = widths;
     }
 
-    /// The chosen server's name and all that it says, when it is open.
+    /// The selected server's name and details, if they are open.
     fn details(&self, width: u16) -> Option<(String, Vec<String>)> {
-        let server = self.chosen_server().filter(|_| self.is_open)?;
+        let server = self.selected_server().filter(|_| self.is_open)?;
         let facts = &server.facts;
         let name = if facts.has_visible_name() { facts.name.to_string() } else { server.address.to_string() };
         Some((name, details_of(server, usize::from(width.saturating_sub(2)))))
@@ -158,35 +158,35 @@ impl Screen {
     }
 }
 
-/// All that one server says, in lines that fit.
+/// A server's facts, in lines of at most `cells`.
 fn details_of(server: &Found, cells: usize) -> Vec<String> {
     let facts = &server.facts;
     let mut lines = wrap(&server.url(), cells);
-    let mut say = |label: &str, text: &str| {
+    let mut add = |label: &str, text: &str| {
         if !text.is_empty() {
             lines.extend(labelled(label, text, cells));
         }
     };
-    say("error", server.failure().unwrap_or_default());
-    say("players", &server.players());
-    say("map", &facts.map);
-    say("mode", &facts.mode);
-    say("version", &facts.version);
-    say("password", if facts.password == Some(true) { "yes" } else { "" });
+    add("error", server.failure().unwrap_or_default());
+    add("players", &server.players());
+    add("map", &facts.map);
+    add("mode", &facts.mode);
+    add("version", &facts.version);
+    add("password", if facts.password == Some(true) { "yes" } else { "" });
     if let Some(details) = facts.details.as_deref() {
         for player in &details.players {
             let score = player.score.or(player.kills).map(|score| format!("  {score}")).unwrap_or_default();
             let ping = player.ping.map(|ping| format!("  {ping} ms")).unwrap_or_default();
-            say("player", &format!("{}{score}{ping}", player.name));
+            add("player", &format!("{}{score}{ping}", player.name));
         }
         for (name, value) in &details.rules {
-            say(name, value);
+            add(name, value);
         }
     }
     lines
 }
 
-/// A label and a text beside it, which goes on below itself.
+/// A label with a wrapped text beside it.
 fn labelled(label: &str, text: &str, cells: usize) -> Vec<String> {
     if cells < 2 * LABEL_CELLS {
         return wrap(&format!("{label}: {text}"), cells);
@@ -199,7 +199,7 @@ fn labelled(label: &str, text: &str, cells: usize) -> Vec<String> {
         .collect()
 }
 
-/// The keys, over everything else.
+/// Draws the keys over everything else.
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     let cells = usize::from(area.width.saturating_sub(4));
     let lines = KEYS.iter().flat_map(|(keys, what)| labelled(keys, what, cells));

@@ -1,5 +1,5 @@
-//! What `watch` shows on a terminal: the list, what one server says, and what the keys do. It draws what it was given and
-//! knows no network. [`draw`] puts it on the screen, [`columns`] decides what fits.
+//! The screen of `watch`: the list, a server's details and the keys. It has no network code. [`draw`] renders it, [`columns`]
+//! decides which columns fit.
 
 mod columns;
 mod draw;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::shown::{Chosen, Sort};
+use super::options::{Selection, Sort};
 use crate::client::list::ListError;
 use crate::client::watch::has_text;
 use crate::client::{Found, State};
@@ -18,17 +18,17 @@ use crate::model::{Address, Facts};
 use crate::protocols::query_of;
 use columns::Widths;
 
-/// The longest text that can be searched for.
+/// Upper bound on the length of a search text.
 const SEARCH_CHARS_MAX: usize = 64;
 
-/// The keys and what they do: for the help on the screen and on the command line.
+/// The keys, for the help on the screen and on the command line.
 pub const KEYS: [(&str, &str); 13] = [
-    ("Up Down, k j", "choose a server"),
-    ("PgUp PgDn", "a page up or down; scroll the details while they are open"),
+    ("Up Down, k j", "select a server"),
+    ("PgUp PgDn", "page up or down; scrolls the details while they are open"),
     ("Home End", "go to the first or the last server"),
     ("Enter", "open or close the details of a server"),
     ("/", "search names, maps, modes, games and addresses"),
-    ("Esc", "close what is open, clear the search"),
+    ("Esc", "close the details, clear the search"),
     ("s", "sort by the next column"),
     ("e f", "hide empty servers, hide full servers"),
     ("r", "refresh now"),
@@ -38,11 +38,11 @@ pub const KEYS: [(&str, &str); 13] = [
     ("q, Ctrl-C", "quit"),
 ];
 
-/// What a key asks the program for.
+/// What the caller has to do after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Nothing,
-    Look,
+    Refresh,
     Redraw,
     Suspend,
     Quit,
@@ -50,44 +50,43 @@ pub enum Action {
 
 pub struct Screen {
     master: String,
-    /// Whether servers are asked themselves, where their game allows it.
-    asks: bool,
+    /// Whether servers are queried, if their game has a query.
+    queries: bool,
     all: Vec<Found>,
-    /// Places in `all` of what is shown, in order.
+    /// Indices into `all` of the servers that are shown, in order.
     shown: Vec<usize>,
-    /// When the list last came; none has come before the first.
+    /// When the last list arrived; None before the first.
     listed_at: Option<Instant>,
-    look: Look,
-    /// Why the last look failed.
+    refresh: Refresh,
+    /// Why the last refresh failed.
     failure: Option<String>,
-    chosen: Chosen,
+    selection: Selection,
     sort: Sort,
     search: String,
     mode: Mode,
     is_open: bool,
-    /// Lines of the details that are above their top, and how many fitted when they were last drawn.
+    /// Scroll position of the details, and how many lines fitted when they were last drawn.
     details_from: usize,
     details_page: usize,
-    /// The chosen row, and the first one that is on the screen.
+    /// The selected row, and the first visible one.
     selected: usize,
     first: usize,
-    /// Whether the chosen server stays chosen wherever it goes. Before somebody chooses, the first row is chosen, whoever
-    /// is there.
+    /// Whether the selection follows the server when rows move. Until the user selects one, the first row is selected.
     is_picked: bool,
-    /// Rows that fitted on the screen when it was last drawn.
+    /// Rows that fitted when the list was last drawn.
     page: usize,
     widths: Widths,
     has_games: bool,
 }
 
-/// How far the present look has got.
+/// Progress of the current refresh.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum Refresh {
     None,
-    /// The master's list is waited for.
+    /// Waiting for the master's list.
     Listing,
-    /// So many servers have not answered.
-    Asking(usize),
+    /// Waiting for this many servers to answer.
+    Querying(usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,17 +97,17 @@ enum Mode {
 }
 
 impl Screen {
-    pub fn new(master: String, chosen: &Chosen, asks: bool) -> Screen {
+    pub fn new(master: String, selection: &Selection, queries: bool) -> Screen {
         Screen {
             master,
-            asks,
+            queries,
             all: Vec::new(),
             shown: Vec::new(),
             listed_at: None,
-            look: Look::None,
+            refresh: Refresh::None,
             failure: None,
-            chosen: chosen.clone(),
-            sort: chosen.sort().unwrap_or(Sort::Players),
+            selection: selection.clone(),
+            sort: selection.sort().unwrap_or(Sort::Players),
             search: String::new(),
             mode: Mode::List,
             is_open: false,
@@ -123,23 +122,22 @@ impl Screen {
         }
     }
 
-    /// Whether there has ever been a list.
+    /// Whether a list has arrived.
     pub fn has_list(&self) -> bool {
         self.listed_at.is_some()
     }
 
-    /// The master is being asked.
-    pub fn looks(&mut self) {
-        self.look = Look::Listing;
+    pub fn refresh_started(&mut self) {
+        self.refresh = Refresh::Listing;
     }
 
-    /// The master's list, whose servers have not been asked yet. What is known of them stays until they answer.
+    /// The master's list has arrived; its servers have not been queried yet. Known facts are kept until they answer.
     pub fn listed(&mut self, mut found: Vec<Found>) {
-        let asked = |server: &Found| self.asks && query_of(&server.game).is_some();
-        self.look = Look::Asking(found.iter().filter(|server| asked(server)).count());
+        let is_queried = |server: &Found| self.queries && query_of(&server.game).is_some();
+        self.refresh = Refresh::Querying(found.iter().filter(|server| is_queried(server)).count());
         let known = by_key(&self.all);
         for server in &mut found {
-            if asked(server)
+            if is_queried(server)
                 && let Some(known) = known.get(&key(server))
             {
                 *server = Found::clone(known);
@@ -149,29 +147,29 @@ impl Screen {
         self.replace(found);
     }
 
-    /// Servers that have answered, or have been given up.
+    /// These servers have answered or failed.
     pub fn answered(&mut self, answers: &[Found]) {
-        if let Look::Asking(left) = &mut self.look {
+        if let Refresh::Querying(left) = &mut self.refresh {
             *left = left.saturating_sub(answers.len());
         }
         let answers = by_key(answers);
         for server in &mut self.all {
             if let Some(answer) = answers.get(&key(server)) {
-                *server = with_name(Found::clone(answer), server);
+                *server = with_known_facts(Found::clone(answer), server);
             }
         }
         self.change(|screen| screen.sort.apply(&mut screen.all));
     }
 
-    /// The end of a look: the list with all answers, or why there is none. What was known stays then.
-    pub fn take(&mut self, found: Result<Vec<Found>, ListError>) {
-        self.look = Look::None;
+    /// With the list and all answers. After an error, the old list is kept.
+    pub fn refresh_finished(&mut self, found: Result<Vec<Found>, ListError>) {
+        self.refresh = Refresh::None;
         match found {
             Ok(mut found) => {
                 let known = by_key(&self.all);
                 for server in &mut found {
                     if let Some(known) = known.get(&key(server)) {
-                        *server = with_name(server.clone(), known);
+                        *server = with_known_facts(server.clone(), known);
                     }
                 }
                 self.failure = None;
@@ -182,45 +180,45 @@ impl Screen {
     }
 
     fn replace(&mut self, mut found: Vec<Found>) {
-        let chosen = self.chosen_url();
+        let selected = self.selected_url();
         self.sort.apply(&mut found);
         self.has_games = found.windows(2).any(|pair| matches!(pair, [one, other] if one.game != other.game));
         self.all = found;
         self.listed_at = Some(Instant::now());
-        self.arrange(chosen);
+        self.arrange(selected);
     }
 
-    /// Leaves out what is not asked for; the server that was chosen stays chosen, wherever it is now.
-    fn arrange(&mut self, chosen: Option<String>) {
-        let passes = |server: &Found| self.chosen.passes(server) && has_text(server, &self.search);
+    /// Applies the filters. The selected server stays selected.
+    fn arrange(&mut self, selected: Option<String>) {
+        let passes = |server: &Found| self.selection.passes(server) && has_text(server, &self.search);
         self.shown = (0..self.all.len()).filter(|at| self.all.get(*at).is_some_and(passes)).collect();
-        let chosen = chosen.filter(|_| self.is_picked);
-        let place = chosen.and_then(|url| self.servers().position(|server| server.url() == url));
+        let selected = selected.filter(|_| self.is_picked);
+        let row = selected.and_then(|url| self.servers().position(|server| server.url() == url));
         let last = self.shown.len().saturating_sub(1);
-        self.selected = place.unwrap_or(if self.is_picked { self.selected.min(last) } else { 0 });
+        self.selected = row.unwrap_or(if self.is_picked { self.selected.min(last) } else { 0 });
     }
 
     fn servers(&self) -> impl Iterator<Item = &Found> {
         self.shown.iter().filter_map(|at| self.all.get(*at))
     }
 
-    fn chosen_server(&self) -> Option<&Found> {
+    fn selected_server(&self) -> Option<&Found> {
         self.all.get(*self.shown.get(self.selected)?)
     }
 
-    fn chosen_url(&self) -> Option<String> {
-        self.chosen_server().map(Found::url)
+    fn selected_url(&self) -> Option<String> {
+        self.selected_server().map(Found::url)
     }
 
-    /// Whether its answer is waited for.
-    fn is_asking(&self, server: &Found) -> bool {
-        matches!(self.look, Look::Asking(_)) && self.asks && query_of(&server.game).is_some()
+    /// Whether its answer is pending.
+    fn is_pending(&self, server: &Found) -> bool {
+        matches!(self.refresh, Refresh::Querying(_)) && self.queries && query_of(&server.game).is_some()
     }
 
     pub fn on(&mut self, event: &Event) -> Action {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.on_key(*key),
-            _ => Action::Nothing, // a new size, for example: all is drawn anyway
+            _ => Action::Nothing, // e.g. a new size: the caller redraws after every event
         }
     }
 
@@ -241,37 +239,37 @@ impl Screen {
         Action::Nothing
     }
 
-    /// Esc never quits: over a slow line an arrow key may arrive as Esc and the rest of it.
+    /// Esc does not quit: over a slow connection, an arrow key may arrive as Esc and further characters.
     fn on_list_key(&mut self, key: KeyCode) -> Action {
         match key {
             KeyCode::Char('q') => return Action::Quit,
-            KeyCode::Char('r') => return Action::Look,
+            KeyCode::Char('r') => return Action::Refresh,
             KeyCode::Char('?') => self.mode = Mode::Help,
             KeyCode::Char('/') => self.mode = Mode::Search,
             KeyCode::Esc if self.is_open => self.is_open = false,
             KeyCode::Esc => self.search_for(String::new()),
             KeyCode::Enter => {
                 self.is_picked = true;
-                self.is_open = !self.is_open && self.chosen_server().is_some();
+                self.is_open = !self.is_open && self.selected_server().is_some();
                 self.details_from = 0;
             }
             KeyCode::Char('s') => self.change(|screen| {
                 screen.sort = screen.sort.next();
                 screen.sort.apply(&mut screen.all);
             }),
-            KeyCode::Char('e') => self.change(|screen| screen.chosen.toggle_not_empty()),
-            KeyCode::Char('f') => self.change(|screen| screen.chosen.toggle_not_full()),
+            KeyCode::Char('e') => self.change(|screen| screen.selection.toggle_not_empty()),
+            KeyCode::Char('f') => self.change(|screen| screen.selection.toggle_not_full()),
             KeyCode::PageUp if self.is_open => self.details_from = self.details_from.saturating_sub(self.details_page),
-            // What is too far is corrected when the details are drawn.
+            // Clamped when the details are drawn.
             KeyCode::PageDown if self.is_open => {
                 self.details_from = self.details_from.saturating_add(self.details_page)
             }
-            KeyCode::Up | KeyCode::Char('k') => self.go(self.selected.saturating_sub(1)),
-            KeyCode::Down | KeyCode::Char('j') => self.go(self.selected.saturating_add(1)),
-            KeyCode::PageUp => self.go(self.selected.saturating_sub(self.page)),
-            KeyCode::PageDown => self.go(self.selected.saturating_add(self.page)),
-            KeyCode::Home => self.go(0),
-            KeyCode::End => self.go(usize::MAX),
+            KeyCode::Up | KeyCode::Char('k') => self.select(self.selected.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.select(self.selected.saturating_add(1)),
+            KeyCode::PageUp => self.select(self.selected.saturating_sub(self.page)),
+            KeyCode::PageDown => self.select(self.selected.saturating_add(self.page)),
+            KeyCode::Home => self.select(0),
+            KeyCode::End => self.select(usize::MAX),
             _ => {}
         }
         Action::Nothing
@@ -301,13 +299,13 @@ impl Screen {
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Screen)) {
-        let chosen = self.chosen_url();
+        let selected = self.selected_url();
         change(self);
-        self.arrange(chosen);
+        self.arrange(selected);
     }
 
-    /// Chooses a row. Who goes to the top stays at the top.
-    fn go(&mut self, row: usize) {
+    /// Selects a row. The first row stays selected when rows move.
+    fn select(&mut self, row: usize) {
         self.selected = row.min(self.shown.len().saturating_sub(1));
         self.is_picked = self.selected > 0;
         self.details_from = 0;
@@ -324,8 +322,8 @@ fn by_key(servers: &[Found]) -> HashMap<Key<'_>, &Found> {
     servers.iter().map(|server| (key(server), server)).collect()
 }
 
-/// A server that does not answer, and of which its master says nothing, keeps what was known of it but its players.
-fn with_name(mut server: Found, known: &Found) -> Found {
+/// A server that has failed keeps its known facts, except its players, unless the master's list has some.
+fn with_known_facts(mut server: Found, known: &Found) -> Found {
     if matches!(server.state, State::Failed(_)) && server.facts == Facts::default() {
         server.facts = Facts { players_current: None, details: None, ..known.facts.clone() };
     }

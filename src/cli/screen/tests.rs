@@ -44,8 +44,8 @@ fn typed(screen: &mut Screen, text: &str) {
 }
 
 fn with(found: Vec<Found>) -> Screen {
-    let mut screen = Screen::new("netpanzer://master".into(), &Chosen::default(), true);
-    screen.take(Ok(found));
+    let mut screen = Screen::new("netpanzer://master".into(), &Selection::default(), true);
+    screen.refresh_finished(Ok(found));
     screen
 }
 
@@ -67,7 +67,7 @@ fn the_list_with_most_players_first() {
     assert!(places.is_sorted(), "{shown}");
     assert!(shown.contains("203.0.113.5:2"), "the address: {shown}");
     assert!(shown.contains("5/8") && shown.contains("Two clans") && shown.contains("q quit"), "{shown}");
-    assert_eq!(press(&mut screen, &[KeyCode::Char('r')]), Action::Look);
+    assert_eq!(press(&mut screen, &[KeyCode::Char('r')]), Action::Refresh);
     assert_eq!(press(&mut screen, &[KeyCode::Char('q')]), Action::Quit);
 }
 
@@ -94,19 +94,19 @@ fn keys_sort_leave_out_and_search() {
 }
 
 #[test]
-fn the_chosen_server_stays_chosen_and_opens() {
+fn the_selected_server_stays_chosen_and_opens() {
     let mut screen = three();
     press(&mut screen, &[KeyCode::Down]);
-    screen.take(Ok(vec![server(2, "beta", 8), server(4, "new", 1), server(3, "Gamma", 2)]));
+    screen.refresh_finished(Ok(vec![server(2, "beta", 8), server(4, "new", 1), server(3, "Gamma", 2)]));
     press(&mut screen, &[KeyCode::Enter]);
     let shown = drawn(&mut screen);
     assert!(shown.contains("netpanzer://203.0.113.5:2") && shown.contains("fraglimit"), "{shown}");
     assert!(shown.contains("Ann  14"), "{shown}");
     press(&mut screen, &[KeyCode::Esc, KeyCode::End, KeyCode::PageUp, KeyCode::Home, KeyCode::Up]);
-    screen.take(Err(ListError::Bad("it is gone".into())));
+    screen.refresh_finished(Err(ListError::Bad("it is gone".into())));
     let shown = drawn(&mut screen);
     assert!(shown.contains("it is gone") && shown.contains("beta"), "what was known stays: {shown}");
-    screen.take(Ok(Vec::new()));
+    screen.refresh_finished(Ok(Vec::new()));
     press(&mut screen, &[KeyCode::Down, KeyCode::Enter]);
     assert!(drawn(&mut screen).contains("No servers are listed."));
 }
@@ -124,7 +124,7 @@ fn a_terminal_that_grows_has_no_blank_rows() {
     let shown = drawn_on(&mut screen, 80, 24);
     assert_eq!(lines("Many", &shown).len(), 20, "{shown}");
     // Nor has a list that shrinks.
-    screen.take(Ok(many(20)));
+    screen.refresh_finished(Ok(many(20)));
     let shown = drawn_on(&mut screen, 80, 24);
     assert_eq!(lines("Many", &shown).len(), 20, "{shown}");
 }
@@ -133,7 +133,7 @@ fn a_terminal_that_grows_has_no_blank_rows() {
 fn every_size_can_be_drawn() {
     let mut screen = with(many(30));
     let error = "a reason that is longer than a line of a small terminal, and goes on for a while";
-    screen.take(Err(ListError::Bad(error.into())));
+    screen.refresh_finished(Err(ListError::Bad(error.into())));
     for keys in ["", "\n", "?", " /abc", "\n"] {
         for key in keys.chars() {
             press(&mut screen, &[if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) }]);
@@ -147,26 +147,29 @@ fn every_size_can_be_drawn() {
 
 #[test]
 fn the_list_is_there_before_the_answers_and_each_row_as_it_comes() {
-    let mut screen = Screen::new("netpanzer://master".into(), &Chosen::default(), true);
-    screen.looks();
+    let mut screen = Screen::new("netpanzer://master".into(), &Selection::default(), true);
+    screen.refresh_started();
     assert!(drawn(&mut screen).contains("Waiting for the list."));
     let named = |port: u16| Found::new(Game::Own("netpanzer"), format!("203.0.113.5:{port}").parse().unwrap());
     screen.listed(vec![named(1), named(2)]);
     let shown = drawn(&mut screen);
-    assert_eq!(lines("(asking)", &shown).len(), 2, "{shown}");
-    assert!(shown.contains("asking 2") && shown.contains("203.0.113.5:1"), "{shown}");
+    assert_eq!(lines("(querying)", &shown).len(), 2, "{shown}");
+    assert!(shown.contains("querying 2") && shown.contains("203.0.113.5:1"), "{shown}");
     screen.answered(&[server(2, "beta", 5)]);
     let shown = drawn(&mut screen);
-    assert!(shown.contains("asking 1") && shown.contains("beta") && lines("(asking)", &shown).len() == 1, "{shown}");
+    assert!(
+        shown.contains("querying 1") && shown.contains("beta") && lines("(querying)", &shown).len() == 1,
+        "{shown}"
+    );
     let silent = Found { state: State::Failed("no answer".into()), ..named(1) };
-    screen.take(Ok(vec![silent, server(2, "beta", 5)]));
+    screen.refresh_finished(Ok(vec![silent, server(2, "beta", 5)]));
     let shown = drawn(&mut screen);
     assert!(shown.contains("(no answer)") && shown.contains("silent") && shown.contains("0 s ago"), "{shown}");
     // The next look takes away nothing that is known.
-    screen.looks();
+    screen.refresh_started();
     screen.listed(vec![named(1), named(2), named(3)]);
     let shown = drawn(&mut screen);
-    assert!(shown.contains("beta") && shown.contains("silent") && lines("(asking)", &shown).len() == 1, "{shown}");
+    assert!(shown.contains("beta") && shown.contains("silent") && lines("(querying)", &shown).len() == 1, "{shown}");
     // Nor does silence the name.
     let silent = Found { state: State::Failed("no answer".into()), ..named(2) };
     screen.answered(&[silent]);
@@ -177,22 +180,22 @@ fn the_list_is_there_before_the_answers_and_each_row_as_it_comes() {
 #[test]
 fn the_first_row_is_chosen_until_somebody_chooses() {
     let mut screen = with(vec![server(1, "Alpha", 1)]);
-    screen.take(Ok(vec![server(1, "Alpha", 1), server(2, "beta", 5)]));
-    assert_eq!(screen.chosen_server().map(|server| server.address.port()), Some(2));
+    screen.refresh_finished(Ok(vec![server(1, "Alpha", 1), server(2, "beta", 5)]));
+    assert_eq!(screen.selected_server().map(|server| server.address.port()), Some(2));
     press(&mut screen, &[KeyCode::Down]);
-    screen.take(Ok(vec![server(1, "Alpha", 9), server(2, "beta", 5)]));
-    assert_eq!(screen.chosen_server().map(|server| server.address.port()), Some(1));
+    screen.refresh_finished(Ok(vec![server(1, "Alpha", 9), server(2, "beta", 5)]));
+    assert_eq!(screen.selected_server().map(|server| server.address.port()), Some(1));
 }
 
 #[test]
 fn errors_are_whole() {
     let words: Vec<String> = (1..=30).map(|number| format!("word{number}")).collect();
     let mut screen = three();
-    screen.take(Err(ListError::Bad(words.join(" "))));
+    screen.refresh_finished(Err(ListError::Bad(words.join(" "))));
     let shown = drawn_on(&mut screen, 60, 24);
     assert!(words.iter().all(|word| shown.contains(word.as_str())), "{shown}");
     let failed = Found { state: State::Failed(words.join(" ")), ..server(1, "Alpha", 1) };
-    screen.take(Ok(vec![failed]));
+    screen.refresh_finished(Ok(vec![failed]));
     press(&mut screen, &[KeyCode::Enter]);
     let shown = drawn_on(&mut screen, 60, 24);
     assert!(words.iter().all(|word| shown.contains(word.as_str())), "{shown}");

@@ -5,12 +5,12 @@ use ratatui::text::Span;
 
 const ELLIPSIS: &str = "…";
 
-/// How many cells a text takes.
+/// The width of a text in cells.
 pub fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// The text, or as much of it as fits with an ellipsis.
+/// The text, cut with an ellipsis if it does not fit.
 pub fn cut(text: &str, cells: usize) -> String {
     if width(text) <= cells {
         return text.to_string();
@@ -20,7 +20,7 @@ pub fn cut(text: &str, cells: usize) -> String {
     format!("{}{ELLIPSIS}", fits.trim_end())
 }
 
-/// The text in lines of at most so many cells: broken between words, and inside a word that is longer than a line.
+/// Lines of at most `cells`, broken between words, and inside a word that is longer than a line.
 pub fn wrap(text: &str, cells: usize) -> Vec<String> {
     let cells = cells.max(1);
     let mut lines = Vec::new();
@@ -43,7 +43,7 @@ pub fn wrap(text: &str, cells: usize) -> Vec<String> {
     lines
 }
 
-/// The longest beginning that fits into so many cells, and what follows.
+/// Splits off the longest start that fits into `cells`.
 fn split(text: &str, cells: usize) -> (&str, &str) {
     let mut taken = 0;
     let mut bytes = 0;

@@ -11,10 +11,10 @@ pub const ANNOUNCE: HttpAnnounce = HttpAnnounce {
     path: |given, _| path(given),
     json: Some(body),
     verdict,
-    help: "a Rallypoint's API; for games that it can query",
+    help: "a Rallypoint's API, for games that it can query",
 };
 
-/// The API's path behind a URL that names a Rallypoint, or the API itself.
+/// The API's path, from a URL of a Rallypoint or of its API.
 fn path(given: &str) -> String {
     let given = given.split('?').next().unwrap_or_default().trim_end_matches('/');
     if given.ends_with(PATH) { given.to_string() } else { format!("{given}{PATH}") }

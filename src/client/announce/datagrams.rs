@@ -1,4 +1,4 @@
-//! A protocol's announcer on a UDP socket.
+//! Drives a protocol's announcer over a UDP socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,59 +7,59 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::time::{sleep, sleep_until};
 
-use super::{Attendant, End, Standing, stopped};
+use super::{End, MasterTask, Status, stopped};
 use crate::client::connect::{addresses, any_port};
 use crate::protocols::announce::{Announcer, Complaint, Heard, Offer, Pace, Round, StartAnnouncer, Step};
 use crate::protocols::announce_every_ms;
 
-/// A master's answer may be as long as a datagram can be.
+/// The longest answer that UDP can carry.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
-/// After an error of the socket, so that a lasting one does not keep a core busy.
+/// Delay after a socket error, so that a permanent one does not keep a core busy.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
-/// The socket for one round, or for as long as the master answers.
-struct Line {
+/// A socket and its master. Kept for as long as the master answers.
+struct Connection {
     socket: UdpSocket,
     master: SocketAddr,
     offer: Offer,
     error: Option<io::Error>,
 }
 
-struct Talk {
+struct Exchange {
     announcer: Box<dyn Announcer>,
-    /// For rounds that cannot even begin.
+    /// For rounds that fail before anything is sent.
     pace: Pace,
-    line: Option<Line>,
-    /// Rounds without an answer.
+    connection: Option<Connection>,
+    /// Rounds without an answer so far.
     tries: usize,
 }
 
-impl Attendant<'_> {
+impl MasterTask<'_> {
     pub(super) async fn announce_by_datagrams(&mut self, start: StartAnnouncer) -> End {
         let announcer = match start(self.now_ms(), &self.plan.offer) {
             Ok(announcer) => announcer,
             Err(why) => {
-                self.report(Standing::GivenUp(why));
+                self.report(Status::GivenUp(why));
                 return End::Failed;
             }
         };
         let every_ms = announce_every_ms(&self.plan.offer.game);
-        let mut talk = Talk { announcer, pace: Pace::new(self.now_ms(), every_ms), line: None, tries: 0 };
+        let mut exchange = Exchange { announcer, pace: Pace::new(self.now_ms(), every_ms), connection: None, tries: 0 };
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         let mut stop = self.stop.clone();
         loop {
-            let going_on = async {
-                let due = self.at(talk.announcer.due_ms());
+            let next = async {
+                let due = self.at(exchange.announcer.due_ms());
                 tokio::select! {
-                    () = sleep_until(due) => self.step(&mut talk).await,
-                    (line, bytes) = receive(&mut talk.line, &mut buffer) => {
-                        self.heard(talk.announcer.as_mut(), line, bytes).await
+                    () = sleep_until(due) => self.step(&mut exchange).await,
+                    (connection, bytes) = receive(&mut exchange.connection, &mut buffer) => {
+                        self.heard(exchange.announcer.as_mut(), connection, bytes).await
                     }
                 }
             };
             let end = tokio::select! {
                 () = stopped(&mut stop) => Some(End::Stopped),
-                end = going_on => end,
+                end = next => end,
             };
             if let Some(end) = end {
                 return end;
@@ -67,84 +67,84 @@ impl Attendant<'_> {
         }
     }
 
-    /// What is due; an end when there is nothing more to do.
-    async fn step(&mut self, talk: &mut Talk) -> Option<End> {
-        match talk.announcer.step(self.now_ms())? {
-            Step::Prepare => match self.prepare(talk.line.take(), talk.tries).await {
-                Ok(line) => {
-                    talk.line = Some(line);
-                    talk.announcer.ready(self.now_ms());
+    /// Does what is due. Returns the end of this task, if it is over.
+    async fn step(&mut self, exchange: &mut Exchange) -> Option<End> {
+        match exchange.announcer.step(self.now_ms())? {
+            Step::Prepare => match self.prepare(exchange.connection.take(), exchange.tries).await {
+                Ok(connection) => {
+                    exchange.connection = Some(connection);
+                    exchange.announcer.ready(self.now_ms());
                     None
                 }
-                Err(standing) => {
-                    talk.pace.failed(self.now_ms());
-                    talk.announcer.put_off(talk.pace.due_ms());
-                    self.failed(standing)
+                Err(status) => {
+                    exchange.pace.failed(self.now_ms());
+                    exchange.announcer.put_off(exchange.pace.due_ms());
+                    self.failed(status)
                 }
             },
             Step::Announce => {
-                if let Some(line) = &mut talk.line {
-                    let sent = line.socket.send(&talk.announcer.announcement(&line.offer)).await;
-                    line.error = sent.err().or(line.error.take());
+                if let Some(connection) = &mut exchange.connection {
+                    let sent = connection.socket.send(&exchange.announcer.announcement(&connection.offer)).await;
+                    connection.error = sent.err().or(connection.error.take());
                 }
                 None
             }
             Step::Finish(Round::Accepted) => {
-                talk.pace.accepted(self.now_ms());
-                talk.tries = 0;
+                exchange.pace.accepted(self.now_ms());
+                exchange.tries = 0;
                 self.plan.once.then_some(End::Accepted)
             }
-            // The next round comes from another port, which a forger would have to find again.
+            // The next round uses another port, which a forger would have to guess again.
             Step::Finish(round) => {
-                talk.tries += 1;
-                let error = talk.line.take().and_then(|line| line.error);
+                exchange.tries += 1;
+                let error = exchange.connection.take().and_then(|connection| connection.error);
                 self.failed(match (round, error) {
-                    (Round::Doubted(why), _) => Standing::Refused(why.into()),
-                    (_, Some(error)) => Standing::Away(error.to_string()),
-                    (_, None) => Standing::Away("no answer".into()),
+                    (Round::Doubted(why), _) => Status::Refused(why.into()),
+                    (_, Some(error)) => Status::Failed(error.to_string()),
+                    (_, None) => Status::Failed("no answer".into()),
                 })
             }
             Step::Believe(complaint) => self.complained(complaint),
         }
     }
 
-    fn failed(&mut self, standing: Standing) -> Option<End> {
-        self.report(standing);
+    fn failed(&mut self, status: Status) -> Option<End> {
+        self.report(status);
         self.plan.once.then_some(End::Failed)
     }
 
-    /// Asks the game, and finds the master; one that answered stays where it was.
-    async fn prepare(&self, line: Option<Line>, tries: usize) -> Result<Line, Standing> {
+    /// Queries the game, and resolves the master's name unless there is a connection already.
+    async fn prepare(&self, connection: Option<Connection>, tries: usize) -> Result<Connection, Status> {
         let offer = self.offer().await?;
-        if let Some(line) = line {
-            return Ok(Line { offer, error: None, ..line });
+        if let Some(connection) = connection {
+            return Ok(Connection { offer, error: None, ..connection });
         }
-        let away = |error: io::Error| Standing::Away(error.to_string());
-        let found = addresses(&self.master.authority, self.plan.from).await.map_err(away)?;
-        // Another address of the same name may be more talkative.
+        let failed = |error: io::Error| Status::Failed(error.to_string());
+        let found = addresses(&self.master.authority, self.plan.from).await.map_err(failed)?;
+        // Another address of the same name may answer.
         let master = found.get(tries % found.len().max(1)).copied();
-        let master = master.ok_or_else(|| Standing::Away("it has no address".into()))?;
+        let master = master.ok_or_else(|| Status::Failed("it has no address".into()))?;
         let connect = async {
             let from = self.plan.from.map_or_else(|| any_port(master.ip()), |from| SocketAddr::new(from, 0));
             let socket = UdpSocket::bind(from).await?;
-            // From here on the system drops what comes from anybody else.
+            // A connected socket receives only from the master.
             socket.connect(master).await?;
             Ok(socket)
         };
         match connect.await {
-            Ok(socket) => Ok(Line { socket, master, offer, error: None }),
-            Err(error) => Err(away(error)),
+            Ok(socket) => Ok(Connection { socket, master, offer, error: None }),
+            Err(error) => Err(failed(error)),
         }
     }
 
-    async fn heard(&mut self, announcer: &mut dyn Announcer, line: &Line, bytes: &[u8]) -> Option<End> {
+    async fn heard(&mut self, announcer: &mut dyn Announcer, connection: &Connection, bytes: &[u8]) -> Option<End> {
         let mut reply = Vec::new();
         match announcer.hear(self.now_ms(), bytes, &mut reply) {
             Heard::Nothing => None,
             Heard::Accepted => {
-                // The next announcement makes up for a lost reply.
-                if reply.is_empty() || line.socket.send(&reply).await.is_ok() {
-                    self.report(Standing::Listed);
+                // If the reply is lost, the next announcement repeats it.
+                if reply.is_empty() || connection.socket.send(&reply).await.is_ok() {
+                    self.report(Status::Listed);
                 }
                 None
             }
@@ -152,30 +152,30 @@ impl Attendant<'_> {
         }
     }
 
-    /// A complaint that is believed.
+    /// Acts on a complaint that cannot be forged, or was confirmed.
     fn complained(&mut self, complaint: Complaint) -> Option<End> {
-        let (standing, end) = match complaint {
-            Complaint::Adapted(how) => (Standing::Adapted(how), None),
-            Complaint::GivenUp(why) => (Standing::GivenUp(why), Some(End::Failed)),
-            Complaint::Malformed(why) => (Standing::Malformed(why), Some(End::Malformed)),
+        let (status, end) = match complaint {
+            Complaint::Adapted(how) => (Status::Adapted(how), None),
+            Complaint::GivenUp(why) => (Status::GivenUp(why), Some(End::Failed)),
+            Complaint::Malformed(why) => (Status::Malformed(why), Some(End::Malformed)),
         };
-        self.report(standing);
+        self.report(status);
         end
     }
 }
 
-/// The next datagram from the master itself. Never ends without a line.
-async fn receive<'a>(line: &'a mut Option<Line>, buffer: &'a mut [u8]) -> (&'a Line, &'a [u8]) {
-    let Some(line) = line else { return std::future::pending().await };
+/// The next datagram from the master. Pending without a connection.
+async fn receive<'a>(connection: &'a mut Option<Connection>, buffer: &'a mut [u8]) -> (&'a Connection, &'a [u8]) {
+    let Some(connection) = connection else { return std::future::pending().await };
     loop {
-        match line.socket.recv_from(buffer).await {
-            // What came between binding and connecting may be from anybody.
-            Ok((size, from)) if (from.ip(), from.port()) == (line.master.ip(), line.master.port()) => {
-                return (line, buffer.get(..size).unwrap_or_default());
+        match connection.socket.recv_from(buffer).await {
+            // A datagram that arrived between bind and connect may be from any address.
+            Ok((size, from)) if (from.ip(), from.port()) == (connection.master.ip(), connection.master.port()) => {
+                return (connection, buffer.get(..size).unwrap_or_default());
             }
             Ok(_) => {}
             Err(error) => {
-                line.error = Some(error);
+                connection.error = Some(error);
                 sleep(AFTER_ERROR).await;
             }
         }

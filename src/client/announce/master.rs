@@ -1,4 +1,4 @@
-//! A master that servers can be announced to.
+//! A master that accepts announcements.
 
 use std::fmt;
 
@@ -7,8 +7,7 @@ use crate::client::target::{Kind, Target};
 use crate::protocols::announce::{Announce, HttpAnnounce, Offer, StartAnnouncer, StreamAnnounce};
 use crate::protocols::{CARDS, Card, Games, card};
 
-/// Announcements at one time: datagrams cost a master nothing while they wait; of connections it allows one address only
-/// so many.
+/// Concurrent announcements. Pending datagrams cost a master nothing, but masters limit the connections per address.
 const DATAGRAMS_AT_ONCE: usize = 1000;
 const CONNECTIONS_AT_ONCE: usize = 8;
 
@@ -16,11 +15,11 @@ const CONNECTIONS_AT_ONCE: usize = 8;
 pub struct Master {
     pub(super) target: Target,
     pub(super) form: Form,
-    /// Its host and port.
+    /// `host:port`.
     pub(super) authority: String,
 }
 
-/// In which form it takes announcements.
+/// How announcements are sent to it.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
     Http(HttpAnnounce),
@@ -29,7 +28,7 @@ pub(super) enum Form {
 }
 
 impl Master {
-    /// A master to which this game can be announced.
+    /// The error says why this game cannot be announced there.
     pub fn of(target: Target, game: &str) -> Result<Master, String> {
         let cannot = |why| format!("{game} servers cannot be announced to `{target}`; {why}");
         let form = form(target.kind, game).map_err(cannot)?;
@@ -37,7 +36,7 @@ impl Master {
         Ok(Master { target, form, authority })
     }
 
-    /// Whether this can be announced there; an error says why not.
+    /// Whether this offer can be announced there; the error says why not.
     pub fn check(&self, offer: &Offer) -> Result<(), String> {
         match self.form {
             Form::Datagrams(start) => start(0, offer).map(drop),
@@ -45,12 +44,12 @@ impl Master {
         }
     }
 
-    /// Whether its list shows what is announced, and not what the game itself answers.
+    /// Whether its list shows the announced facts rather than the game's answers to queries.
     pub fn lists_what_is_announced(&self) -> bool {
         matches!(self.target.kind, Kind::Game(Card { query: None, .. }))
     }
 
-    /// How many servers can be announced to it at one time.
+    /// How many announcements may be in progress at once.
     pub fn at_once(&self) -> usize {
         match self.form {
             Form::Datagrams(_) => DATAGRAMS_AT_ONCE,
@@ -58,7 +57,7 @@ impl Master {
         }
     }
 
-    /// What its protocol is called.
+    /// The protocol's title.
     pub(super) fn title(&self) -> &'static str {
         match self.target.kind {
             Kind::Game(card) | Kind::Page(card) => card.title,
@@ -71,13 +70,15 @@ fn form(kind: Kind, game: &str) -> Result<Form, String> {
     let form = match kind {
         Kind::Rallypoint => Some((Form::Http(api::ANNOUNCE), true)),
         Kind::Game(card) => match card.announce {
-            Announce::Stream { rules, .. } => Some((Form::Stream(rules), takes(card, game))),
-            Announce::Datagrams { start, .. } => Some((Form::Datagrams(start), takes(card, game))),
-            Announce::OwnPort { advice, .. } => return Err(format!("only the game itself can do that: {advice}")),
+            Announce::Stream { rules, .. } => Some((Form::Stream(rules), accepts(card, game))),
+            Announce::Datagrams { start, .. } => Some((Form::Datagrams(start), accepts(card, game))),
+            Announce::OwnPort { advice, .. } => {
+                return Err(format!("only the game itself can announce there: {advice}"));
+            }
             Announce::Http(_) | Announce::None => None,
         },
         Kind::Page(card) => match card.announce {
-            Announce::Http(http) => Some((Form::Http(http), takes(card, game))),
+            Announce::Http(http) => Some((Form::Http(http), accepts(card, game))),
             _ => None,
         },
     };
@@ -87,28 +88,30 @@ fn form(kind: Kind, game: &str) -> Result<Form, String> {
     }
 }
 
-/// Where this game can be announced instead.
+/// The masters to which this game can be announced instead.
 fn alternatives(game: &str) -> String {
-    let mut any: Vec<_> = CARDS.iter().filter(|card| takes_any(card)).filter_map(scheme).collect();
+    let mut any: Vec<_> = CARDS.iter().filter(|card| accepts_any(card)).filter_map(scheme).collect();
     any.push("http://".into());
-    let any = format!("{} (a Rallypoint) take any game", any.join(" and "));
-    let own: Vec<_> = CARDS.iter().filter(|card| !takes_any(card)).filter_map(scheme).collect();
-    let own = format!("{any}, {} their own", own.join(" and "));
+    let any = format!("{} (a Rallypoint) accept any game", any.join(" and "));
+    let own: Vec<_> = CARDS.iter().filter(|card| !accepts_any(card)).filter_map(scheme).collect();
+    let own = format!("{any}, {} only their own", own.join(" and "));
     match card(game).map(|card| &card.announce) {
-        Some(Announce::OwnPort { advice, .. }) => format!("{own}; its own masters hear only the game itself: {advice}"),
+        Some(Announce::OwnPort { advice, .. }) => {
+            format!("{own}; its own masters accept only the game itself: {advice}")
+        }
         _ => own,
     }
 }
 
-fn takes_any(card: &Card) -> bool {
+fn accepts_any(card: &Card) -> bool {
     card.games == Games::Any
 }
 
-fn takes(card: &Card, game: &str) -> bool {
-    takes_any(card) || game == card.name
+fn accepts(card: &Card, game: &str) -> bool {
+    accepts_any(card) || game == card.name
 }
 
-/// How the protocol's masters are written, where they take announcements from a program beside the game.
+/// The scheme of the protocol's masters, if they accept announcements from a program other than the game.
 pub fn scheme(card: &Card) -> Option<String> {
     match card.announce {
         Announce::Http(_) => Some(format!("{}+http://", card.name)),
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_what() {
+    fn which_master_accepts_which_game() {
         let of = |text: &str, game: &str| {
             let master = Master::of(text.parse().unwrap(), game)?;
             let form = match master.form {
@@ -158,8 +161,8 @@ mod tests {
             assert_eq!(
                 error,
                 format!(
-                    "{game} servers cannot be announced to `{text}`; netpanzer:// and http:// (a Rallypoint) take any \
-                     game, iceball:// and bloodmasters+http:// their own"
+                    "{game} servers cannot be announced to `{text}`; netpanzer:// and http:// (a Rallypoint) accept any \
+                     game, iceball:// and bloodmasters+http:// only their own"
                 )
             );
         }

@@ -1,4 +1,4 @@
-//! The game itself, asked for what is announced.
+//! The game server itself, queried for the facts to announce.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::client::query::{Pace, ask_all};
+use crate::client::query::{Pace, query_all};
 use crate::client::{Found, State, Target};
 use crate::model::{Facts, Game};
 use crate::protocols::Card;
 use crate::protocols::announce::Offer;
 
-/// Several masters are announced to at the same moment; the game is asked once for all of them.
+/// Several masters are announced to at the same time; one query serves them all.
 const FRESH: Duration = Duration::from_secs(1);
 
 pub struct Source {
@@ -23,7 +23,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A game that can be queried; on its usual port, if none is given.
+    /// A game server that can be queried; on the game's default port if none is given.
     pub fn of(target: Target) -> Result<Source, String> {
         let (card, _) = target.game_server()?;
         Ok(Source { port: target.port.unwrap_or(card.game_port), target, card, last: Mutex::new(None) })
@@ -33,7 +33,7 @@ impl Source {
         self.port
     }
 
-    /// What the game says of itself now.
+    /// The game's current answer.
     pub async fn facts(&self) -> Result<Facts<'static>, String> {
         let mut last = self.last.lock().await;
         if let Some((at, result)) = &*last
@@ -41,36 +41,36 @@ impl Source {
         {
             return result.clone();
         }
-        let result = self.ask().await.map_err(|reason| format!("the game at {}: {reason}", self.target));
+        let result = self.query().await.map_err(|reason| format!("the game at {}: {reason}", self.target));
         *last = Some((Instant::now(), result.clone()));
         result
     }
 
-    async fn ask(&self) -> Result<Facts<'static>, String> {
+    async fn query(&self) -> Result<Facts<'static>, String> {
         let address = self.target.address(self.port).await.map_err(|error| error.to_string())?;
-        let mut asked = [Found::new(Game::Own(self.card.name), address)];
-        let cannot = |error| format!("cannot be asked: {error}");
-        ask_all(&mut asked, Pace::default(), |_| {}).await.map_err(cannot)?;
-        let [Found { state, facts, .. }] = asked;
+        let mut servers = [Found::new(Game::Own(self.card.name), address)];
+        let cannot = |error| format!("cannot be queried: {error}");
+        query_all(&mut servers, Pace::default(), |_| {}).await.map_err(cannot)?;
+        let [Found { state, facts, .. }] = servers;
         match state {
             State::Failed(why) => Err(why),
-            State::Named | State::Answered => Ok(facts),
+            State::NotQueried | State::Answered => Ok(facts),
         }
     }
 }
 
-/// The owner's word where there is one, otherwise the game's.
-pub(super) fn merged(offer: &Offer, heard: Facts<'static>) -> Offer {
+/// The values from the command line, completed by the game's answer.
+pub(super) fn merged(offer: &Offer, queried: Facts<'static>) -> Offer {
     let given = offer.facts.clone();
-    let text = |given: Cow<'static, str>, heard| if given.is_empty() { heard } else { given };
+    let text = |given: Cow<'static, str>, queried| if given.is_empty() { queried } else { given };
     let facts = Facts {
-        name: text(given.name, heard.name),
-        mode: text(given.mode, heard.mode),
-        map: text(given.map, heard.map),
-        version: if given.version.is_empty() { heard.version } else { given.version },
-        players_current: given.players_current.or(heard.players_current),
-        players_max: given.players_max.or(heard.players_max),
-        ..heard
+        name: text(given.name, queried.name),
+        mode: text(given.mode, queried.mode),
+        map: text(given.map, queried.map),
+        version: if given.version.is_empty() { queried.version } else { given.version },
+        players_current: given.players_current.or(queried.players_current),
+        players_max: given.players_max.or(queried.players_max),
+        ..queried
     };
     Offer { facts, ..offer.clone() }
 }
@@ -80,19 +80,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn games_that_can_be_asked() {
+    fn games_that_can_be_queried() {
         let port = |text: &str| Source::of(text.parse().unwrap()).map(|source| source.port());
         assert_eq!(port("netpanzer://127.0.0.1:1"), Ok(1));
         assert_eq!(port("hyperbol://127.0.0.1"), Ok(20200));
-        assert!(port("iceball://127.0.0.1:20737").unwrap_err().contains("cannot be asked"));
+        assert!(port("iceball://127.0.0.1:20737").unwrap_err().contains("cannot be queried"));
     }
 
     #[test]
-    fn the_owners_word_goes_before_the_games() {
+    fn the_command_line_takes_precedence_over_the_game() {
         let given = Facts { name: "Mine".into(), players_max: Some(4), ..Facts::default() };
-        let heard = Facts { name: "Its".into(), map: "mesa".into(), players_max: Some(8), ..Facts::default() };
+        let queried = Facts { name: "Its".into(), map: "mesa".into(), players_max: Some(8), ..Facts::default() };
         let offer = Offer { game: "x".into(), port: 1, facts: given };
-        let merged = merged(&offer, Facts { players_current: Some(2), ..heard }).facts;
+        let merged = merged(&offer, Facts { players_current: Some(2), ..queried }).facts;
         assert_eq!((&*merged.name, &*merged.map), ("Mine", "mesa"));
         assert_eq!((merged.players_current, merged.players_max), (Some(2), Some(4)));
     }

@@ -1,5 +1,5 @@
-//! Lists that come in datagrams. Packets may get lost, come twice or in another order, so that a list may be incomplete:
-//! what arrived is used, with a note.
+//! Lists that come in datagrams. Packets may be lost, duplicated or reordered, so a list may be incomplete: it is used as far
+//! as it arrived, with a note.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,29 +16,29 @@ use crate::model::{Address, Game};
 use crate::protocols::fetch::{DatagramFetch, FAULTS_MAX, List, ListEntry, Request};
 use crate::protocols::{Card, game, is_one_host};
 
-/// How often a request is sent while nothing comes back.
+/// How often a request is sent without an answer.
 const TRIES: u32 = 3;
-/// For the first packet after the first try, and as much more after each further one; also for each next packet.
+/// Wait for the first packet after the first try, and this much longer after each further try; also for each next packet.
 const QUIET: Duration = Duration::from_secs(1);
-/// For packets that the last one overtook: as long as the master took to answer, within these bounds.
+/// Wait for packets that arrive after the last one: as long as the master took to answer, within these bounds.
 const LATE_MIN: Duration = Duration::from_millis(30);
 const LATE_MAX: Duration = Duration::from_millis(500);
-/// Of all lists together: a million servers fit.
+/// For all lists together: a million servers fit.
 const BYTES_MAX: usize = 8 << 20;
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 
-/// Fetches the lists that the address and `games` ask for.
+/// Fetches the lists that the address and `games` request.
 pub async fn fetch(
     card: &'static Card,
     rules: &dyn DatagramFetch,
     target: &Target,
     games: &[String],
-    patience: Duration,
+    try_timeout: Duration,
 ) -> Result<Listing, ListError> {
     let (path, query) = target.path_and_query().map_err(ListError::Usage)?;
     let requests = rules.requests(&path, query, games).map_err(ListError::Usage)?;
     let masters = addresses(&target.authority(target.master_port().map_err(ListError::Usage)?), None).await?;
-    let mut fetching = Fetching { card, rules, masters, until: Instant::now() + patience, bytes: 0 };
+    let mut fetching = Fetching { card, rules, masters, until: Instant::now() + try_timeout, bytes: 0 };
     fetching.fetch_all(&requests).await
 }
 
@@ -54,7 +54,7 @@ struct Fetching<'a> {
 /// What came back for one request.
 struct Answer {
     servers: Vec<Address>,
-    /// Whether the end mark came, or why there is no more.
+    /// Ok once the end mark has arrived, otherwise why the list is incomplete.
     end: Result<(), &'static str>,
 }
 
@@ -72,7 +72,7 @@ impl Fetching<'_> {
                     let new = answer.servers.into_iter().filter(|address| seen.insert((&request.game, *address)));
                     add(&mut listing, self.game(request), new);
                 }
-                // Nobody is there; further requests would find that out one by one.
+                // The master does not answer: further requests would only time out one by one.
                 Ok(None) if number == 0 => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
                 Ok(None) => listing.notes.push(format!("no answer to the request for {title}")),
                 Err(error) if number == 0 => return Err(error.into()),
@@ -91,7 +91,7 @@ impl Fetching<'_> {
         named.unwrap_or(Game::Own(self.card.name))
     }
 
-    /// Sends a request until something comes back; None when nothing does.
+    /// Sends a request until an answer comes; None if none does.
     async fn answer(&mut self, request: &[u8]) -> io::Result<Option<Answer>> {
         let masters = self.masters.clone();
         let mut failed = None;
@@ -108,10 +108,10 @@ impl Fetching<'_> {
         failed.map_or(Ok(None), Err)
     }
 
-    /// Each try has a port of its own: an answer does not say which request it is for.
+    /// Each try has its own port: an answer does not say which request it belongs to.
     async fn try_once(&mut self, master: SocketAddr, request: &[u8], wait: Duration) -> io::Result<Option<Answer>> {
         let socket = UdpSocket::bind(any_port(master.ip())).await?;
-        // From here on the system drops datagrams from any other address.
+        // A connected socket receives only from this address.
         socket.connect(master).await?;
         socket.send(request).await?;
         let sent = Instant::now();
@@ -144,7 +144,7 @@ impl Fetching<'_> {
     }
 }
 
-/// What came between binding and connecting may be from any address. A scope is no part of who answers.
+/// A datagram that arrived between bind and connect may be from any address. IPv6 scopes are ignored.
 fn is_same(from: SocketAddr, master: SocketAddr) -> bool {
     (from.ip(), from.port()) == (master.ip(), master.port())
 }
@@ -152,7 +152,7 @@ fn is_same(from: SocketAddr, master: SocketAddr) -> bool {
 fn add(listing: &mut Listing, game: Game, servers: impl Iterator<Item = Address>) {
     let entries = servers.map(|address| match is_one_host(address.ip()) {
         true => Ok(ListEntry::at(address)),
-        false => Err(format!("nobody can play at {address}")),
+        false => Err(format!("{address} is not a host's address")),
     });
     let list = List::of(entries);
     listing.left_out += list.left_out;
@@ -167,7 +167,7 @@ mod tests {
     use crate::protocols::card;
     use crate::protocols::fetch::Packet;
 
-    /// A protocol whose requests are names, and whose packets are addresses and perhaps `END`, in words.
+    /// A protocol whose requests are game names, and whose packets are addresses and possibly `END`, as text.
     struct Words;
 
     impl DatagramFetch for Words {
@@ -237,10 +237,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_master_that_is_away_is_noticed() {
-        let nobody = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    async fn a_closed_port_is_an_error() {
+        let closed = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let (card, until) = (card("netpanzer").unwrap(), Instant::now() + Duration::from_secs(60));
-        let mut fetching = Fetching { card, rules: &Words, masters: vec![nobody], until, bytes: 0 };
+        let mut fetching = Fetching { card, rules: &Words, masters: vec![closed], until, bytes: 0 };
         let error = fetching.fetch_all(&Words.requests("", "", &["a".into()]).unwrap()).await.unwrap_err();
         assert!(matches!(error, ListError::Connect(_)), "{error}");
     }

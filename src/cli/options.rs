@@ -1,4 +1,4 @@
-//! What `list`, `query` and `watch` have in common: how fast to ask, which servers to show, in which order and form.
+//! Options shared by `list`, `query`, `watch` and `export`: query rate and timeouts, filters, sort order and output format.
 
 use std::cmp::Reverse;
 use std::io::IsTerminal;
@@ -8,42 +8,42 @@ use clap::{ColorChoice, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use ratatui::crossterm::terminal;
 
-use super::out::{print, tell};
+use super::out::{message, print};
 use super::{Exit, Failure, failures, time};
 use crate::client::list::Listing;
-use crate::client::query::{Pace, ask_all};
-use crate::client::{Found, Patience, State, Target};
+use crate::client::query::{Pace, query_all};
+use crate::client::{Found, RetryPolicy, State, Target};
 use crate::export::columns::Column;
-use crate::export::{self, Format, Look};
+use crate::export::{self, Format, Layout};
 use crate::protocols::query_of;
 
-/// Single reasons told before the rest is only counted, where a list is at fault and not what was asked for.
-const FAULTS_TOLD: usize = 5;
-/// Of a terminal that does not say.
+/// Invalid list entries that are reported one by one.
+const FAULTS_REPORTED_MAX: usize = 5;
+/// For a terminal that does not report its width.
 const WIDTH: usize = 80;
 
 #[derive(clap::Args)]
-pub struct Master {
-    /// The master, by what it speaks and where it is
+pub struct MasterOptions {
+    /// The master's address
     pub url: Target,
-    /// A game to list, where the master asks for one; give it again for each further one
+    /// A game to list, if the master's protocol has several; can be given several times
     #[arg(long = "game", value_name = "NAME[:PROTOCOL]")]
     pub games: Vec<String>,
 }
 
 #[derive(clap::Args)]
-pub struct Asking {
-    /// Questions a second at the most
+pub struct QueryOptions {
+    /// Maximum number of queries per second
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
-    /// Servers waited for at one time at the most, not counting those that were silent once
+    /// Maximum number of servers waited for at once, not counting those that have already missed a try
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     in_flight: u32,
-    /// How long to wait for each try, 100ms to 60s; if not given, 900ms for a server and 30s for a master's list
+    /// Timeout for each try, 100ms to 60s [default: 900ms for a server, 30s for a master's list]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     timeout: Option<Duration>,
-    /// How often to try again, up to 3; if not given, 3 for a silent server and 0 for a master
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=i64::from(Patience::RETRIES_MAX)))]
+    /// Number of retries, up to 3 [default: 3 for a server, 0 for a master]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=i64::from(RetryPolicy::RETRIES_MAX)))]
     retries: Option<u8>,
 }
 
@@ -51,24 +51,24 @@ fn timeout(text: &str) -> Result<Duration, String> {
     time::between(text, Duration::from_millis(100), Duration::from_secs(60))
 }
 
-impl Asking {
-    /// Asks all that can be asked, with a progress bar on a terminal.
-    pub async fn ask(&self, found: &mut [Found]) -> Result<(), Failure> {
-        let askable = found.iter().filter(|server| query_of(&server.game).is_some()).count();
-        let bar = progress(Some(askable), "{spinner} asking {bar:30} {pos}/{len} {elapsed}");
-        let result = ask_all(found, self.pace(), |_| bar.inc(1)).await;
+impl QueryOptions {
+    /// Queries all servers that can be queried, with a progress bar on a terminal.
+    pub async fn query(&self, found: &mut [Found]) -> Result<(), Failure> {
+        let queryable = found.iter().filter(|server| query_of(&server.game).is_some()).count();
+        let bar = progress(Some(queryable), "{spinner} querying {bar:30} {pos}/{len} {elapsed}");
+        let result = query_all(found, self.pace(), |_| bar.inc(1)).await;
         bar.finish_and_clear();
-        result.map_err(|error| Failure::new(Exit::Network, format!("cannot ask over UDP: {error}")))
+        result.map_err(|error| Failure::new(Exit::Network, format!("cannot send queries: {error}")))
     }
 
     pub fn pace(&self) -> Pace {
-        let Asking { rate: per_second, in_flight, timeout, retries } = *self;
-        let patience = Patience { timeout, retries };
-        Pace { per_second, in_flight: in_flight as usize, patience, ..Pace::default() }
+        let QueryOptions { rate: per_second, in_flight, timeout, retries } = *self;
+        let retry = RetryPolicy { timeout, retries };
+        Pace { per_second, in_flight: in_flight as usize, retry, ..Pace::default() }
     }
 }
 
-/// Draws on stderr, and only on a terminal; it moves while nothing comes in, too.
+/// A progress bar on stderr, shown only on a terminal. It also moves while nothing arrives.
 pub fn progress(steps: Option<usize>, template: &str) -> ProgressBar {
     let bar = steps.map_or_else(ProgressBar::new_spinner, |steps| ProgressBar::new(steps as u64));
     if let Ok(style) = ProgressStyle::with_template(template) {
@@ -79,34 +79,34 @@ pub fn progress(steps: Option<usize>, template: &str) -> ProgressBar {
 }
 
 #[derive(clap::Args)]
-pub struct Shown {
-    /// How to write the servers; jsonl is one JSON object per line
+pub struct OutputOptions {
+    /// Output format; jsonl is one JSON object per line
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// Show only these columns, in this order: name, players, map, mode, version, ping, address, game, password, official,
     /// flavor, url, fault. Not for XML
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Column::parse)]
     columns: Vec<&'static Column>,
-    /// Leave out the first line of a table or CSV, which names the columns
+    /// Omit the header line of a table or CSV
     #[arg(long)]
     no_header: bool,
-    /// Colour in a table; auto: on a terminal, unless NO_COLOR is set
+    /// Use colours in a table; auto: on a terminal, unless NO_COLOR is set
     #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
     #[command(flatten)]
-    chosen: Chosen,
+    selection: Selection,
 }
 
-/// Which servers, and in which order.
+/// Filters and sort order.
 #[derive(Clone, Default, clap::Args)]
-pub struct Chosen {
-    /// Sort by this; players: most first, ping: nearest first
+pub struct Selection {
+    /// Sort by this column; players: most first, ping: lowest first
     #[arg(long, value_enum, value_name = "KEY")]
     sort: Option<Sort>,
-    /// Only servers on which somebody plays
+    /// Show only servers with players
     #[arg(long)]
     not_empty: bool,
-    /// Only servers that have room for one more
+    /// Show only servers with a free slot
     #[arg(long)]
     not_full: bool,
 }
@@ -123,13 +123,13 @@ pub enum Sort {
     Address,
 }
 
-impl Chosen {
+impl Selection {
     pub fn passes(&self, server: &Found) -> bool {
         (!self.not_empty || server.is_not_empty()) && (!self.not_full || server.is_not_full())
     }
 
-    /// Leaves out, and sorts.
-    pub fn choose(&self, found: &mut Vec<Found>) {
+    /// Filters and sorts.
+    pub fn apply(&self, found: &mut Vec<Found>) {
         found.retain(|server| self.passes(server));
         if let Some(sort) = self.sort {
             sort.apply(found);
@@ -148,7 +148,7 @@ impl Chosen {
         self.not_full = !self.not_full;
     }
 
-    /// What is left out, in words.
+    /// The filters in words.
     pub fn words(&self) -> &'static str {
         match (self.not_empty, self.not_full) {
             (false, false) => "",
@@ -159,31 +159,31 @@ impl Chosen {
     }
 }
 
-impl Shown {
-    /// Leaves out, sorts, and writes to stdout.
+impl OutputOptions {
+    /// Filters, sorts and prints to stdout.
     pub fn print(&self, mut found: Vec<Found>) -> Result<(), Failure> {
         let some = !found.is_empty();
-        self.chosen.choose(&mut found);
+        self.selection.apply(&mut found);
         if some && found.is_empty() {
-            tell("no servers match the filters");
+            message("no servers match the filters");
         }
-        print(&export::write(self.format, &found, &self.look())).map(drop)
+        print(&export::write(self.format, &found, &self.layout())).map(drop)
     }
 
-    /// What is wrong with these arguments together.
+    /// Checks for options that exclude each other.
     pub fn check(&self) -> Result<(), Failure> {
         if self.format == Format::Xml && !self.columns.is_empty() {
-            let why = "--columns: XML has the attributes of a fixed format; choose table, csv, json or jsonl";
+            let why = "--columns cannot be used with XML, whose attributes are fixed; choose table, csv, json or jsonl";
             return Err(Failure::new(Exit::Usage, why));
         }
         Ok(())
     }
 
-    fn look(&self) -> Look {
+    fn layout(&self) -> Layout {
         let on_terminal = std::io::stdout().is_terminal();
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        Look {
+        Layout {
             columns: (!self.columns.is_empty()).then(|| self.columns.clone()),
             header: !self.no_header,
             color: match self.color {
@@ -195,13 +195,13 @@ impl Shown {
         }
     }
 
-    /// Whether what is asked for can only be told by the servers themselves.
+    /// Whether the filters need facts that only some masters list.
     pub fn needs_facts(&self) -> bool {
-        self.chosen.not_empty || self.chosen.not_full
+        self.selection.not_empty || self.selection.not_full
     }
 }
 
-/// What COLUMNS says, or the terminal itself.
+/// From COLUMNS or from the terminal.
 fn terminal_width() -> usize {
     let set = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let asked = || terminal::size().ok().map(|(columns, _)| usize::from(columns));
@@ -209,19 +209,19 @@ fn terminal_width() -> usize {
 }
 
 impl Sort {
-    /// As it is called on the command line.
+    /// Its name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
     }
 
-    /// The one after it; after the last comes the first.
+    /// The next key; the first one after the last.
     pub fn next(self) -> Sort {
         let all = Sort::value_variants();
-        let target = all.iter().position(|sort| *sort == self).unwrap_or(0);
-        all.get(target + 1).or(all.first()).copied().unwrap_or(self)
+        let index = all.iter().position(|sort| *sort == self).unwrap_or(0);
+        all.get(index + 1).or(all.first()).copied().unwrap_or(self)
     }
 
-    /// Unknown comes last; what is equal stays in its order.
+    /// A stable sort with unknown values last.
     pub fn apply(self, found: &mut [Found]) {
         let text = |text: &str| (text.is_empty(), text.to_lowercase());
         match self {
@@ -237,13 +237,13 @@ impl Sort {
     }
 }
 
-/// Tells which servers failed, and why. How many answered of those that were asked?
-pub fn tell_failures(found: &[Found]) -> (usize, usize) {
-    failures::lines(found).into_iter().for_each(tell);
+/// Reports the servers that failed, and why. Returns how many answered, and how many were queried.
+pub fn report_failures(found: &[Found]) -> (usize, usize) {
+    failures::lines(found).into_iter().for_each(message);
     count(found)
 }
 
-/// How many answered, of those that were asked.
+/// How many servers answered, and how many were queried.
 pub fn count(found: &[Found]) -> (usize, usize) {
     let answered = found.iter().filter(|server| server.state == State::Answered).count();
     (answered, answered + found.iter().filter(|server| server.failure().is_some()).count())
@@ -253,14 +253,14 @@ pub fn none_answered(asked: usize) -> String {
     if asked == 1 { "it did not answer".into() } else { format!("none of {asked} servers answered") }
 }
 
-/// Tells what is wrong with a list and with its single entries.
-pub fn tell_faults(of: &Target, listing: &Listing) {
-    listing.notes.iter().for_each(|note| tell(format!("{of}: {note}")));
-    let told = listing.faults.iter().take(FAULTS_TOLD);
-    told.clone().for_each(|fault| tell(format!("{of}: left out: {fault}")));
-    let rest = listing.left_out - told.len();
+/// Reports what is wrong with a list and its entries.
+pub fn report_faults(of: &Target, listing: &Listing) {
+    listing.notes.iter().for_each(|note| message(format!("{of}: {note}")));
+    let reported = listing.faults.iter().take(FAULTS_REPORTED_MAX);
+    reported.clone().for_each(|fault| message(format!("{of}: skipped entry: {fault}")));
+    let rest = listing.left_out - reported.len();
     if rest > 0 {
-        tell(format!("{of}: left out: {rest} more"));
+        message(format!("{of}: skipped {rest} more"));
     }
 }
 
