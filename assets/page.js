@@ -1,6 +1,6 @@
-// Keeps the open page up to date. The server has rendered the page; this script listens to /api/v1/events and
-// updates only what changed: scroll position, focus, selection and opened rows stay. Filters, search and sorting
-// apply at once and are kept in the address. Text is only ever set as text.
+// Keeps the open page up to date. The server has rendered the page; this script subscribes to /api/v1/events and
+// updates only what changed, so that scroll position, focus, selection and opened rows are kept. Filters, search and
+// sorting apply at once and are stored in the URL. Data is inserted only as text, never as HTML.
 "use strict";
 
 (() => {
@@ -10,19 +10,19 @@
   const template = byId("server-template");
   if (!table || !form || !template || !window.EventSource) return;
 
-  /** Rows that are drawn at first, and how many more when the reader comes near the end. */
+  /** Number of rows drawn initially; twice as many are added when the user scrolls near the end. */
   const ROWS = 100;
   const TEXTS = ["q", "map", "mode", "version", "verified_by", "sort"];
   const FLAGS = ["not_empty", "not_full", "no_password", "official"];
   const PROOFS = ["query", "cookie", "connection", "config"];
-  /** A stream that was refused is tried again after this long; a broken one the browser tries again by itself. */
+  /** Delay before a refused stream is opened again. Broken streams are reopened by the browser. */
   const AGAIN_MS = 5000;
-  /** Changes are told to a screen reader at most this often, but at once when the reader acted. */
+  /** Minimum time between announcements to screen readers. After a user action they are immediate. */
   const SAY_MS = 30_000;
   /** How often "3 min ago" is updated, and how often the plots are. */
   const AGES_MS = 15_000;
   const PLOTS_MS = 150_000;
-  /** Plots that one request asks for. */
+  /** Plots per request. */
   const PLOTS_AT_ONCE = 50;
 
   // ---- State: every server, prepared for searching and sorting.
@@ -52,7 +52,7 @@
     };
   }
 
-  /** An address as text that sorts as addresses do: IPv4 first, by number, then by port. */
+  /** A sort key for an address: IPv4 first, numerically, then by port. */
   function place(address, port) {
     const hex = (number, digits) => number.toString(16).padStart(digits, "0");
     if (!address.includes(":")) {
@@ -63,9 +63,9 @@
     return `6${[...head, ...zeros, ...(tail ?? [])].map((part) => part.padStart(4, "0")).join("")}${hex(port, 4)}`;
   }
 
-  // ---- Filters: the same parameters as the API's, in the address and in the form.
+  // ---- Filters: the API's parameters, in the URL and in the form.
 
-  /** What each name sorts by, and whether more comes first. */
+  /** The sort keys: which value to compare, and whether the order is descending. */
   const ORDERS = {
     priority: [(server) => (server.priority ?? 0) * 65536 + server.playing, true],
     name: [(server) => server.texts.name, false],
@@ -114,7 +114,7 @@
 
   const isFiltered = () => [...FLAGS, ...TEXTS].some((name) => name !== "sort" && wanted[name]);
 
-  /** The servers that pass, in order. */
+  /** The servers that match the filters, sorted. */
   function chosen() {
     const q = wanted.q.toLowerCase();
     const exact = ["map", "mode", "version"].filter((name) => wanted[name]);
@@ -137,7 +137,7 @@
     return [...servers.values()].filter(passes).sort(compare);
   }
 
-  // ---- Rows. One body of the table is one server: its line, and what opens below it.
+  // ---- Rows. Each server has its own tbody: its row, and the details that open below it.
 
   const rows = new Map();
   const opened = new Set();
@@ -215,7 +215,7 @@
   const plotName = (server) => `${server.game}/${server.key}`;
   let plotsAt = 0;
 
-  /** Puts a plot in its place; one that is not known leaves what the page came with. */
+  /** Inserts a plot. Without one, the plot rendered by the server is kept. */
   function setPlot(node, svg) {
     if (svg === undefined || node.drawn === svg) return;
     node.drawn = svg;
@@ -249,7 +249,7 @@
     }
   }
 
-  /** Asks for what is shown and has no plot yet, and for all of it when it is old. */
+  /** Requests the missing plots of visible rows, and all of them when they are old. */
   function refreshPlots() {
     if (!keepsHistory || !isLoaded || document.hidden) return;
     const isOld = Date.now() - plotsAt > PLOTS_MS;
@@ -273,7 +273,7 @@
     return `${Math.floor(seconds / 86_400)} days ago`;
   }
 
-  /** The players, with those columns that one of them has something in. */
+  /** The table of players, without empty columns. */
   function playerTable(players) {
     const columns = {
       Player: (player) => player.name,
@@ -289,7 +289,7 @@
     return { head: used.map(([title]) => title), rows: players.map(cells) };
   }
 
-  /** Fills a small table, and only when it says something else than before. */
+  /** Fills a small table if its contents have changed. */
   function fillSheet(sheet, { head, rows, named }) {
     sheet.hidden = rows.length === 0;
     const said = JSON.stringify([head, rows]);
@@ -338,7 +338,7 @@
     return row;
   }
 
-  /** Adds or removes what is below a row's line. */
+  /** Adds or removes a row's details. */
   function open(row, isOpen) {
     const present = row.node.querySelector(".more");
     const key = row.node.dataset.address;
@@ -356,7 +356,7 @@
     }
   }
 
-  // ---- Drawing: at most once per frame, and only what differs.
+  // ---- Drawing: at most once per frame, and only what has changed.
 
   let room = ROWS;
   let isScheduled = false;
@@ -365,16 +365,16 @@
   function schedule() {
     if (isScheduled) return;
     isScheduled = true;
-    // A page in the background draws no frames; it is drawn when it becomes visible.
+    // A page in the background gets no frames; it is drawn when it becomes visible.
     requestAnimationFrame(() => {
       isScheduled = false;
       draw();
     });
   }
 
-  /** Whether the reader is holding text of the table: nothing moves under a selection. */
+  /** Whether text in the table is selected. The table is not updated during a selection. */
   let isHeld = false;
-  // Read only when it changes: reading a selection makes the browser lay out the page.
+  // Read only when it changes: reading the selection forces a layout.
   document.addEventListener("selectionchange", () => {
     const selection = document.getSelection();
     const wasHeld = isHeld;
@@ -400,7 +400,7 @@
     refreshPlots();
   }
 
-  /** Puts the rows in order. Only those move that have to, so that the page stays where it is. */
+  /** Puts the rows in order. Moves as few as possible, so that the page does not jump. */
   function arrange(drawn, isNews) {
     const present = [...table.tBodies];
     const keep = new Set(drawn.map((row) => row.node));
@@ -429,10 +429,10 @@
     else if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
   }
 
-  /** The server's part of the table that a node is in. */
+  /** The server's tbody that contains a node. */
   const bodyOf = (node) => (table.contains(node) ? node.closest("tbody[data-address]") : null);
 
-  /** Where the focus goes when its row does: to the next row that stays. */
+  /** The new focus when the focused row is removed: the next row that remains. */
   function nextKept(body, keep) {
     let node = body;
     while (node && !keep.has(node)) node = node.nextElementSibling;
@@ -440,14 +440,14 @@
   }
 
   function move(node, before) {
-    // moveBefore, where the browser has it, keeps a node's focus.
+    // moveBefore keeps the focus, in browsers that have it.
     if (node.isConnected && table.moveBefore) table.moveBefore(node, before);
     else table.insertBefore(node, before);
   }
 
-  /** The places in a list of numbers that make its longest rising part; -1 is in none. */
+  /** The indices of a longest increasing subsequence, ignoring -1. */
   function longestRise(numbers) {
-    const ends = []; // the place of the smallest last number of a rise of each length
+    const ends = []; // for each length, the index of the smallest last number
     const before = new Array(numbers.length);
     numbers.forEach((number, at) => {
       if (number < 0) return;
@@ -512,12 +512,12 @@
     stream.addEventListener("reset", () => setLive(false));
   }
 
-  /** From here on the script shows the list; until then, links and the form load the page as they always do. */
+  /** From here on the script draws the list. Until then, links and the form load pages from the server. */
   function takeOver() {
     isLoaded = true;
     document.documentElement.classList.add("scripted");
     byId("pages")?.remove();
-    history.replaceState(null, "", link(wanted)); // without the page of the list
+    history.replaceState(null, "", link(wanted)); // without the page number
   }
 
   function put(server) {
@@ -553,13 +553,13 @@
     fillForm();
     byId("wrong")?.remove();
     if (stream && stream.streamed !== wanted.game) {
-      plotsAt = 0; // the plot of the whole game is of another one now
+      plotsAt = 0; // the plot above the list is of another game now
       connect();
     }
     draw(true);
   }
 
-  /** The form and the links say what is wanted. */
+  /** Updates the form and the links to the current filters. */
   function fillForm() {
     for (const field of form.elements) {
       if (field.type === "checkbox") field.checked = !!wanted[field.name];
@@ -620,7 +620,7 @@
       const row = bodyOf(target)?.row;
       if (row) open(row, target.open);
     },
-    true, // it does not rise by itself
+    true, // `toggle` does not bubble
   );
 
   function copy(button) {
@@ -635,7 +635,7 @@
       if (isCopied) document.getSelection().removeAllRanges();
       done(isCopied);
     };
-    // The newer API exists only on secure pages.
+    // navigator.clipboard exists only in secure contexts.
     if (navigator.clipboard) navigator.clipboard.writeText(code.textContent).then(() => done(true), selectIt);
     else selectIt();
   }
@@ -663,7 +663,7 @@
     }
   }, AGES_MS);
 
-  // The plots in the page are recent enough.
+  // The plots rendered by the server are recent enough.
   if (byId("whole") && !byId("whole").hidden) plotsAt = Date.now();
   for (const node of table.tBodies) {
     const { game, address } = node.dataset;
