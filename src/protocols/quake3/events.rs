@@ -1,5 +1,5 @@
-//! What can happen to a datagram of the Quake III family. The master answers no mistake, so this is where a server's owner
-//! finds out.
+//! Events of the Quake III family's datagrams. The protocol has no error replies, so this is where server owners learn what is
+//! wrong.
 
 use super::settings::Settings;
 use crate::protocols::event::{AcceptedEvents, Event, EventKind, Severity, Text, own};
@@ -49,7 +49,7 @@ pub static INFO_ACCEPTED: EventKind = EventKind {
     ..EventKind::DROPPED
 };
 
-/// A good answer that is not newer than the last one: nothing changed.
+/// A valid answer that is not newer than the last one: nothing changed.
 pub static INFO_REPEATED: EventKind = EventKind {
     number: own(2),
     label: "info_repeated",
@@ -78,7 +78,7 @@ pub static UNKNOWN_TAG: EventKind = EventKind {
     ..EventKind::DROPPED
 };
 
-/// Anybody can send this, so it ends nothing.
+/// Anyone can send this, so it ends nothing.
 pub static DEAD_TAG: EventKind = EventKind {
     number: own(5),
     label: "dropped_dead_tag",
@@ -196,7 +196,7 @@ pub static BAD_GAME_TYPE: EventKind = EventKind {
     ..REFUSED
 };
 
-/// An infoResponse with a good challenge: its sender is proven.
+/// An infoResponse with a valid challenge: its sender is proven.
 const REFUSED: EventKind = EventKind { sender_proven: Some(true), ..EventKind::DROPPED };
 
 const TAG_ADVICE: Option<Text> = Some(|section, _| {

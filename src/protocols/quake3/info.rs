@@ -1,4 +1,4 @@
-//! What servers say of themselves, in an infoResponse or a statusResponse: what a master checks, and what people see.
+//! Reads infoResponse and statusResponse: the checks that a master makes, and the facts that are shown.
 //!
 //! Names are shown without colour codes; the rules keep them as the server wrote them. `clients` counts bots,
 //! `players_current` does not.
@@ -15,10 +15,10 @@ pub const GAME_TYPE_BYTES_MAX: usize = 31;
 /// The game type of a server that names none.
 const GAME_TYPE: &[u8] = b"0";
 
-/// What lists are filtered by, as an infoResponse says it.
+/// The values of an infoResponse that lists are filtered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listing<'a> {
-    /// None where the server did not say, as old ones do.
+    /// None if the server did not send one; old servers do not.
     pub game: Option<&'a [u8]>,
     pub protocol: i32,
     pub game_type: &'a [u8],
@@ -35,7 +35,7 @@ pub enum Unlistable {
 }
 
 impl<'a> Listing<'a> {
-    /// dpmaster's checks of an infoResponse, in its order, but for the challenge.
+    /// dpmaster's checks of an infoResponse, in the same order, except for the challenge.
     pub fn of(info: &InfoString<'a>) -> Result<Listing<'a>, Unlistable> {
         let protocol = info.get(b"protocol").and_then(integer).ok_or(Unlistable::Protocol)?;
         info.count(b"sv_maxclients").filter(|most| *most > 0).ok_or(Unlistable::MaxClients)?;
@@ -54,13 +54,13 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// What people see of an infoResponse.
+/// The facts of an infoResponse.
 pub fn facts<'a>(info: &InfoString<'a>) -> Facts<'a> {
     let game = text::clean(info.get(b"gamename").unwrap_or_default());
     Facts { game, ..facts_with(info, info.count(b"clients").unwrap_or(0), None, Vec::new()) }
 }
 
-/// What people see of a statusResponse. Its `gamename` is a folder of the game's files, and never the game.
+/// The facts of a statusResponse. Its `gamename` is a folder of the game's files, never the game.
 pub fn status_facts<'a>(status: &StatusResponse<'a>) -> Facts<'a> {
     let players: Vec<Player> = status.players().take(Details::PLAYERS_MAX).map(|line| player(&line)).collect();
     let clients = status.info.count(b"clients").unwrap_or(players.len() as u16); // at most PLAYERS_MAX
@@ -94,7 +94,7 @@ fn facts_with<'a>(info: &InfoString<'a>, clients: u16, humans: Option<u16>, play
     }
 }
 
-/// What the facts say already, and what was ours.
+/// Keys that the facts contain already, and the challenge, which is ours.
 const TOLD: [&[u8]; 6] = [b"challenge", b"clients", b"mapname", b"g_humanplayers", b"sv_maxclients", b"g_needpass"];
 
 fn player(line: &PlayerLine<'_>) -> Player {

@@ -26,7 +26,7 @@ pub const PROTOCOL_KEY: &[u8] = b"protocol";
 pub const GAME_TYPE_KEY: &[u8] = b"gametype";
 pub const TAG_KEY: &[u8] = b"tag";
 
-/// The longest list: about 50,000 servers. What is sent of it is the budget's business.
+/// The longest list: about 50,000 servers. The budget decides how much of it is sent.
 const PACKETS_MAX: usize = 256;
 
 /// Every list of this master.
@@ -49,7 +49,7 @@ impl Lists {
         Lists { shared, common: Recent::default(), rare: Recent::default() }
     }
 
-    /// A request as all clients would write it that want the same list.
+    /// The canonical form of a request: equal for all requests for the same list.
     pub fn canonical(&self, request: &wire::ListRequest<'_>) -> ListRequest {
         let tags = &self.shared.tags;
         let game = request.game.or_else(|| tags.game_of(request.protocol).map(str::as_bytes));
@@ -62,7 +62,7 @@ impl Lists {
         canonical
     }
 
-    /// What renders the list of a request: the same for equal requests.
+    /// The renderer of a request's list: the same one for equal requests.
     pub fn renderer(&self, request: &ListRequest) -> Arc<dyn Renderer> {
         let recent = if self.is_common(request) { &self.common } else { &self.rare };
         recent.get(request.clone(), |request| Arc::new(GameList { request, shared: self.shared.clone() }))
@@ -202,7 +202,7 @@ impl Index {
     }
 }
 
-/// An order that is the same each time and favours no network.
+/// A stable order that favours no network.
 fn shuffled(address: Address) -> u64 {
     let mut hasher = SipHasher13::new();
     std::hash::Hash::hash(&address, &mut hasher);

@@ -11,7 +11,7 @@ use crate::bytes::Reader;
 use crate::model::Address;
 use crate::protocols::fetch::Packet;
 
-/// What fits through every path without fragments, and what dpmaster sends.
+/// Fits every path without fragmentation; dpmaster's limit, too.
 pub const PACKET_BYTES_MAX: usize = 1_400;
 const PLAIN: &[u8] = b"getserversResponse";
 const EXTENDED: &[u8] = b"getserversExtResponse";
@@ -39,7 +39,7 @@ pub fn encode(extended: bool, servers: impl IntoIterator<Item = Address>, packet
             IpAddr::V6(_) => continue,
         }
         entry.extend(server.port().to_be_bytes());
-        // The end mark has to fit into whichever packet turns out to be the last.
+        // Any packet may turn out to be the last, so the end mark must fit.
         if packet.len() + entry.len() + END.len() > PACKET_BYTES_MAX {
             if packets.len() + 1 >= packets_max {
                 break;
@@ -54,7 +54,7 @@ pub fn encode(extended: bool, servers: impl IntoIterator<Item = Address>, packet
     packets
 }
 
-/// Reads a packet; None where it is none. Entries with port 0 are left out, and so is what is cut off at the end.
+/// Reads a packet; None if it is not one. Entries with port 0 are left out, and so is what is cut off at the end.
 pub fn decode(bytes: &[u8]) -> Option<Packet> {
     let text = bytes.strip_prefix(&HEADER)?;
     let entries = text.strip_prefix(PLAIN).or_else(|| text.strip_prefix(EXTENDED))?;

@@ -8,7 +8,7 @@
 //! | `Wolfenstein-1` | `wolfmp` | 50 59 60 | `WolfFlatline-1` |
 //! | `EnemyTerritory-1` | `et`; lists always include empty and full servers | 72 80 83 84 | `ETFlatline-1` |
 //!
-//! A dead tag says that a server goes away. Anybody can send one, so it changes nothing.
+//! A dead tag says that a server shuts down. Anyone can send one, so it changes nothing.
 
 /// The longest name of a tag.
 pub const NAME_BYTES_MAX: usize = 64;
