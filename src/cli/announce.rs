@@ -12,6 +12,7 @@ use crate::client::Target;
 use crate::client::announce::{self, Master, Plan, Source, Status, Summary};
 use crate::model::{Facts, GAME_BYTES_MAX};
 use crate::protocols::announce::Offer;
+use crate::protocols::card;
 use crate::text;
 
 /// Upper bound on names and other texts.
@@ -136,10 +137,11 @@ fn line(master: &Master, status: &Status, once: bool) -> String {
 }
 
 fn plan(arguments: &Arguments) -> Result<Plan, String> {
-    let masters: Result<Vec<_>, _> =
-        arguments.masters.iter().map(|target| Master::of(target.clone(), &arguments.game)).collect();
-    let masters = masters?;
     let source = arguments.from_query.clone().map(Source::of).transpose()?;
+    let family = source.as_ref().and_then(Source::family).filter(|_| card(&arguments.game).is_none());
+    let game = family.unwrap_or(&arguments.game);
+    let masters: Result<Vec<_>, _> = arguments.masters.iter().map(|target| Master::of(target.clone(), game)).collect();
+    let masters = masters?;
     let port = arguments.port.or(source.as_ref().map(Source::port)).ok_or("--port is missing")?;
     let given = |text: &Option<String>| Cow::Owned(text.clone().unwrap_or_default());
     let facts = Facts {
@@ -151,7 +153,7 @@ fn plan(arguments: &Arguments) -> Result<Plan, String> {
         players_max: arguments.max_players,
         ..Facts::default()
     };
-    let offer = Offer { game: arguments.game.clone(), port, facts };
+    let offer = Offer { game: game.into(), port, facts };
     masters.iter().try_for_each(|master| master.check(&offer))?;
     Ok(Plan { offer, source, masters, from: None, once: arguments.once })
 }

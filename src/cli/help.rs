@@ -71,7 +71,7 @@ pub fn announce_masters() -> String {
 /// The games whose masters accept only announcements from the game itself, with advice for their owners.
 pub fn own_port() -> String {
     let advice = |card: &Card| match card.announce {
-        Announce::OwnPort { advice, .. } => Some(format!("{} servers announce themselves: {advice}\n", card.title)),
+        Announce::OwnPort { advice, .. } => Some(format!("{} servers announce themselves: {advice}.\n", card.title)),
         _ => None,
     };
     CARDS.iter().filter_map(advice).collect()

@@ -45,7 +45,7 @@ fn read_line(line: &str, targets: &mut Vec<Target>) -> Result<(), String> {
 fn card_of(word: &str) -> Option<&'static Card> {
     let kind = word.strip_prefix('-').unwrap_or(word);
     let is = |name: &str| name.eq_ignore_ascii_case(kind);
-    CARDS.iter().find(|card| is(card.name) || card.qstat_type.is_some_and(is))
+    CARDS.iter().find(|card| is(card.name) || card.qstat_types.iter().any(|name| is(name)))
 }
 
 /// The first two fields of a line of `qstat -raw`.
@@ -63,13 +63,16 @@ fn server(card: &Card, address: &str) -> Result<Target, String> {
 
 /// Error for a word that is neither an address nor a type.
 fn unknown(word: &str, next: Option<&str>) -> String {
-    let types: Vec<_> = CARDS.iter().filter_map(|card| Some((card, card.qstat_type?))).collect();
-    if let Some((card, _)) = types.iter().find(|(_, kind)| word.eq_ignore_ascii_case(&format!("{kind}M"))) {
+    let is_master = |kind: &&str| {
+        let name = kind.strip_suffix('S').unwrap_or(kind);
+        word.eq_ignore_ascii_case(&format!("{name}M"))
+    };
+    if let Some(card) = CARDS.iter().find(|card| card.qstat_types.iter().any(|kind| is_master(kind))) {
         return format!("`{word}` is a master: `rallypoint list {}://HOST` shows its servers", card.name);
     }
     let is_type = word.bytes().all(|byte| byte.is_ascii_alphanumeric()) && next.is_some();
     if is_type {
-        let known: Vec<_> = types.iter().map(|(_, kind)| *kind).collect();
+        let known: Vec<_> = CARDS.iter().flat_map(|card| card.qstat_types).copied().collect();
         return format!("`{word}` servers cannot be queried; of qstat's types, {} can", known.join(", "));
     }
     word.parse::<Target>().err().unwrap_or_default()
@@ -106,13 +109,15 @@ mod tests {
             );
             assert_eq!(found.len(), 1, "{line}");
         }
+        assert_eq!(targets("XONOTICS a\n-woets b:27960"), ["quake3://a", "quake3://b:27960"]);
         assert_eq!(targets("NETP a NETP b:1 hyperbol://c"), ["netpanzer://a", "netpanzer://b:1", "hyperbol://c"]);
     }
 
     #[test]
     fn an_invalid_line_is_reported_and_the_others_are_read() {
-        let (found, wrong) =
-            read("netpanzer://a\n127.0.0.1:3030\nNETP\nNETPM m:28900\nHLS q:27015\nNETP b:x\nnetpanzer://c");
+        let (found, wrong) = read(
+            "netpanzer://a\n127.0.0.1:3030\nNETP\nNETPM m:28900\nHLS q:27015\nNETP b:x\nXONOTICM m\nnetpanzer://c",
+        );
         assert_eq!(found.iter().map(Target::to_string).collect::<Vec<_>>(), ["netpanzer://a", "netpanzer://c"]);
         let says = [
             (2, "write netpanzer://127.0.0.1:3030"),
@@ -120,6 +125,7 @@ mod tests {
             (4, "`NETPM` is a master: `rallypoint list netpanzer://HOST`"),
             (5, "`HLS` servers cannot be queried; of qstat's types, NETP"),
             (6, "`x` is not a port"),
+            (7, "`XONOTICM` is a master: `rallypoint list quake3://HOST`"),
         ];
         assert_eq!(wrong.len(), says.len(), "{wrong:?}");
         for ((number, why), (line, says)) in wrong.iter().zip(says) {

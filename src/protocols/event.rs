@@ -156,7 +156,7 @@ pub static SHARED: [&EventKind; 11] = [
     &TOO_MANY,
 ];
 
-const NO_MESSAGE: Text = |_, _| "A datagram arrived that is not a message of the game.".into();
+const NO_MESSAGE: Text = |_, _| "A datagram arrived that is not a message of the game that this port is for.".into();
 const PORT_0: Text = |_, _| "Ignored an announcement with port 0, which is not a valid port.".into();
 const FOREIGN_COOKIE: Text = |_, _| "A cookie came back that was not sent to this address and port.".into();
 const COOKIE_ADVICE: Option<Text> = Some(|_, _| {

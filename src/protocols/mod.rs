@@ -47,8 +47,8 @@ pub struct Card {
     pub section: fn() -> Box<dyn section::Section>,
     /// The default port of its game servers.
     pub game_port: u16,
-    /// qstat's name for its game servers, if it has one.
-    pub qstat_type: Option<&'static str>,
+    /// What qstat calls its game servers. A master's type ends in `M`, after that name or in the place of its `S`.
+    pub qstat_types: &'static [&'static str],
     /// How the protocol verifies a server's address.
     pub proof: Proof,
     /// How its servers announce themselves: the end of "Iceball servers announce themselves …".

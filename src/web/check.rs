@@ -139,7 +139,10 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
     let address = asked.address;
     let pages = site.pages.load();
     let notes = site.announcements.ledger.notes(address);
-    let record = record.filter(|record| asked.is_about(record));
+    let (record, other) = match record {
+        Some(record) if !asked.is_about(record) => (None, Some(record).filter(|record| record.listed)),
+        record => (record, None),
+    };
     let listed = record.is_some_and(|record| record.listed);
     let banned = site.guard.bans().contains(address.ip());
     let (summary, advice) = match record {
@@ -149,7 +152,10 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
             (format!("Listed. Last verified by {by} at {}.", rfc3339(record.proven_at_ms)), None)
         }
         Some(record) => unlisted(record, address),
-        None => unknown(&pages, &site.hub.view(), asked, &notes),
+        None => match other {
+            Some(other) => other_game(asked, other),
+            None => unknown(&pages, &site.hub.view(), asked, &notes),
+        },
     };
     let game = match (asked.game.is_empty(), record, asked.protocol) {
         (true, Some(record), _) => record.server.game.name(),
@@ -177,6 +183,16 @@ fn unlisted(record: &AddressState, address: Address) -> (String, Option<String>)
         misses => format!("Not listed: it did not answer our last {misses} queries."),
     };
     (summary, Some(reachable(address)))
+}
+
+/// The address is listed, as a server of another game.
+fn other_game(asked: &Asked, other: &AddressState) -> (String, Option<String>) {
+    let game = &other.server.game;
+    let title = card(game.name()).map_or(game.name(), |card| card.title);
+    (
+        format!("A server of another game is listed at {}: {title}.", asked.address),
+        Some(format!("If this is your server, ask for the game {}. Otherwise check the port.", game.name())),
+    )
 }
 
 fn reachable(address: Address) -> String {
@@ -210,9 +226,21 @@ fn unknown(pages: &Pages, view: &View, asked: &Asked, notes: &[Note]) -> (String
         What::Quit => Some("Start it again.".into()),
         What::Disputed | What::Heartbeat | What::Answered { .. } => None,
     };
+    let advice = other_port(asked.card(view), last).or(advice);
     let expired = "It was listed until its announcements stopped: make sure that it still announces itself.";
     let advice = advice.or_else(|| (last.what.severity() == Severity::Good).then(|| expired.into()));
     (format!("Not listed. Last event: {}", words(pages, last)), advice)
+}
+
+/// Advice where the last datagram arrived on the port of another protocol than the server's own.
+fn other_port(own: Option<&'static Card>, last: &Note) -> Option<String> {
+    let is_datagram = matches!(last.what, What::Datagram(_));
+    let other = card(last.channel.name()).filter(|_| is_datagram)?;
+    let own = own.filter(|own| own.name != other.name)?;
+    Some(format!(
+        "It arrived on the port for {}. Make sure that the server announces itself {}.",
+        other.title, own.announced
+    ))
 }
 
 fn refusal_advice(refusal: Refusal) -> &'static str {

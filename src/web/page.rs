@@ -14,7 +14,7 @@ use super::plots::{self, Plots, Small, Wanted, Whole};
 use super::template::{PageError, Template, read};
 use crate::config;
 use crate::model::{Address, Player, Server};
-use crate::protocols::{CARDS, Card, card, own_card};
+use crate::protocols::{CARDS, Card, Games, card, own_card};
 use crate::registry::view::{Renderer, View};
 use crate::store::history::ALL_GAMES;
 
@@ -346,7 +346,8 @@ fn join_pattern(card: &Card) -> String {
     somewhere.map_or_else(String::new, |any| (card.join_link)(any).replace(&any.to_string(), "{address}"))
 }
 
-/// All games with a card, the others with the most servers, and the requested one.
+/// All games with a card, the others with the most servers, and the requested one. A family is not a game: its games are
+/// among the others.
 fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
     let mut others: BTreeMap<&str, (usize, Option<&'static Card>)> = BTreeMap::new();
     for server in view.games().filter(|server| card(server.game.name()).is_none()) {
@@ -363,7 +364,8 @@ fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
     }
     let others =
         others.into_iter().map(|(name, _, card)| Choosable { name, title: name, join: card.map(join_pattern) });
-    CARDS.iter().map(Choosable::known).chain(others).collect()
+    let is_game = |card: &&Card| card.games != Games::Family || asked == Some(card.name);
+    CARDS.iter().filter(is_game).map(Choosable::known).chain(others).collect()
 }
 
 /// A server as the template shows it.

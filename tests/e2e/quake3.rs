@@ -150,7 +150,8 @@ fn only_the_game_itself_announces_to_its_masters_and_others_take_it_from_a_progr
     let (_, said) = ends(2, &["announce", "quake3", "--from-query", &addresses[0], "--master", &master(&server)]);
     assert!(said.contains("sv_master1") && said.contains("dedicated 2"), "{said}");
     let api = format!("http://{}", server.address("web.listen"));
-    let _announcing = Running::start(&["announce", "quake3", "--from-query", &addresses[0], "--master", &api]);
+    // The game's own name does, too: the query's address says what it speaks.
+    ends(0, &["announce", "Xonotic", "--from-query", &addresses[0], "--master", &api, "--once"]);
     let found = until("it to be listed", || listed(&server).pop());
     assert_eq!((&found["protocol"], &found["game"]), (&"quake3".into(), &"Xonotic".into()));
     let player = socket("127.0.0.1:0");
@@ -199,6 +200,16 @@ fn the_doctor_says_what_the_protocol_does_not() {
     says(&game, "has no gamename");
     send(&game, &format!("{info}\\gamename\\Own"));
     until("it to be listed", || listed(&server).pop());
+    let path = |game_name: &str| format!("/api/v1/check?game={game_name}&address={}", game.local_addr().unwrap());
+    assert_eq!(server.json(&path("Own"))["listed"], true);
+    let other = server.json(&path("Xonotic"));
+    assert!(other["listed"] == false && other["summary"].as_str().unwrap().ends_with(": Own."), "{other}");
+    assert!(server.get("/").text().contains("<option value=\"Own\""), "the page's menu has it");
+
+    let wrong_port = socket("127.0.0.3:0");
+    let heartbeat = [HEADER, b"heartbeat DarkPlaces\n"].concat();
+    wrong_port.send_to(&heartbeat, server.address("iceball.listen")).unwrap();
+    says(&wrong_port, "on the port for Iceball. Make sure that the server announces itself over UDP port 27950.");
 }
 
 /// Registers games of one kind on ports of 127.0.0.1, which answer nothing later.

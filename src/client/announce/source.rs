@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use crate::client::query::{Pace, query_all};
 use crate::client::{Found, State, Target};
 use crate::model::{Facts, Game};
-use crate::protocols::Card;
 use crate::protocols::announce::Offer;
+use crate::protocols::{Card, Games};
 
 /// Several masters are announced to at the same time; one query serves them all.
 const FRESH: Duration = Duration::from_secs(1);
@@ -31,6 +31,11 @@ impl Source {
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The family that the game belongs to. Announcements name the family: its servers say themselves which game they are.
+    pub fn family(&self) -> Option<&'static str> {
+        (self.card.games == Games::Family).then_some(self.card.name)
     }
 
     /// The game's current answer.

@@ -27,7 +27,7 @@ pub const CARD: Card = Card {
     games: Games::One,
     section: section::defaults::<settings::Settings>,
     game_port: 6969,
-    qstat_type: None,
+    qstat_types: &[],
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
     announce: Announce::Http(announce::ANNOUNCE),

@@ -26,7 +26,7 @@ pub const CARD: Card = Card {
     games: Games::One,
     section: section::defaults::<settings::Settings>,
     game_port: 20737,
-    qstat_type: None,
+    qstat_types: &[],
     proof: Proof::Cookie,
     announced: "over UDP port 27790",
     announce: Announce::Datagrams {

@@ -27,7 +27,7 @@ pub const CARD: Card = Card {
     games: Games::Any,
     section: section::defaults::<settings::Settings>,
     game_port: 3030,
-    qstat_type: Some("NETP"),
+    qstat_types: &["NETP"],
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
     announce: Announce::Stream {

@@ -23,25 +23,35 @@ impl DatagramFetch for ListFetch {
         let mut extended = true;
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
             match &*name {
-                "protocol" => protocols.push(value.parse().map_err(|_| format!("`{value}` is not a protocol number"))?),
+                "protocol" => protocols.push(protocol_number(&value)?),
                 // For masters that know only the old request.
                 "plain" => extended = false,
                 _ => return Err(format!("unknown `{name}`: write ?protocol=NUMBER")),
             }
         }
-        let named: Vec<&str> = Some(path).filter(|path| !path.is_empty()).into_iter().collect();
-        let named: Vec<&str> = named.into_iter().chain(games.iter().map(String::as_str)).collect();
+        let in_path = Some((path, None)).filter(|(path, _)| !path.is_empty());
+        let mut named: Vec<(&str, Option<i32>)> = in_path.into_iter().collect();
+        for game in games {
+            named.push(match game.rsplit_once(':') {
+                Some((game, number)) => (game, Some(protocol_number(number)?)),
+                None => (game, None),
+            });
+        }
         let known = known();
         let mut lists: Vec<(&str, i32)> = Vec::new();
-        for game in &named {
+        for (game, own) in &named {
             check(game)?;
             let usual = known.iter().filter(|(name, _)| **name == **game).map(|(_, protocol)| *protocol);
-            let before = lists.len();
-            let wanted: Vec<i32> = if protocols.is_empty() { usual.collect() } else { protocols.clone() };
-            lists.extend(wanted.into_iter().map(|protocol| (*game, protocol)));
-            if lists.len() == before {
-                return Err(format!("`{game}` needs a protocol number: /{game}?protocol=NUMBER"));
+            let wanted: Vec<i32> = match own {
+                Some(number) => vec![*number],
+                None if protocols.is_empty() => usual.collect(),
+                None => protocols.clone(),
+            };
+            if wanted.is_empty() {
+                let example = if *game == path { format!("/{game}?protocol=NUMBER") } else { format!("{game}:NUMBER") };
+                return Err(format!("`{game}` needs a protocol number: {example}"));
             }
+            lists.extend(wanted.into_iter().map(|protocol| (*game, protocol)));
         }
         if named.is_empty() {
             let is_wanted = |protocol: &i32| protocols.is_empty() || protocols.contains(protocol);
@@ -62,6 +72,10 @@ impl DatagramFetch for ListFetch {
     }
 }
 
+fn protocol_number(text: &str) -> Result<i32, String> {
+    text.parse().map_err(|_| format!("`{text}` is not a protocol number"))
+}
+
 /// Every game and protocol number that is asked for where none is named.
 fn known() -> Vec<(Box<str>, i32)> {
     let tags = Tags::default();
@@ -70,7 +84,7 @@ fn known() -> Vec<(Box<str>, i32)> {
 }
 
 fn check(game: &str) -> Result<(), String> {
-    let is_name = game.len() <= GAME_BYTES_MAX && game.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_name = (1..=GAME_BYTES_MAX).contains(&game.len()) && game.bytes().all(|byte| byte.is_ascii_graphic());
     if is_name { Ok(()) } else { Err(format!("`{game}` is not the name of a game")) }
 }
 
@@ -119,6 +133,12 @@ mod tests {
             asked("", "protocol=71", &["a", "b"]).unwrap(),
             ["getserversExt a 71 empty full", "getserversExt b 71 empty full"]
         );
+        let two = ["getserversExt Xonotic 3 empty full", "getserversExt unv 86 empty full"];
+        assert_eq!(asked("", "", &["Xonotic", "unv:86"]).unwrap(), two);
+        assert_eq!(asked("Xonotic", "protocol=3", &["unv:86"]).unwrap(), two);
+        assert_eq!(asked("", "", &["unv:x"]).unwrap_err(), "`x` is not a protocol number");
+        assert_eq!(asked("", "", &["unv"]).unwrap_err(), "`unv` needs a protocol number: unv:NUMBER");
+        assert!(asked("", "", &[":3"]).is_err());
         assert!(asked("", "protocol=12345", &[]).unwrap_err().contains("game"));
         let requests = ListFetch.requests("", "", &[]).unwrap();
         assert!(requests.iter().any(|request| request.game.as_deref() == Some("wolfmp")));

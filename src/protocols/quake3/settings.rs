@@ -114,7 +114,7 @@ const KEYS: &[Key<Settings>] = &[
                 return Err((None, format!("must be fewer than {TAGS_MAX}, with the built-in ones")));
             }
             settings.lists = SharedLists::default();
-            Ok(())
+            check_tags(&settings.tags, &settings.all_tags()).map_err(|reason| (None, reason))
         },
     },
     Key {
@@ -137,11 +137,44 @@ fn tag(table: &Item<'_>) -> Result<Tag, Problem> {
     };
     Ok(Tag {
         name: table.required("tag", |item| word(item, NAME_BYTES_MAX))?,
-        game: table.optional("game", |item| word(item, GAME_BYTES_MAX))?,
+        game: table.optional("game", game_name)?,
         protocols: table.optional("protocols", numbers)?.unwrap_or_default(),
         dead: table.optional("dead", |item| word(item, NAME_BYTES_MAX))?,
         lists_all: table.optional("lists_all", Item::boolean)?.unwrap_or(false),
     })
+}
+
+/// Tags that would quietly do something else than they say.
+fn check_tags(added: &[Tag], all: &Tags) -> Result<(), String> {
+    for tag in added {
+        let name = &tag.name;
+        if added.iter().filter(|other| other.name == *name).count() > 1 {
+            return Err(format!("has the tag {name} twice"));
+        }
+        if tag.game.is_none() && (tag.lists_all || !tag.protocols.is_empty()) {
+            return Err(format!("the tag {name} needs a `game` for its `protocols` or `lists_all`"));
+        }
+        if let Some(dead) = &tag.dead
+            && all.find(dead.as_bytes()).is_some()
+        {
+            return Err(format!("the tag {dead} cannot be `tag` and `dead` at once"));
+        }
+        let is_taken =
+            |(game, number): &(&str, i32)| tag.protocols.contains(number) && tag.game.as_deref() != Some(game);
+        if let Some((game, number)) = all.lists().find(is_taken) {
+            return Err(format!("protocol {number} of the tag {name} already means {game}"));
+        }
+    }
+    Ok(())
+}
+
+/// The name of a game that this protocol can carry.
+fn game_name(item: &Item<'_>) -> Result<Box<str>, Problem> {
+    let name = word(item, GAME_BYTES_MAX)?;
+    match game(NAME, &name) {
+        Some(_) => Ok(name),
+        None => Err((None, format!("must not be another protocol's name, like {name}"))),
+    }
 }
 
 /// A text without blanks, as it stands in messages.
@@ -159,9 +192,8 @@ fn word(item: &Item<'_>, bytes_max: usize) -> Result<Box<str>, Problem> {
 fn named_server(table: &Item<'_>) -> Result<NamedServer, Problem> {
     table.only(&["address", "game", "official", "priority"])?;
     let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:27960\""))?;
-    let name = table.required("game", |item| word(item, GAME_BYTES_MAX))?;
-    let game =
-        game(NAME, &name).ok_or_else(|| (None, format!("`game` must not be another protocol's name, like {name}")))?;
+    let name = table.required("game", game_name)?;
+    let game = game(NAME, &name).ok_or_else(|| (None, "`game` is not the name of a game".into()))?;
     let official = table.optional("official", Item::boolean)?.unwrap_or(false);
     let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
     let overrides = Overrides { official, priority: priority as i32, flavor: 0 };
@@ -188,6 +220,9 @@ mod tests {
         let tags = settings.all_tags();
         assert_eq!(tags.find(b"Own-1").unwrap().1.game.as_deref(), Some("own"));
         assert!(tags.is_dead(b"OwnDead-1") && tags.game_of(7) == Some("own") && tags.find(b"DarkPlaces").is_some());
+        let replaced =
+            r#"[{ tag = "QuakeArena-1", game = "b", protocols = [68] }, { tag = "c", game = "b", protocols = [68] }]"#;
+        assert_eq!(set("tags", replaced).unwrap().all_tags().game_of(68), Some("b"));
         for bad in [
             r#"[{ game = "own" }]"#,
             r#"[{ tag = "a b" }]"#,
@@ -195,6 +230,13 @@ mod tests {
             r#"[{ tag = "a\\b" }]"#,
             r#"[{ tag = "a", protocols = ["x"] }]"#,
             r#"[{ tag = "a", games = "b" }]"#,
+            r#"[{ tag = "a", game = "iceball" }]"#,
+            r#"[{ tag = "a" }, { tag = "a", game = "b" }]"#,
+            r#"[{ tag = "a", protocols = [7] }]"#,
+            r#"[{ tag = "a", lists_all = true }]"#,
+            r#"[{ tag = "a", dead = "a" }]"#,
+            r#"[{ tag = "a", dead = "DarkPlaces" }]"#,
+            r#"[{ tag = "a", game = "b", protocols = [68] }]"#,
         ] {
             assert!(set("tags", bad).is_err(), "{bad}");
         }
