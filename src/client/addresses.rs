@@ -67,7 +67,7 @@ fn unknown(word: &str, next: Option<&str>) -> String {
         let name = kind.strip_suffix('S').unwrap_or(kind);
         word.eq_ignore_ascii_case(&format!("{name}M"))
     };
-    if let Some(card) = CARDS.iter().find(|card| card.qstat_types.iter().any(|kind| is_master(kind))) {
+    if let Some(card) = CARDS.iter().find(|card| card.qstat_types.iter().any(is_master)) {
         return format!("`{word}` is a master: `rallypoint list {}://HOST` shows its servers", card.name);
     }
     let is_type = word.bytes().all(|byte| byte.is_ascii_alphanumeric()) && next.is_some();

@@ -1,7 +1,7 @@
 //! Every protocol of the table is in the configuration, the help texts, the page, the doctor, the metrics and the README, and
 //! can be simulated and queried. These tests walk the table, so they cover a new protocol without a change.
 
-use rallypoint::protocols::{CARDS, Card};
+use rallypoint::protocols::{CARDS, Card, Games};
 use serde_json::Value;
 
 use crate::support::*;
