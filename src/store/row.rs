@@ -79,8 +79,13 @@ fn read(row: &Row<'_>) -> Option<Server> {
     let text = |at: usize| row.get_ref(at).ok()?.as_str().ok();
     let number = |at: usize| row.get::<_, Option<u16>>(at).ok().flatten();
     let address = address_from(row.get_ref(0).ok()?.as_blob().ok()?)?;
-    let game = match row.get::<_, Option<String>>(17).ok()? {
-        Some(protocol) => game(&protocol, text(1)?)?,
+    let protocol = match row.get_ref(17) {
+        // A file of an older version, on a disk that has no room to migrate it.
+        Err(rusqlite::Error::InvalidColumnIndex(_)) => None,
+        protocol => protocol.ok()?.as_str_or_null().ok()?,
+    };
+    let game = match protocol {
+        Some(protocol) => game(protocol, text(1)?)?,
         None => game_named(text(1)?)?,
     };
     let mut facts = Facts {

@@ -333,6 +333,20 @@ fn a_file_of_an_older_version_is_migrated() {
     assert_eq!(newer.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(3));
 }
 
+#[test]
+fn a_file_of_an_older_version_is_restored_where_there_is_no_room_to_migrate_it() {
+    let folder = Folder::new("older-without-room");
+    folder.run(&[announce(1, 0, Proof::Cookie)]);
+    let older = Connection::open(folder.file()).unwrap();
+    older.execute_batch("ALTER TABLE servers DROP COLUMN protocol").unwrap();
+    older.pragma_update(None, "user_version", 2).unwrap();
+    drop(older);
+    let (file, hub) = (sqlite::open_without_room(&folder.file()).unwrap(), hub());
+    let restored = restore::restore(&file, &hub, |_| false).unwrap();
+    assert_eq!((restored.listed, restored.unreadable), (1, 0));
+    assert_eq!(hub.listed(address(1)).unwrap().game, game_named("tanks").unwrap());
+}
+
 /// What the file says of the protocol counts, and a row of a protocol that is not known here is left out.
 #[test]
 fn a_server_keeps_its_protocol() {
