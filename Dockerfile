@@ -12,7 +12,5 @@ COPY --from=build /src/target/x86_64-unknown-linux-musl/release/rallypoint /rall
 COPY --from=build --chown=65532:65532 /data /data
 USER 65532:65532
 VOLUME /data
-# Iceball (UDP, and TCP for clients), netPanzer, Hyperbol, HTTP.
-EXPOSE 27790/udp 27950/udp 27790/tcp 27795/tcp 28900/tcp 20203/tcp 8080/tcp
 ENTRYPOINT ["/rallypoint"]
 CMD ["serve", "--set", "data_dir=/data"]
