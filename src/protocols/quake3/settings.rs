@@ -10,7 +10,7 @@ use super::wire::GAME_BYTES_MAX;
 use super::{DATAGRAM_BYTES_MAX, NAME, serve};
 use crate::model::{Address, NamedServer, Overrides};
 use crate::protocols::section::{Configured, Cookies, Listener, Transport};
-use crate::protocols::{DatagramRules, game};
+use crate::protocols::{DatagramRules, game, is_unnamed};
 use crate::settings::{Item, Key, Problem};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -171,9 +171,9 @@ fn check_tags(added: &[Tag], all: &Tags) -> Result<(), String> {
 /// The name of a game that this protocol can carry.
 fn game_name(item: &Item<'_>) -> Result<Box<str>, Problem> {
     let name = word(item, GAME_BYTES_MAX)?;
-    match game(NAME, &name) {
+    match game(NAME, &name).filter(|game| !is_unnamed(game)) {
         Some(_) => Ok(name),
-        None => Err((None, format!("must not be another protocol's name, like {name}"))),
+        None => Err((None, format!("must be a game's name, not a protocol's name like {name}"))),
     }
 }
 
@@ -251,6 +251,12 @@ mod tests {
         assert_eq!((server.game.protocol(), server.game.name(), server.asked), (NAME, "Xonotic", true));
         assert_eq!(server.overrides, Overrides { official: true, priority: 3, flavor: 0 });
         assert!(set("servers", r#"[{ address = "203.0.113.5:27960" }]"#).unwrap_err().contains("game"));
-        assert!(set("servers", r#"[{ address = "203.0.113.5:27960", game = "iceball" }]"#).is_err());
+        for protocol in ["iceball", NAME] {
+            let server = format!(r#"[{{ address = "203.0.113.5:27960", game = "{protocol}" }}]"#);
+            assert!(
+                set("servers", &server).unwrap_err().contains("protocol's name"),
+                "{protocol} is no game of the family"
+            );
+        }
     }
 }
