@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use rallypoint::config::Config;
 use rallypoint::cookie::Keys;
 use rallypoint::model::{Now, SharedTime};
-use rallypoint::protocols::announce::{Announce, Offer};
+use rallypoint::protocols::announce::{AnnounceMethod, Offer};
 use rallypoint::protocols::section::{Cookies, LocalAddresses};
 use rallypoint::protocols::{
     CARDS, Card, Context, DatagramRules, Effect, Fetch, Next, Output, Reply, SessionInput, StreamRules,
@@ -58,9 +58,9 @@ pub fn feed(bytes: &[u8]) {
 /// What a master answers to an announcement.
 fn announce(card: &Card, bytes: &[u8]) {
     match &card.announce {
-        Announce::Http(http) => _ = (http.verdict)(200, bytes),
-        Announce::Stream { rules, .. } => _ = (rules.verdict(bytes), rules.final_verdict(bytes)),
-        Announce::Datagrams { start, .. } => {
+        AnnounceMethod::Http(http) => _ = (http.verdict)(200, bytes),
+        AnnounceMethod::Stream { rules, .. } => _ = (rules.verdict(bytes), rules.final_verdict(bytes)),
+        AnnounceMethod::Datagrams { start, .. } => {
             let offer = Offer { game: card.name.into(), port: card.game_port, facts: (card.pretend)(0) };
             if let Ok(mut announcer) = start(0, &offer) {
                 announcer.ready(0);
@@ -68,7 +68,7 @@ fn announce(card: &Card, bytes: &[u8]) {
                 announcer.hear(1, bytes, &mut Vec::new());
             }
         }
-        Announce::OwnPort { .. } | Announce::None => {}
+        AnnounceMethod::OwnPort { .. } | AnnounceMethod::None => {}
     }
 }
 

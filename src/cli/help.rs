@@ -1,7 +1,7 @@
 //! The parts of the help texts that are generated from the protocols' cards.
 
 use crate::client::announce::{API_HELP, scheme};
-use crate::protocols::announce::Announce;
+use crate::protocols::announce::AnnounceMethod;
 use crate::protocols::{CARDS, Card, Fetch};
 
 /// Names of games, as in a sentence: `a, b or c`.
@@ -57,11 +57,11 @@ pub fn announce_masters() -> String {
     let form = |card: &Card| {
         let port = card.master_port.map(|port| format!("[:{port}]")).unwrap_or_default();
         let help = match &card.announce {
-            Announce::Http(http) => http.help,
-            Announce::Stream { help, .. } | Announce::Datagrams { help, .. } => help,
-            Announce::OwnPort { .. } | Announce::None => return None,
+            AnnounceMethod::Http(http) => http.help,
+            AnnounceMethod::Stream { help, .. } | AnnounceMethod::Datagrams { help, .. } => help,
+            AnnounceMethod::OwnPort { .. } | AnnounceMethod::None => return None,
         };
-        let path = if matches!(card.announce, Announce::Http(_)) { "[/PATH]" } else { "" };
+        let path = if matches!(card.announce, AnnounceMethod::Http(_)) { "[/PATH]" } else { "" };
         Some((format!("{}HOST{port}{path}", scheme(card)?), help.to_string()))
     };
     let api = [("http://HOST[:80]".into(), API_HELP.into())];
@@ -71,7 +71,9 @@ pub fn announce_masters() -> String {
 /// The games whose masters accept only announcements from the game itself, with advice for their owners.
 pub fn own_port() -> String {
     let advice = |card: &Card| match card.announce {
-        Announce::OwnPort { advice, .. } => Some(format!("{} servers announce themselves: {advice}.\n", card.title)),
+        AnnounceMethod::OwnPort { advice, .. } => {
+            Some(format!("{} servers announce themselves: {advice}.\n", card.title))
+        }
         _ => None,
     };
     CARDS.iter().filter_map(advice).collect()
@@ -79,7 +81,8 @@ pub fn own_port() -> String {
 
 /// The schemes of all masters that a game or a program can announce to: `a://, b+http:// or http://`.
 pub fn announce_schemes() -> String {
-    let own = |card: &Card| matches!(card.announce, Announce::OwnPort { .. }).then(|| format!("{}://", card.name));
+    let own =
+        |card: &Card| matches!(card.announce, AnnounceMethod::OwnPort { .. }).then(|| format!("{}://", card.name));
     let schemes: Vec<_> = CARDS.iter().filter_map(|card| scheme(card).or_else(|| own(card))).collect();
     let schemes: Vec<_> = schemes.iter().map(String::as_str).chain(["http://"]).collect();
     in_sentence(&schemes, "or")
@@ -127,7 +130,7 @@ mod tests {
         for card in CARDS {
             assert!(masters().contains(&format!("  {}", card.name)), "{}", masters());
             assert_eq!(game_servers().contains(&format!("{}://", card.name)), card.query.is_some());
-            let own_port = matches!(card.announce, Announce::OwnPort { .. });
+            let own_port = matches!(card.announce, AnnounceMethod::OwnPort { .. });
             assert_eq!(own_port, super::own_port().contains(card.title), "{}", card.name);
             assert_eq!(scheme(card).is_some(), announce_masters().contains(&format!("  {}", card.name)));
         }

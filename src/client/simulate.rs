@@ -19,7 +19,7 @@ use super::connect::addresses;
 use super::target::{Kind, Target};
 use crate::model::{Address, Facts};
 use crate::protocols::Card;
-use crate::protocols::announce::{Announce, Offer};
+use crate::protocols::announce::{AnnounceMethod, Offer};
 
 /// Longer queries are cut.
 const QUERY_BYTES_MAX: usize = 512;
@@ -68,7 +68,7 @@ impl Announcing {
     /// To this master; the error says why it does not accept this game.
     pub fn to(master: Target, card: &Card) -> Result<Announcing, String> {
         match (master.kind, &card.announce) {
-            (Kind::Game(own), Announce::OwnPort { heartbeat, .. }) if own.name == card.name => {
+            (Kind::Game(own), AnnounceMethod::OwnPort { heartbeat, .. }) if own.name == card.name => {
                 Ok(Announcing::OwnPort { master, heartbeat: *heartbeat })
             }
             _ => Master::of(master, card.name).map(Announcing::Separate),
@@ -208,7 +208,7 @@ mod tests {
 
     #[tokio::test]
     async fn heartbeats_come_from_the_port_that_answers() {
-        let announce = Announce::OwnPort { advice: "", heartbeat: |facts| facts.name.as_bytes().to_vec() };
+        let announce = AnnounceMethod::OwnPort { advice: "", heartbeat: |facts| facts.name.as_bytes().to_vec() };
         let card: &Card = Box::leak(Box::new(Card { announce, ..netpanzer::CARD }));
         let master = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let to: Target = format!("netpanzer://{}", master.local_addr().unwrap()).parse().unwrap();

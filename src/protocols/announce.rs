@@ -6,7 +6,7 @@ use crate::model::Facts;
 use crate::text;
 
 /// How servers are announced to a protocol's masters. Each method that the command can use has a line of help.
-pub enum Announce {
+pub enum AnnounceMethod {
     /// A request to a page of a web server.
     Http(HttpAnnounce),
     /// Messages over TCP, each on its own connection.
@@ -69,7 +69,7 @@ pub trait Announcer: Send {
     fn announcement(&self, offer: &Offer) -> Vec<u8>;
 
     /// Handles a datagram; if `reply` is filled, it is sent to the master.
-    fn hear(&mut self, now_ms: u64, bytes: &[u8], reply: &mut Vec<u8>) -> Heard;
+    fn hear(&mut self, now_ms: u64, bytes: &[u8], reply: &mut Vec<u8>) -> MasterReply;
 }
 
 /// What to do now.
@@ -95,7 +95,7 @@ pub enum Round {
 
 /// The meaning of a datagram from the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum MasterReply {
     /// The server is listed when the reply arrives.
     Accepted,
     Complaint(Complaint),

@@ -12,6 +12,7 @@ pub mod hyperbol;
 pub mod iceball;
 pub mod netpanzer;
 pub mod network;
+pub mod nonce;
 pub mod packets;
 pub mod quake3;
 pub mod rows;
@@ -54,7 +55,7 @@ pub struct Card {
     /// How its servers announce themselves: the end of "Iceball servers announce themselves …".
     pub announced: &'static str,
     /// How `rallypoint announce` announces a server to its masters.
-    pub announce: announce::Announce,
+    pub announce: announce::AnnounceMethod,
     /// How often its servers announce themselves.
     pub announce_every_ms: u64,
     /// How long a server stays listed without another announcement.

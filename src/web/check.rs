@@ -15,7 +15,7 @@ use super::filter::Wrong;
 use super::json::{ServerJson, rfc3339};
 use super::{Pages, Site, api, aside, reply};
 use crate::ledger::{Note, What};
-use crate::model::Address;
+use crate::model::{Address, GAME_BYTES_MAX};
 use crate::protocols::event::{Severity, Text};
 use crate::protocols::{CARDS, Card, card, card_of, own_card};
 use crate::registry::view::View;
@@ -98,7 +98,7 @@ pub fn asked(query: &str) -> Result<Asked, Wrong> {
     let (mut game, mut protocol, mut address) = (None, None, None);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
-            "game" if !value.is_empty() && value.len() <= 64 => game = Some(value.into_owned()),
+            "game" if !value.is_empty() && value.len() <= GAME_BYTES_MAX => game = Some(value.into_owned()),
             "game" => return Err(Wrong::parameter("game", "must be the name of a game")),
             "protocol" => {
                 let known = || CARDS.iter().map(|card| card.name).collect::<Vec<_>>().join(", ");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rallypoint::protocols::announce::Announce;
+use rallypoint::protocols::announce::AnnounceMethod;
 use rallypoint::protocols::{CARDS, Fetch, Games};
 use serde_json::Value;
 
@@ -144,7 +144,7 @@ fn every_game_from_its_server_to_exported_files() {
         };
         // Where its own masters take no announcements, the API does.
         let announce_to =
-            if matches!(card.announce, Announce::None) { format!("http://{web}") } else { master.clone() };
+            if matches!(card.announce, AnnounceMethod::None) { format!("http://{web}") } else { master.clone() };
         let (_servers, mut addresses) = simulate(name, 3, &["--announce", &announce_to]);
         addresses.sort();
         let listed = until(&format!("three {name} servers on the list"), || {

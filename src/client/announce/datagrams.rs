@@ -9,7 +9,7 @@ use tokio::time::{sleep, sleep_until};
 
 use super::{End, MasterTask, Status, stopped};
 use crate::client::connect::{addresses, any_port};
-use crate::protocols::announce::{Announcer, Complaint, Heard, Offer, Pace, Round, StartAnnouncer, Step};
+use crate::protocols::announce::{Announcer, Complaint, MasterReply, Offer, Pace, Round, StartAnnouncer, Step};
 use crate::protocols::announce_every_ms;
 
 /// The longest answer that UDP can carry.
@@ -140,15 +140,15 @@ impl MasterTask<'_> {
     async fn heard(&mut self, announcer: &mut dyn Announcer, connection: &Connection, bytes: &[u8]) -> Option<End> {
         let mut reply = Vec::new();
         match announcer.hear(self.now_ms(), bytes, &mut reply) {
-            Heard::Nothing => None,
-            Heard::Accepted => {
+            MasterReply::Nothing => None,
+            MasterReply::Accepted => {
                 // If the reply is lost, the next announcement repeats it.
                 if reply.is_empty() || connection.socket.send(&reply).await.is_ok() {
                     self.report(Status::Listed);
                 }
                 None
             }
-            Heard::Complaint(complaint) => self.complained(complaint),
+            MasterReply::Complaint(complaint) => self.complained(complaint),
         }
     }
 

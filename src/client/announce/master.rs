@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::api;
 use crate::client::target::{Kind, Target};
-use crate::protocols::announce::{Announce, HttpAnnounce, Offer, StartAnnouncer, StreamAnnounce};
+use crate::protocols::announce::{AnnounceMethod, HttpAnnounce, Offer, StartAnnouncer, StreamAnnounce};
 use crate::protocols::{CARDS, Card, Games, card};
 
 /// Concurrent announcements. Pending datagrams cost a master nothing, but masters limit the connections per address.
@@ -70,15 +70,15 @@ fn form(kind: Kind, game: &str) -> Result<Form, String> {
     let form = match kind {
         Kind::Rallypoint => Some((Form::Http(api::ANNOUNCE), true)),
         Kind::Game(card) => match card.announce {
-            Announce::Stream { rules, .. } => Some((Form::Stream(rules), accepts(card, game))),
-            Announce::Datagrams { start, .. } => Some((Form::Datagrams(start), accepts(card, game))),
-            Announce::OwnPort { advice, .. } => {
+            AnnounceMethod::Stream { rules, .. } => Some((Form::Stream(rules), accepts(card, game))),
+            AnnounceMethod::Datagrams { start, .. } => Some((Form::Datagrams(start), accepts(card, game))),
+            AnnounceMethod::OwnPort { advice, .. } => {
                 return Err(format!("only the game itself can announce there: {advice}"));
             }
-            Announce::Http(_) | Announce::None => None,
+            AnnounceMethod::Http(_) | AnnounceMethod::None => None,
         },
         Kind::Page(card) => match card.announce {
-            Announce::Http(http) => Some((Form::Http(http), accepts(card, game))),
+            AnnounceMethod::Http(http) => Some((Form::Http(http), accepts(card, game))),
             _ => None,
         },
     };
@@ -96,7 +96,7 @@ fn alternatives(game: &str) -> String {
     let own: Vec<_> = CARDS.iter().filter(|card| !accepts_any(card)).filter_map(scheme).collect();
     let own = format!("{any}, {} only their own", own.join(" and "));
     match card(game).map(|card| &card.announce) {
-        Some(Announce::OwnPort { advice, .. }) => {
+        Some(AnnounceMethod::OwnPort { advice, .. }) => {
             format!("{own}; its own masters accept only the game itself: {advice}")
         }
         _ => own,
@@ -114,9 +114,9 @@ fn accepts(card: &Card, game: &str) -> bool {
 /// The scheme of the protocol's masters, if they accept announcements from a program other than the game.
 pub fn scheme(card: &Card) -> Option<String> {
     match card.announce {
-        Announce::Http(_) => Some(format!("{}+http://", card.name)),
-        Announce::Stream { .. } | Announce::Datagrams { .. } => Some(format!("{}://", card.name)),
-        Announce::OwnPort { .. } | Announce::None => None,
+        AnnounceMethod::Http(_) => Some(format!("{}+http://", card.name)),
+        AnnounceMethod::Stream { .. } | AnnounceMethod::Datagrams { .. } => Some(format!("{}://", card.name)),
+        AnnounceMethod::OwnPort { .. } | AnnounceMethod::None => None,
     }
 }
 

@@ -10,7 +10,7 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
-use super::announce::Announce;
+use super::announce::AnnounceMethod;
 use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 use wire::{Client, Details, Query, Reply};
@@ -30,7 +30,7 @@ pub const CARD: Card = Card {
     qstat_types: &[],
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
-    announce: Announce::Http(announce::ANNOUNCE),
+    announce: AnnounceMethod::Http(announce::ANNOUNCE),
     announce_every_ms: announce::EVERY_MS,
     life_ms: serve::LIFE_MS,
     players_most: u8::MAX as u16,

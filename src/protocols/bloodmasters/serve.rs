@@ -22,8 +22,6 @@ use crate::protocols::Heartbeat;
 use crate::protocols::section::{RouteAnswer, RouteRule};
 use crate::registry::view::{Rendered, Renderer, View};
 
-pub const PATH: &str = "/bloodmasterslist.php";
-
 /// The game announces itself every 60 s.
 pub const LIFE_MS: u64 = 180_000;
 

@@ -2,8 +2,8 @@
 
 use ipnet::IpNet;
 
-use super::NAME;
-use super::serve::{LIFE_MS, ListPage, PATH};
+use super::serve::{LIFE_MS, ListPage};
+use super::{LIST_PATH, NAME};
 use crate::protocols::section::{Configured, Listener, Route};
 use crate::settings::Key;
 
@@ -22,7 +22,7 @@ impl Configured for Settings {
 
     fn routes(&self, bans: &[IpNet]) -> Vec<Route> {
         let rule = Box::new(ListPage::new(self.list, bans));
-        vec![Route { path: PATH, content_type: "text/plain; charset=utf-8", label: NAME, rule }]
+        vec![Route { path: LIST_PATH, content_type: "text/plain; charset=utf-8", label: NAME, rule }]
     }
 
     fn life_max_ms(&self) -> u64 {

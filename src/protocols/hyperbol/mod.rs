@@ -10,10 +10,10 @@ pub mod wire;
 
 use std::net::Ipv4Addr;
 
-use super::announce::Announce;
+use super::announce::AnnounceMethod;
 use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
-use wire::{Greeting, Info, ListRequest, Query, Record};
+use wire::{Greeting, Info, ListRecord, ListRequest, Query};
 
 pub const NAME: &str = "hyperbol";
 
@@ -32,7 +32,7 @@ pub const CARD: Card = Card {
     qstat_types: &[],
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
-    announce: Announce::None,
+    announce: AnnounceMethod::None,
     announce_every_ms: ANNOUNCE_EVERY_MS,
     life_ms: LIFE_MS,
     players_most: u8::MAX as u16,
@@ -55,7 +55,7 @@ pub const CARD: Card = Card {
         let key = 0x1bad_b002;
         let addresses = ["76.168.185.136:12133", "76.168.185.136:12129", "203.0.113.77:65535"];
         let addresses = addresses.into_iter().filter_map(|text| text.parse().ok());
-        let list = addresses.zip([0, 1, 7]).filter_map(|(address, flavor)| Record::new(address, flavor).ok());
+        let list = addresses.zip([0, 1, 7]).filter_map(|(address, flavor)| ListRecord::new(address, flavor).ok());
         vec![
             Greeting { key, players_total: 37 }.emit().to_vec(),
             ListRequest { key, filter: wire::EVERYTHING }.emit().to_vec(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::NAME;
-use super::wire::{Greeting, LIST_REQUEST_SIZE, ListRequest, Record};
+use super::wire::{Greeting, LIST_REQUEST_SIZE, ListRecord, ListRequest};
 use crate::protocols::{Next, Output, Session, SessionInput, StreamRules};
 use crate::registry::view::{Renderer, View};
 
@@ -118,7 +118,7 @@ impl Renderer for Records {
             view.of_protocol(NAME).filter(|server| self.unofficial_too || server.overrides.flavor != 0).collect();
         servers.sort_by_key(|server| std::cmp::Reverse(server.proven_at_ms));
         let records =
-            servers.into_iter().filter_map(|server| Record::new(server.address, server.overrides.flavor).ok());
+            servers.into_iter().filter_map(|server| ListRecord::new(server.address, server.overrides.flavor).ok());
         records.flat_map(|record| record.emit()).collect()
     }
 }

@@ -176,7 +176,7 @@ impl ListRequest {
 
 /// A server in the list. Its address and port are always valid: bad ones would break a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct ListRecord {
     /// The IP of `address`, known to be IPv4.
     ip: Ipv4Addr,
     address: Address,
@@ -205,13 +205,13 @@ impl fmt::Display for BadRecord {
 
 impl std::error::Error for BadRecord {}
 
-impl Record {
-    pub fn new(address: Address, flavor: u8) -> Result<Record, BadRecord> {
+impl ListRecord {
+    pub fn new(address: Address, flavor: u8) -> Result<ListRecord, BadRecord> {
         let ip = address.ipv4().ok_or(BadRecord::NotIpv4)?;
         if !is_one_host(address.ip()) {
             return Err(BadRecord::NotOneHost(ip));
         }
-        Ok(Record { ip, address, flavor })
+        Ok(ListRecord { ip, address, flavor })
     }
 
     pub fn address(&self) -> Address {
@@ -222,12 +222,12 @@ impl Record {
         self.flavor
     }
 
-    fn parse(bytes: &[u8; RECORD_SIZE]) -> Result<Record, BadRecord> {
+    fn parse(bytes: &[u8; RECORD_SIZE]) -> Result<ListRecord, BadRecord> {
         let [a, b, c, d, p0, p1, p2, p3, flavor, ..] = *bytes;
         let port = u32::from_le_bytes([p0, p1, p2, p3]);
         let ip = IpAddr::from([a, b, c, d]);
         let address = u16::try_from(port).ok().and_then(|port| Address::new(ip, port)).ok_or(BadRecord::Port(port))?;
-        Record::new(address, flavor)
+        ListRecord::new(address, flavor)
     }
 
     pub fn emit(&self) -> [u8; RECORD_SIZE] {
@@ -237,12 +237,12 @@ impl Record {
 }
 
 /// Reads a whole list, i.e. everything until the master closed the connection.
-pub fn parse_list(bytes: &[u8]) -> Result<impl Iterator<Item = Result<Record, BadRecord>>, WireError> {
+pub fn parse_list(bytes: &[u8]) -> Result<impl Iterator<Item = Result<ListRecord, BadRecord>>, WireError> {
     let (records, left) = bytes.as_chunks();
     if !left.is_empty() {
         return Err(WireError::PartialRecord { left: left.len() });
     }
-    Ok(records.iter().map(Record::parse))
+    Ok(records.iter().map(ListRecord::parse))
 }
 
 /// The query to a game server.

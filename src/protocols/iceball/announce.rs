@@ -16,7 +16,7 @@
 
 use super::wire::{Announcement, FromMaster, HANDSHAKE, HEARTBEAT_VERSION, MAP_SIZE, MODE_SIZE, NAME_SIZE, Version};
 use crate::model::{Facts, VersionText};
-use crate::protocols::announce::{self, Complaint, Heard, Offer, Round, Step};
+use crate::protocols::announce::{self, Complaint, MasterReply, Offer, Round, Step};
 use crate::protocols::pick;
 
 pub const BURST: u8 = 5;
@@ -122,19 +122,19 @@ impl Announcer {
         (self.doubted, self.malformed_at) = (None, None);
     }
 
-    fn complaint(&mut self, now_ms: u64, refusal: Refusal) -> Heard {
+    fn complaint(&mut self, now_ms: u64, refusal: Refusal) -> MasterReply {
         if self.accepted {
             self.doubted = Some(refusal);
-            return Heard::Nothing;
+            return MasterReply::Nothing;
         }
         match refusal {
             Refusal::Version { .. } if self.late_refusals > 0 => {
                 self.late_refusals -= 1;
-                Heard::Nothing
+                MasterReply::Nothing
             }
             // It has to be repeated for an announcement that was sent after the first `BADF`.
-            Refusal::Format if *self.malformed_at.get_or_insert(self.sent) == self.sent => Heard::Nothing,
-            refusal => Heard::Complaint(self.believe(now_ms, refusal)),
+            Refusal::Format if *self.malformed_at.get_or_insert(self.sent) == self.sent => MasterReply::Nothing,
+            refusal => MasterReply::Complaint(self.believe(now_ms, refusal)),
         }
     }
 
@@ -212,20 +212,20 @@ impl announce::Announcer for Announcer {
         announcement.emit(HEARTBEAT_VERSION).to_vec()
     }
 
-    fn hear(&mut self, now_ms: u64, bytes: &[u8], reply: &mut Vec<u8>) -> Heard {
+    fn hear(&mut self, now_ms: u64, bytes: &[u8], reply: &mut Vec<u8>) -> MasterReply {
         match FromMaster::parse(bytes) {
             Ok(FromMaster::Accepted { cookie }) => {
                 (self.answered, self.answered_last, self.accepted) = (true, true, true);
                 self.doubted_bursts = 0;
                 reply.extend(HANDSHAKE);
                 reply.extend(cookie);
-                Heard::Accepted
+                MasterReply::Accepted
             }
             Ok(FromMaster::BadVersion { heartbeat_version, version }) => {
                 self.complaint(now_ms, Refusal::Version { heartbeat_version, version })
             }
             Ok(FromMaster::BadFormat) => self.complaint(now_ms, Refusal::Format),
-            Err(_) => Heard::Nothing,
+            Err(_) => MasterReply::Nothing,
         }
     }
 }
@@ -273,11 +273,11 @@ mod tests {
         Complaint::Adapted(format!("it expects Iceball {OTHER}; announced as that"))
     }
 
-    fn is_given_up(heard: &Heard) -> bool {
-        matches!(heard, Heard::Complaint(Complaint::GivenUp(_)))
+    fn is_given_up(heard: &MasterReply) -> bool {
+        matches!(heard, MasterReply::Complaint(Complaint::GivenUp(_)))
     }
 
-    fn hear(announcer: &mut Announcer, now_ms: u64, bytes: &[u8]) -> Heard {
+    fn hear(announcer: &mut Announcer, now_ms: u64, bytes: &[u8]) -> MasterReply {
         announcer.hear(now_ms, bytes, &mut Vec::new())
     }
 
@@ -337,7 +337,7 @@ mod tests {
             announcer.step(announcer.due_ms());
             let bytes = [b"MSOK", cookie].concat();
             let mut reply = Vec::new();
-            assert_eq!(announcer.hear(10, &bytes, &mut reply), Heard::Accepted);
+            assert_eq!(announcer.hear(10, &bytes, &mut reply), MasterReply::Accepted);
             assert_eq!(reply, [b"HSHK", cookie].concat());
         }
         assert_eq!(steps(&mut announcer, 10_000).last().unwrap().1, Step::Finish(Round::Accepted));
@@ -357,7 +357,7 @@ mod tests {
     fn it_adapts_to_the_expected_version_once() {
         let mut announcer = announcer(0);
         announcer.step(0);
-        assert_eq!(hear(&mut announcer, 20, &refusal(2, OTHER)), Heard::Complaint(falls_back()));
+        assert_eq!(hear(&mut announcer, 20, &refusal(2, OTHER)), MasterReply::Complaint(falls_back()));
         assert_eq!(sent_at(&steps(&mut announcer, 10_000)), [20, 1_020, 2_020, 3_020, 4_020]);
         let whole = announcer.announcement(&offer("A"));
         let parsed = ToMaster::parse(&whole).unwrap();
@@ -365,7 +365,7 @@ mod tests {
         let given_up = "it takes only Iceball 0.2.1-37 with heartbeat version 2; \
                         this is Iceball 0.2.1-37 with heartbeat version 2";
         let heard = hear(&mut announcer, 50_000, &refusal(2, VERSION));
-        assert_eq!(heard, Heard::Complaint(Complaint::GivenUp(given_up.into())));
+        assert_eq!(heard, MasterReply::Complaint(Complaint::GivenUp(given_up.into())));
     }
 
     #[test]
@@ -374,10 +374,10 @@ mod tests {
         for now_ms in [0, 1_000, 2_000] {
             announcer.step(now_ms);
         }
-        assert_eq!(hear(&mut announcer, 2_500, &refusal(2, OTHER)), Heard::Complaint(falls_back()));
+        assert_eq!(hear(&mut announcer, 2_500, &refusal(2, OTHER)), MasterReply::Complaint(falls_back()));
         announcer.step(2_500);
         for now_ms in [2_600, 3_400] {
-            assert_eq!(hear(&mut announcer, now_ms, &refusal(2, OTHER)), Heard::Nothing);
+            assert_eq!(hear(&mut announcer, now_ms, &refusal(2, OTHER)), MasterReply::Nothing);
         }
         assert!(is_given_up(&hear(&mut announcer, 4_000, &refusal(2, OTHER))));
     }
@@ -400,18 +400,21 @@ mod tests {
         for now_ms in [1, 2, 3] {
             assert_eq!(
                 hear(&mut announcer, now_ms, b"BADF"),
-                Heard::Nothing,
+                MasterReply::Nothing,
                 "however often it answers the same announcement"
             );
         }
         announcer.step(1_000);
-        assert_eq!(hear(&mut announcer, 1_001, b"BADF"), Heard::Complaint(Complaint::Malformed(MALFORMED.into())));
+        assert_eq!(
+            hear(&mut announcer, 1_001, b"BADF"),
+            MasterReply::Complaint(Complaint::Malformed(MALFORMED.into()))
+        );
         // It is counted per burst.
         let mut announcer = self::announcer(0);
         assert_eq!(sent_at(&steps(&mut announcer, 4_000)).len(), 5);
         hear(&mut announcer, 4_001, b"BADF");
         assert_eq!(sent_at(&steps(&mut announcer, 40_000)).len(), 1);
-        assert_eq!(hear(&mut announcer, 40_001, b"BADF"), Heard::Nothing);
+        assert_eq!(hear(&mut announcer, 40_001, b"BADF"), MasterReply::Nothing);
     }
 
     /// An announcer that a master has accepted, at the beginning of its next burst.
@@ -432,7 +435,7 @@ mod tests {
                 Step::Prepare => announcer.ready(now_ms),
                 Step::Announce => answers.iter().for_each(|answer| {
                     let heard = hear(announcer, now_ms + 1, answer);
-                    assert!(matches!(heard, Heard::Nothing | Heard::Accepted), "{heard:?}");
+                    assert!(matches!(heard, MasterReply::Nothing | MasterReply::Accepted), "{heard:?}");
                 }),
                 judged => return judged,
             }
@@ -490,7 +493,7 @@ mod tests {
         let mut announcer = announcer(0);
         announcer.step(0);
         for bytes in [&b""[..], b"MSO", b"BADV\x02\0", b"HSHKcookie", b"1CEB", &[0; 300]] {
-            assert_eq!(hear(&mut announcer, 1, bytes), Heard::Nothing, "{bytes:?}");
+            assert_eq!(hear(&mut announcer, 1, bytes), MasterReply::Nothing, "{bytes:?}");
         }
         assert_eq!(announcer.due_ms(), 1_000);
     }

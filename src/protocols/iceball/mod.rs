@@ -9,7 +9,7 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
-use super::announce::Announce;
+use super::announce::AnnounceMethod;
 use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 use wire::{Announcement, FromMaster, ToMaster, Version};
@@ -29,7 +29,7 @@ pub const CARD: Card = Card {
     qstat_types: &[],
     proof: Proof::Cookie,
     announced: "over UDP port 27790",
-    announce: Announce::Datagrams {
+    announce: AnnounceMethod::Datagrams {
         start: announce::start,
         help: "Iceball's; name, mode and map are cut to 30, 10, 30 bytes",
     },

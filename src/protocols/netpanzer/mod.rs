@@ -11,7 +11,7 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
-use super::announce::Announce;
+use super::announce::AnnounceMethod;
 use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 
@@ -30,7 +30,7 @@ pub const CARD: Card = Card {
     qstat_types: &["NETP"],
     proof: Proof::Query,
     announced: "by a heartbeat or through the API",
-    announce: Announce::Stream {
+    announce: AnnounceMethod::Stream {
         rules: &announce::Heartbeats,
         help: "netPanzer's; they take any game, and get a quit at the end",
     },

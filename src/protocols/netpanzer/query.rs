@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::NAME;
 use super::wire::{SEPARATOR, Status};
 use crate::model::{Details, Facts, Game, Player};
-use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault};
+use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault, nonce};
 use crate::text;
 
 pub struct GameQuery;
@@ -17,31 +17,17 @@ impl Query for GameQuery {
             Ask::Proof => br"\",
             Ask::Facts => br"\status\",
         };
-        question.extend(br"\echo\".iter().copied().chain(token(nonce)).chain(status.iter().copied()));
+        question.extend(br"\echo\".iter().copied().chain(nonce::digits(nonce)).chain(status.iter().copied()));
     }
 
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
         if !bytes.contains(&SEPARATOR) {
-            let nonce = read_token(bytes).ok_or_else(|| fault("the echo is not what was sent"))?;
+            let nonce = nonce::read(bytes).ok_or_else(|| fault("the echo is not what was sent"))?;
             return Ok(Heard::Proof { nonce });
         }
         let status = Status::parse(bytes).map_err(fault)?;
         Ok(Heard::Facts(facts(&status)))
     }
-}
-
-/// Eight hexadecimal digits.
-fn token(nonce: u32) -> impl Iterator<Item = u8> {
-    (0..8).map(move |at| {
-        let digit = (nonce >> (28 - 4 * at)) as u8 & 0xf;
-        if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
-    })
-}
-
-fn read_token(bytes: &[u8]) -> Option<u32> {
-    let is_token = bytes.len() == 8 && bytes.iter().all(u8::is_ascii_hexdigit);
-    let digits = str::from_utf8(bytes).ok().filter(|_| is_token);
-    digits.and_then(|digits| u32::from_str_radix(digits, 16).ok())
 }
 
 fn facts<'a>(status: &Status<'a>) -> Facts<'a> {

@@ -2,7 +2,7 @@
 
 use super::packets;
 use super::tags::Tags;
-use super::wire::{GAME_BYTES_MAX, ListRequest};
+use super::wire::{GAME_BYTES_MAX, GetServers};
 use crate::protocols::fetch::{DatagramFetch, Packet, Request};
 
 /// Games with a protocol number that no tag stands for.
@@ -90,7 +90,7 @@ fn check(game: &str) -> Result<(), String> {
 
 fn request(extended: bool, game: &str, protocol: i32) -> Request {
     let mut bytes = Vec::new();
-    let list = ListRequest {
+    let list = GetServers {
         extended,
         game: Some(game.as_bytes()),
         protocol,

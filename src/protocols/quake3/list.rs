@@ -50,7 +50,7 @@ impl Lists {
     }
 
     /// The canonical form of a request: equal for all requests for the same list.
-    pub fn canonical(&self, request: &wire::ListRequest<'_>) -> ListRequest {
+    pub fn canonical(&self, request: &wire::GetServers<'_>) -> ListRequest {
         let tags = &self.shared.tags;
         let game = request.game.or_else(|| tags.game_of(request.protocol).map(str::as_bytes));
         let lists_all = game.is_some_and(|game| tags.lists_all(game));
@@ -58,7 +58,7 @@ impl Lists {
         let game_type = request.game_type.map(|text| text.get(..GAME_TYPE_BYTES_MAX + 1).unwrap_or(text));
         let (empty, full) = (request.empty || lists_all, request.full || lists_all);
         let mut canonical = ListRequest::new();
-        wire::ListRequest { game, game_type, empty, full, ..*request }.emit(&mut canonical);
+        wire::GetServers { game, game_type, empty, full, ..*request }.emit(&mut canonical);
         canonical
     }
 

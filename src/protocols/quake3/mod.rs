@@ -16,7 +16,7 @@ pub mod settings;
 pub mod tags;
 pub mod wire;
 
-use super::announce::Announce;
+use super::announce::AnnounceMethod;
 use super::fetch::Fetch;
 use super::{Card, Games, section};
 use crate::model::Proof;
@@ -54,7 +54,7 @@ pub const CARD: Card = Card {
     ],
     proof: Proof::Query,
     announced: "over UDP port 27950",
-    announce: Announce::OwnPort { advice: announce::ADVICE, heartbeat: announce::heartbeat },
+    announce: AnnounceMethod::OwnPort { advice: announce::ADVICE, heartbeat: announce::heartbeat },
     announce_every_ms: announce::EVERY_MS,
     life_ms: LIFE_MS,
     players_most: PLAYERS_MOST,

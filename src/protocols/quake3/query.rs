@@ -6,7 +6,7 @@
 use super::wire::{self, FromGame, InfoString};
 use super::{NAME, info};
 use crate::model::{Facts, Game};
-use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault};
+use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault, nonce};
 use crate::text;
 
 /// DarkPlaces answers one question a second and source, ioquake3 ten at once and then one a second.
@@ -20,7 +20,7 @@ impl Query for GameQuery {
             Ask::Proof => "getinfo",
             Ask::Facts => "getstatus",
         };
-        wire::ask(command, &token(nonce), question);
+        wire::ask(command, &nonce::digits(nonce), question);
     }
 
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
@@ -48,21 +48,7 @@ fn allowed(mut facts: Facts<'_>) -> Facts<'_> {
 
 fn nonce(info: &InfoString<'_>) -> Result<u32, Fault> {
     let challenge = info.get(b"challenge").ok_or_else(|| fault("its answer has no challenge"))?;
-    read_token(challenge).ok_or_else(|| fault("its answer has another challenge"))
-}
-
-/// Eight hexadecimal digits.
-fn token(nonce: u32) -> [u8; 8] {
-    std::array::from_fn(|at| {
-        let digit = (nonce >> (28 - 4 * at)) as u8 & 0xf;
-        if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
-    })
-}
-
-fn read_token(bytes: &[u8]) -> Option<u32> {
-    let is_token = bytes.len() == 8 && bytes.iter().all(u8::is_ascii_hexdigit);
-    let digits = str::from_utf8(bytes).ok().filter(|_| is_token);
-    digits.and_then(|digits| u32::from_str_radix(digits, 16).ok())
+    nonce::read(challenge).ok_or_else(|| fault("its answer has another challenge"))
 }
 
 #[cfg(test)]

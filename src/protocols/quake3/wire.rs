@@ -31,7 +31,7 @@ pub const GAME_BYTES_MAX: usize = 63;
 pub enum ToMaster<'a> {
     Heartbeat { tag: &'a [u8] },
     InfoResponse(InfoString<'a>),
-    List(ListRequest<'a>),
+    List(GetServers<'a>),
 }
 
 /// Why bytes are no message.
@@ -69,8 +69,8 @@ impl<'a> ToMaster<'a> {
         let mut words = Words(text);
         match words.next().unwrap_or_default() {
             b"heartbeat" => words.next().map(|tag| ToMaster::Heartbeat { tag }).ok_or(WireError::NoTag),
-            b"getservers" => ListRequest::parse(false, words).map(ToMaster::List),
-            b"getserversExt" => ListRequest::parse(true, words).map(ToMaster::List),
+            b"getservers" => GetServers::parse(false, words).map(ToMaster::List),
+            b"getserversExt" => GetServers::parse(true, words).map(ToMaster::List),
             _ => Err(WireError::UnknownCommand),
         }
     }
@@ -99,7 +99,7 @@ impl<'a> Iterator for Words<'a> {
 
 /// Which servers a client wants to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListRequest<'a> {
+pub struct GetServers<'a> {
     /// `getserversExt`: its answer may have IPv6 addresses.
     pub extended: bool,
     /// None: the game follows from the protocol number.
@@ -113,8 +113,8 @@ pub struct ListRequest<'a> {
     pub ipv6: bool,
 }
 
-impl<'a> ListRequest<'a> {
-    fn parse(extended: bool, mut words: Words<'a>) -> Result<ListRequest<'a>, WireError> {
+impl<'a> GetServers<'a> {
+    fn parse(extended: bool, mut words: Words<'a>) -> Result<GetServers<'a>, WireError> {
         let mut first = words.next();
         let mut game = None;
         if extended || first.is_some_and(|word| integer(word).is_none()) {
@@ -142,7 +142,7 @@ impl<'a> ListRequest<'a> {
         // A plain list has IPv4 only; an extended one both, unless it names one.
         let both = extended && ipv4 == ipv6;
         let (ipv4, ipv6) = (!extended || both || ipv4, extended && (both || ipv6));
-        Ok(ListRequest { extended, game, protocol, empty, full, game_type, ipv4, ipv6 })
+        Ok(GetServers { extended, game, protocol, empty, full, game_type, ipv4, ipv6 })
     }
 
     /// The request as a client sends it.

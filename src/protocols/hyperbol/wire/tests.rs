@@ -20,7 +20,7 @@ const INFO_HEX: &str = "1b78563412\
     00000000000000000000000000000000000000000000000000000000000000000000000000\
     01020004000000";
 
-fn list(bytes: &[u8]) -> Vec<Result<Record, BadRecord>> {
+fn list(bytes: &[u8]) -> Vec<Result<ListRecord, BadRecord>> {
     parse_list(bytes).unwrap().collect()
 }
 
@@ -51,7 +51,7 @@ fn only_one_bit_of_the_filter_has_a_meaning() {
 #[test]
 fn list_in_both_directions() {
     let servers = [("76.168.185.136:12133", 0), ("76.168.185.136:12129", 1), ("203.0.113.77:65535", 7)];
-    let records: Vec<_> = servers.map(|(text, flavor)| Record::new(text.parse().unwrap(), flavor)).into();
+    let records: Vec<_> = servers.map(|(text, flavor)| ListRecord::new(text.parse().unwrap(), flavor)).into();
     assert_eq!(list(&hex(LIST_HEX)), records);
     let emitted: Vec<u8> = records.iter().flat_map(|record| record.unwrap().emit()).collect();
     assert_eq!(emitted, hex(LIST_HEX));
@@ -77,7 +77,7 @@ fn invalid_records_are_reported_and_the_others_are_read() {
                      e0000001 652f0000 00 000000
                      00000000 652f0000 00 000000
                      cb007105 652f0000 ff 010203");
-    let good = Record::new("203.0.113.5:12133".parse().unwrap(), 255).unwrap();
+    let good = ListRecord::new("203.0.113.5:12133".parse().unwrap(), 255).unwrap();
     assert_eq!(
         list(&bytes),
         [
@@ -89,7 +89,7 @@ fn invalid_records_are_reported_and_the_others_are_read() {
             Ok(good),
         ]
     );
-    assert_eq!(Record::new("[2001:db8::1]:12133".parse().unwrap(), 0), Err(BadRecord::NotIpv4));
+    assert_eq!(ListRecord::new("[2001:db8::1]:12133".parse().unwrap(), 0), Err(BadRecord::NotIpv4));
 }
 
 #[test]
@@ -185,7 +185,7 @@ proptest! {
         let request = ListRequest { key, filter };
         prop_assert_eq!(ListRequest::parse(&request.emit()), Ok(request));
         let records: Vec<_> = servers.iter().map(|&(a, [b, c, d], port, flavor)| {
-            Record::new(Address::new(IpAddr::from([a, b, c, d]), port).unwrap(), flavor)
+            ListRecord::new(Address::new(IpAddr::from([a, b, c, d]), port).unwrap(), flavor)
         }).collect();
         let bytes: Vec<u8> = records.iter().flat_map(|record| record.unwrap().emit()).collect();
         prop_assert_eq!(list(&bytes), records);

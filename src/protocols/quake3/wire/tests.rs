@@ -6,7 +6,7 @@ fn framed(text: &[u8]) -> Vec<u8> {
     [&HEADER[..], text].concat()
 }
 
-fn list(text: &str) -> Result<ListRequest<'static>, WireError> {
+fn list(text: &str) -> Result<GetServers<'static>, WireError> {
     let bytes: &'static [u8] = Box::leak(framed(text.as_bytes()).into_boxed_slice());
     match ToMaster::parse(bytes)? {
         ToMaster::List(list) => Ok(list),
@@ -14,7 +14,7 @@ fn list(text: &str) -> Result<ListRequest<'static>, WireError> {
     }
 }
 
-fn emitted(request: &ListRequest<'_>) -> Vec<u8> {
+fn emitted(request: &GetServers<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     request.emit(&mut bytes);
     bytes
@@ -79,7 +79,7 @@ fn the_text_ends_at_the_first_nul() {
 
 #[test]
 fn requests_of_quakestat() {
-    let plain = |game, protocol| ListRequest {
+    let plain = |game, protocol| GetServers {
         extended: false,
         game,
         protocol,
@@ -205,7 +205,7 @@ proptest! {
     fn requests_round_trip(extended: bool, protocol: i32, empty: bool, full: bool, families in 0..3u8,
             game in proptest::option::of("[A-Za-z][A-Za-z0-9-]{0,20}"), game_type in proptest::option::of("[a-z0-9]{1,9}")) {
         let game = game.as_deref().or(extended.then_some("Xonotic"));
-        let request = ListRequest {
+        let request = GetServers {
             extended, protocol, empty, full,
             game: game.map(str::as_bytes),
             game_type: game_type.as_deref().map(str::as_bytes),
