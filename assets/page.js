@@ -30,8 +30,12 @@
   const servers = new Map();
   const games = new Map();
   for (const option of form.elements.game?.options ?? []) {
-    games.set(option.value, { title: option.textContent, join: option.dataset.join });
+    games.set(option.value, { title: option.textContent, join: option.dataset.join, family: "family" in option.dataset });
   }
+
+  /** A family's name stands for all games of its protocol. */
+  const isFamily = (name) => games.get(name)?.family ?? false;
+  const isOf = (server, name) => server.game === name || (isFamily(name) && server.protocol === name);
 
   const keyOf = (server) => {
     const { address, port } = server;
@@ -119,7 +123,7 @@
     const q = wanted.q.toLowerCase();
     const exact = ["map", "mode", "version"].filter((name) => wanted[name]);
     const passes = (server) =>
-      (!wanted.game || server.game === wanted.game) &&
+      (!wanted.game || isOf(server, wanted.game)) &&
       (!wanted.not_empty || server.playing > 0) &&
       (!wanted.not_full || server.players_max === undefined || server.playing < server.players_max) &&
       (!wanted.no_password || server.password !== true) &&
@@ -154,7 +158,10 @@
     setText(node, text);
   };
   const whole = (time) => new Date(time).toLocaleString();
-  const joinLink = (server) => games.get(server.game)?.join?.replace("{address}", server.key);
+  const joinLink = (server) => {
+    const game = games.get(server.game) ?? (isFamily(server.protocol) ? games.get(server.protocol) : undefined);
+    return game?.join?.replace("{address}", server.key);
+  };
   const inPath = (server) => `${encodeURIComponent(server.game)}/${encodeURIComponent(server.key)}`;
   const inQuery = (server) => `game=${encodeURIComponent(server.game)}&address=${encodeURIComponent(server.key)}`;
 
@@ -569,7 +576,7 @@
         field.value = wanted[field.name];
       }
     }
-    table.classList.toggle("one-game", !!wanted.game);
+    table.classList.toggle("one-game", !!wanted.game && !isFamily(wanted.game));
     const sorted = order(wanted.sort);
     for (const head of table.tHead?.querySelectorAll("[data-sort]") ?? []) {
       const key = head.dataset.sort;

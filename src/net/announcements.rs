@@ -199,7 +199,7 @@ fn refusal_text(refusal: Refusal) -> &'static str {
 
 /// Whether a server announces itself from the port that is listed.
 fn has_own_port(server: &Server) -> bool {
-    card_of(&server.game).is_some_and(|card| matches!(card.announce, announce::Announce::OwnPort { .. }))
+    card_of(&server.game).is_some_and(|card| matches!(card.announce, announce::AnnounceMethod::OwnPort { .. }))
 }
 
 /// Whether a server that is known can be the one that was announced. One of a family may be of any of its games.
@@ -346,7 +346,7 @@ mod tests {
     /// Other programs at its address can connect from there, and name its port.
     #[tokio::test]
     async fn a_server_with_its_own_port_is_neither_changed_nor_removed_over_a_connection() {
-        for card in CARDS.iter().filter(|card| matches!(card.announce, announce::Announce::OwnPort { .. })) {
+        for card in CARDS.iter().filter(|card| matches!(card.announce, announce::AnnounceMethod::OwnPort { .. })) {
             let (announcements, address) = (announcements(), server_of(card, "Tanks").await);
             let now = announcements.hub.clock.now();
             let keys = |text: &[u8]| HeartbeatKeys(vec![(b"protocol"[..].into(), text.into())]);

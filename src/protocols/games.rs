@@ -1,12 +1,14 @@
 //! Which games a protocol carries, and the one place where names become games.
 
 use std::hash::{BuildHasher, RandomState};
+use std::iter;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use hashbrown::HashTable;
 
 use super::{CARDS, Card, Query, card};
-use crate::model::{Carried, Facts, GAME_BYTES_MAX, Game, MASTER};
+use crate::model::{Carried, Facts, GAME_BYTES_MAX, Game, MASTER, Server};
+use crate::registry::view::View;
 use crate::text;
 
 /// Which games a protocol carries.
@@ -61,6 +63,20 @@ pub fn own_card(game: &Game) -> Option<&'static Card> {
 /// Whether a server of a family has yet to say which of its games it is.
 pub fn is_unnamed(game: &Game) -> bool {
     matches!(game, Game::Own(name) if card(name).is_some_and(|card| card.games == Games::Family))
+}
+
+/// The names that a server of this game is found by: the game's own, and that of its family, which stands for all of its games.
+pub fn names_of(game: &Game) -> impl Iterator<Item = &str> {
+    let family = card_of(game).filter(|card| card.games == Games::Family && card.name != game.name());
+    iter::once(game.name()).chain(family.map(|card| card.name))
+}
+
+/// The servers that a name stands for.
+pub fn servers_of<'v>(view: &'v View, name: &str) -> impl Iterator<Item = &'v Arc<Server>> {
+    let is_family = card(name).is_some_and(|card| card.games == Games::Family);
+    let of_family = is_family.then(|| view.of_protocol(name));
+    let of_game = (!is_family).then(|| view.of_game(name));
+    of_family.into_iter().flatten().chain(of_game.into_iter().flatten())
 }
 
 /// How servers of a game are queried, where they can be.
@@ -121,7 +137,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Facts;
+    use crate::model::{Address, Proof};
 
     fn any() -> &'static Card {
         carrier().unwrap()
@@ -155,6 +171,30 @@ mod tests {
             assert_eq!(game(any().name, bad), None, "{bad:?}");
         }
         assert!(game(any().name, &"x".repeat(GAME_BYTES_MAX)).is_some());
+    }
+
+    #[test]
+    fn the_name_of_a_family_stands_for_all_of_its_games() {
+        let games: Vec<Game> =
+            CARDS.iter().flat_map(|card| [game(card.name, card.name), game(card.name, "tanks")]).flatten().collect();
+        let servers = games.iter().zip(1..).map(|(game, port)| {
+            let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+            Arc::new(Server::new(address, game.clone(), Proof::Query, 0, &Facts::default()))
+        });
+        let view = View::new(1, 0, servers.collect());
+        for name in CARDS.iter().map(|card| card.name).chain(["tanks", "chess"]) {
+            let of_family = |game: &Game| {
+                card(name).is_some_and(|card| card.games == Games::Family && card.name == game.protocol())
+            };
+            let expected = games.iter().filter(|game| game.name() == name || of_family(game)).count();
+            assert_eq!(servers_of(&view, name).count(), expected, "{name}");
+            assert_eq!(
+                games.iter().filter(|game| names_of(game).any(|called| called == name)).count(),
+                expected,
+                "{name}"
+            );
+        }
+        assert!(games.iter().all(|game| names_of(game).count() <= 2));
     }
 
     #[test]

@@ -30,7 +30,10 @@ use bytes::Bytes;
 use crate::model::{Address, Change, Facts, Game, HeartbeatKeys, Now, Proof};
 use crate::registry::view::{Renderer, View};
 use event::{AcceptedEvents, EventKind};
-pub use games::{Games, allow_players, announce_every_ms, card_of, game, game_named, is_unnamed, own_card, query_of};
+pub use games::{
+    Games, allow_players, announce_every_ms, card_of, game, game_named, is_unnamed, names_of, own_card, query_of,
+    servers_of,
+};
 
 pub use fetch::{FAULTS_MAX, Fetch, List, ListEntry, StreamFetch};
 

@@ -17,7 +17,7 @@ use super::{Pages, Site, api, aside, reply};
 use crate::ledger::{Note, What};
 use crate::model::{Address, GAME_BYTES_MAX};
 use crate::protocols::event::{Severity, Text};
-use crate::protocols::{CARDS, Card, card, card_of, own_card};
+use crate::protocols::{CARDS, Card, card, card_of, names_of};
 use crate::registry::view::View;
 use crate::registry::{AddressState, Refusal};
 
@@ -123,8 +123,7 @@ impl Asked {
     /// Whether a server is the one in question. The name of a family of games stands for any of them.
     fn is_about(&self, record: &AddressState) -> bool {
         let game = &record.server.game;
-        let is_family = || own_card(game).is_some_and(|card| card.name == self.game);
-        let is_game = self.game.is_empty() || self.game == game.name() || is_family();
+        let is_game = self.game.is_empty() || names_of(game).any(|name| name == self.game);
         is_game && self.protocol.is_none_or(|card| card.name == game.protocol())
     }
 

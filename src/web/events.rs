@@ -25,6 +25,7 @@ use super::json::ServerJson;
 use super::{Site, api, aside, reply};
 use crate::model::{GAME_BYTES_MAX, Server};
 use crate::net::stopped;
+use crate::protocols::{names_of, servers_of};
 use crate::registry::recent::Recent;
 use crate::registry::view::{Batch, Delta, View};
 
@@ -197,7 +198,7 @@ struct Gone<'a> {
 
 /// Whether a reader of one game, or of all, sees this server.
 fn concerns(server: &Server, game: &str) -> bool {
-    if game.is_empty() { !server.game.is_master() } else { server.game.name() == game }
+    if game.is_empty() { !server.game.is_master() } else { names_of(&server.game).any(|name| name == game) }
 }
 
 impl Frame {
@@ -247,7 +248,7 @@ fn batch_event(events: &Events, batch: &Batch, game: &str) -> String {
 fn snapshot_event(events: &Events, view: &View, game: &str) -> Bytes {
     let servers: Vec<_> = match game {
         "" => view.games().map(|server| ServerJson::new(server)).collect(),
-        game => view.of_game(game).map(|server| ServerJson::new(server)).collect(),
+        game => servers_of(view, game).map(|server| ServerJson::new(server)).collect(),
     };
     event("snapshot", &events.id(view.serial), &Snapshot { serial: view.serial, servers }).into()
 }
@@ -264,7 +265,7 @@ fn event(name: &str, id: &str, data: &impl Serialize) -> String {
 /// `changed`, to be applied in this order. A reader that reconnects with `Last-Event-ID` gets what it missed, or another
 /// snapshot. `reset` tells a reader that is too slow to start again.
 #[utoipa::path(get, path = "/api/v1/events", tag = "servers", params(
-    ("game" = Option<String>, Query, description = "Only this game"),
+    ("game" = Option<String>, Query, description = "Only this game, or this family of games"),
     ("Last-Event-ID" = Option<String>, Header, description = "The last event that was received"),
 ), responses(
     (status = 200, description = "An endless stream of events", content_type = "text/event-stream", body = String),

@@ -9,6 +9,7 @@ use url::form_urlencoded;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::model::{Address, Proof, Server};
+use crate::protocols::servers_of;
 use crate::registry::view::View;
 
 /// The most servers in one answer.
@@ -37,7 +38,7 @@ impl Wrong {
 #[into_params(parameter_in = Query)]
 #[serde(default)]
 pub struct Filter {
-    /// Only this game, by its name.
+    /// Only this game, by its name. The name of a family of games stands for all of them.
     pub game: Option<String>,
     /// Only servers that speak this protocol, by its name: the `protocol` of a server.
     pub protocol: Option<String>,
@@ -221,7 +222,7 @@ impl Filter {
         let q = self.q.as_deref().map(str::to_lowercase);
         let passes = |server: &&Arc<Server>| self.passes(server, q.as_deref());
         let mut servers: Vec<_> = match &self.game {
-            Some(game) => view.of_game(game).filter(passes).collect(),
+            Some(game) => servers_of(view, game).filter(passes).collect(),
             None => view.games().filter(passes).collect(),
         };
         let sort = self.sort();

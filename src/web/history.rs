@@ -17,6 +17,7 @@ use super::plots::Plots;
 use super::reply::{self, Fresh};
 use super::{JSON, SVG, Site, api, aside, plot};
 use crate::model::{Address, GAME_BYTES_MAX};
+use crate::protocols::servers_of;
 use crate::registry::view::Rendered;
 use crate::store::history::{History, Range, Reader};
 
@@ -184,7 +185,7 @@ async fn of_game(site: &Site, query: Option<&str>, form: Form, headers: &HeaderM
         Err(wrong) => return api::bad_request(&wrong),
     };
     let view = site.hub.view();
-    let listed = aside(&view, || view.of_game(&game).next().is_some());
+    let listed = aside(&view, || servers_of(&view, &game).next().is_some());
     answer(site, Asked { game, address: None, range, listed, form }, headers).await
 }
 

@@ -179,6 +179,10 @@ impl Index {
             whole: found.whole.as_deref().cloned().unwrap_or_default(),
             blank: Row::default(),
             games: games(view, filter.game.as_deref()),
+            one_game: filter
+                .game
+                .as_deref()
+                .is_some_and(|game| card(game).is_none_or(|card| card.games != Games::Family)),
             home: ask.home.unwrap_or_default(),
             filter: Choice::new(filter),
             columns: COLUMNS.map(|(key, title)| Column::new(ask, key, title)),
@@ -255,6 +259,8 @@ struct Variables<'a> {
     history: bool,
     whole: Whole,
     games: Vec<Choosable<'a>>,
+    /// Whether all servers are of the same game.
+    one_game: bool,
     home: &'static str,
     filter: Choice<'a>,
     columns: [Column; COLUMNS.len()],
@@ -332,11 +338,18 @@ struct Choosable<'a> {
     title: &'a str,
     /// The link that joins a server, with `{address}` for its address; none where no program is known.
     join: Option<String>,
+    /// Whether this name stands for all games of a protocol.
+    family: bool,
 }
 
 impl<'a> Choosable<'a> {
     fn known(card: &'static Card) -> Choosable<'a> {
-        Choosable { name: card.name, title: card.title, join: Some(join_pattern(card)) }
+        Choosable {
+            name: card.name,
+            title: card.title,
+            join: Some(join_pattern(card)),
+            family: card.games == Games::Family,
+        }
     }
 }
 
@@ -346,8 +359,7 @@ fn join_pattern(card: &Card) -> String {
     somewhere.map_or_else(String::new, |any| (card.join_link)(any).replace(&any.to_string(), "{address}"))
 }
 
-/// All games with a card, the others with the most servers, and the requested one. A family is not a game: its games are
-/// among the others.
+/// All games and families with a card, the others with the most servers, and the requested one.
 fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
     let mut others: BTreeMap<&str, (usize, Option<&'static Card>)> = BTreeMap::new();
     for server in view.games().filter(|server| card(server.game.name()).is_none()) {
@@ -362,10 +374,13 @@ fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
     {
         others.push((asked, 0, None));
     }
-    let others =
-        others.into_iter().map(|(name, _, card)| Choosable { name, title: name, join: card.map(join_pattern) });
-    let is_game = |card: &&Card| card.games != Games::Family || asked == Some(card.name);
-    CARDS.iter().filter(is_game).map(Choosable::known).chain(others).collect()
+    let others = others.into_iter().map(|(name, _, card)| Choosable {
+        name,
+        title: name,
+        join: card.map(join_pattern),
+        family: false,
+    });
+    CARDS.iter().map(Choosable::known).chain(others).collect()
 }
 
 /// A server as the template shows it.
@@ -490,6 +505,26 @@ mod tests {
         };
         let address = Address::new([203, 0, 113, 5].into(), port).unwrap();
         Arc::new(Server::new(address, Game::Own("iceball"), Proof::Cookie, 1_760_000_000_000, &facts))
+    }
+
+    #[test]
+    fn a_family_can_be_chosen_and_shows_which_game_each_server_is_of() {
+        for card in CARDS.iter().filter(|card| card.games == Games::Family) {
+            let games = ["Tanks", "Chess"].map(|name| crate::protocols::game(card.name, name).unwrap());
+            let servers = games.into_iter().zip(1..).map(|(game, port)| {
+                let of_family = Server { game, ..Server::clone(&server(port, "of the family")) };
+                Arc::new(of_family)
+            });
+            let view = View::new(1, 0, servers.chain([server(3, "another")]).collect());
+            let family = page(&format!("game={}", card.name), None, &view);
+            for shown in ["Tanks", "Chess"] {
+                assert!(family.contains(&format!("data-game=\"{shown}\"")), "{shown}: {family}");
+            }
+            assert!(!family.contains("another"), "{family}");
+            assert!(family.contains("data-family selected") && !family.contains("one-game"), "{family}");
+            let tanks = page("game=Tanks", None, &view);
+            assert!(!tanks.contains("data-game=\"Chess\"") && tanks.contains("one-game"), "{tanks}");
+        }
     }
 
     fn page(query: &str, home: Option<&'static str>, view: &View) -> String {

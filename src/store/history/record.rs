@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::series::{self, Counted, Point};
 use super::{ALL_GAMES, HOUR_S, Settings, TIERS, Tier};
 use crate::model::Server;
+use crate::protocols::names_of;
 use crate::registry::view::View;
 use crate::store::sqlite;
 
@@ -111,7 +112,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Players and servers of each known game.
+    /// Players and servers of each known game, and of each family of games.
     fn totals(
         &mut self,
         connection: &Connection,
@@ -124,9 +125,11 @@ impl Recorder {
         };
         let mut totals: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for server in view.games() {
-            let total = totals.entry(server.game.name()).or_default();
-            total.0 += u64::from(server.players_current.unwrap_or(0));
-            total.1 += 1;
+            for name in names_of(&server.game) {
+                let total = totals.entry(name).or_default();
+                total.0 += u64::from(server.players_current.unwrap_or(0));
+                total.1 += 1;
+            }
         }
         for game in totals.keys() {
             if games.len() >= GAMES_MAX {
