@@ -84,6 +84,11 @@ fn games_announce_themselves_and_every_command_finds_them() {
     let games_listed: HashSet<_> = all.iter().map(|server| server["game"].as_str().unwrap()).collect();
     assert_eq!(games_listed, HashSet::from(["Xonotic", "Quake3Arena", "Nexuiz", "et", "wolfmp"]));
     assert_eq!(server.json("/api/v1/servers?protocol=quake3")["total"], 12);
+    assert_eq!(
+        server.json("/api/v1/servers?game=quake3")["total"],
+        12,
+        "the family's name stands for all of its games"
+    );
     assert_eq!(server.json("/api/v1/servers?game=Xonotic")["total"], 2);
 
     // getstatus brings players and the round trip.
