@@ -176,6 +176,11 @@ impl Hub {
         self.view.load_full()
     }
 
+    /// The same without a share in it, for a short look.
+    pub fn view_guard(&self) -> arc_swap::Guard<Arc<View>> {
+        self.view.load()
+    }
+
     /// The newest view as a renderer shows it, or a slightly older one: see [`lists`]. It is rendered off the threads of the
     /// runtime, which serve others.
     pub async fn list(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {

@@ -70,7 +70,7 @@ impl Worker {
 
     fn serve(&self, socket: &mut BatchSocket<REPLY_BYTES_MAX>, channel: Channel) {
         let now = self.hub.clock.now();
-        let view = self.hub.view();
+        let view = self.hub.view_guard();
         let at = Context { now, view: &view };
         let rules = self.rules.load();
         let bans = self.guard.bans();
