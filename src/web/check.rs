@@ -151,10 +151,15 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
             (format!("Listed. Last verified by {by} at {}.", rfc3339(record.proven_at_ms)), None)
         }
         Some(record) => unlisted(record, address),
-        None => match other {
-            Some(other) => other_game(asked, other),
-            None => unknown(&pages, &site.hub.view(), asked, &notes),
-        },
+        None => {
+            let refused = notes.iter().rfind(|note| matches!(note.what, What::Refused(_)));
+            match (other, refused) {
+                (Some(other), None) => other_game(asked, other),
+                // The server at this address is another one: only the refusal is about the one in question.
+                (Some(_), Some(refused)) => unknown(&pages, &site.hub.view(), asked, std::slice::from_ref(refused)),
+                (None, _) => unknown(&pages, &site.hub.view(), asked, &notes),
+            }
+        }
     };
     let game = match (asked.game.is_empty(), record, asked.protocol) {
         (true, Some(record), _) => record.server.game.name(),

@@ -2,6 +2,7 @@
 //! able to make its visitor's browser send one.
 
 use axum::http::{HeaderMap, HeaderName, header};
+use url::{Position, Url};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -30,11 +31,9 @@ pub fn is_cross_origin_get(headers: &HeaderMap) -> bool {
 
 /// Whether a URL is on the host and port that were asked. The scheme is not compared: a proxy may have changed it.
 fn is_own(headers: &HeaderMap, url: &str) -> bool {
-    let authority = url.split_once("://").and_then(|(_, rest)| rest.split('/').next());
-    match (authority, text(headers, header::HOST)) {
-        (Some(authority), Some(host)) => !host.is_empty() && authority.eq_ignore_ascii_case(host),
-        _ => false,
-    }
+    let host = text(headers, header::HOST).unwrap_or_default();
+    let authority = |url: Url| url[Position::BeforeHost..Position::AfterPort].eq_ignore_ascii_case(host);
+    !host.is_empty() && Url::parse(url).is_ok_and(authority)
 }
 
 /// A header that is not text is present, but has no expected value.

@@ -170,7 +170,7 @@ fn the_operators_template_stylesheet_and_title() {
     let mut server = server;
     folder.write("page.html", "{% if %}");
     server.signal(nix::sys::signal::Signal::SIGHUP);
-    server.wait_for_log("the old one stays");
+    server.wait_for_log("keeping the old one");
     assert!(server.get("/").text().contains("Our &amp; only"));
     folder.write("page.html", "new");
     server.signal(nix::sys::signal::Signal::SIGHUP);

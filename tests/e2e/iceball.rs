@@ -241,7 +241,7 @@ fn overrides_and_sighup() {
     // An invalid file changes nothing.
     folder.write("rallypoint.toml", "[iceball]\nlisen = []\n");
     server.signal(nix::sys::signal::Signal::SIGHUP);
-    server.wait_for_log("the old one stays");
+    server.wait_for_log("keeping the old one");
     assert!(server.log().contains("rallypoint.toml:2: unknown key `iceball.lisen`; did you mean `iceball.listen`?"));
     assert_eq!(server.listed()[0]["official"], true);
 
