@@ -45,8 +45,8 @@ pub struct Hub {
 #[derive(Default)]
 struct Publishing {
     publisher: Publisher,
-    /// The view before the newest. A thread that receives datagrams may still hold it; this makes sure that it is freed here,
-    /// which takes a while for a long one.
+    /// The view before the newest, for a short while. A thread that receives datagrams may still hold it; this makes sure that
+    /// it is freed here, which takes a while for a long one.
     former: Option<Arc<View>>,
 }
 
@@ -228,8 +228,17 @@ impl Hub {
             // Rest long enough to stay within the share; changes gather meanwhile.
             let rest = PACE_MIN.max(started.elapsed() * (PACE_SHARE - 1));
             self.wait(rest, false);
+            let started = Instant::now();
+            self.free_former_view();
+            self.wait(started.elapsed() * (PACE_SHARE - 1), false);
             self.wait(EXPIRE_EVERY.saturating_sub(rest), true);
         }
+    }
+
+    /// By now no thread that receives datagrams holds the view before the newest: it is freed, with the servers that only it
+    /// has.
+    fn free_former_view(&self) {
+        self.publishing.lock().unwrap_or_else(PoisonError::into_inner).former = None;
     }
 
     /// Waits until the time has passed, the program stops or, with `for_change`, something has changed.
