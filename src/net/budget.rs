@@ -31,8 +31,6 @@ pub struct Rate {
 pub const LISTS: Rate = Rate { burst: 64 << 10, per_second: 16 << 10 };
 /// Upper bound on a reply that asks for a proof, with its headers.
 const REPLY_BYTES: u64 = 96;
-/// The total of replies is not limited: they are hardly longer than the requests.
-const ALL_REPLIES_BYTES: u64 = 1 << 40;
 /// Half a megabyte in all.
 const PLACES: usize = 1 << 16;
 /// IPv6 and UDP headers.
@@ -50,18 +48,19 @@ const SERVICE_PORTS: [u16; 14] =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub per_address: Rate,
-    /// The rate of all answers together, and their burst.
-    pub bytes_per_second: u64,
+    /// The rate of all answers together, and their burst. None: the total is not limited.
+    pub bytes_per_second: Option<u64>,
     /// Networks to which only the total applies.
     pub exempt: Networks,
 }
 
 impl Settings {
     /// The budget for replies: a burst of four for each server that an address may have listed, and one per second for each.
+    /// Their total is not limited: they are hardly longer than the requests.
     pub fn of_replies(servers_per_ip_max: u32, exempt: Networks) -> Settings {
         let per_second = u64::from(servers_per_ip_max) * REPLY_BYTES;
         let per_address = Rate { burst: 4 * per_second, per_second };
-        Settings { per_address, bytes_per_second: ALL_REPLIES_BYTES, exempt }
+        Settings { per_address, bytes_per_second: None, exempt }
     }
 }
 
@@ -105,7 +104,7 @@ impl Budget {
     pub fn take(&self, now: Now, to: IpAddr, sizes: impl Iterator<Item = usize> + Clone) -> usize {
         let buckets = self.buckets(to);
         for _ in 0..TRIES {
-            let left = |kept| buckets.iter().map(|bucket| bucket.left(now, kept)).min().unwrap_or(0);
+            let left = |kept| buckets.iter().map(|bucket| bucket.left(now, kept)).min().unwrap_or(u64::MAX);
             let (count, bytes) = fitting(sizes.clone(), left(0), left(1));
             if count == 0 || charge(&buckets, now, bytes, (count > 1).into()) {
                 return count;
@@ -115,7 +114,7 @@ impl Budget {
     }
 
     fn buckets(&self, ip: IpAddr) -> Buckets<'_> {
-        let (all, rate) = (self.settings.bytes_per_second, self.settings.per_address);
+        let rate = self.settings.per_address;
         let is_exempt = self.settings.exempt.contains(ip);
         let prefixes = Prefix::all(ip, &self.settings.exempt).into_iter().filter(|_| !is_exempt);
         let of_prefix = |prefix: Prefix| {
@@ -123,8 +122,8 @@ impl Budget {
             let factor = prefix.limit(1).into();
             Some(Bucket { level, per_second: rate.per_second, burst: rate.burst, factor })
         };
-        let of_all = Bucket { level: &self.all, per_second: all, burst: all, factor: 1 };
-        prefixes.filter_map(of_prefix).chain([of_all]).collect()
+        let of_all = |all| Bucket { level: &self.all, per_second: all, burst: all, factor: 1 };
+        prefixes.filter_map(of_prefix).chain(self.settings.bytes_per_second.map(of_all)).collect()
     }
 
     fn place(&self, prefix: &Prefix) -> usize {
@@ -210,7 +209,10 @@ mod tests {
 
     fn budget(bytes_per_second: u64, exempt: &[&str]) -> Budget {
         let exempt: Vec<_> = exempt.iter().map(|network| network.parse().unwrap()).collect();
-        Budget::new(Settings { per_address: LISTS, bytes_per_second, exempt: Networks::new(&exempt) }, [1, 2])
+        Budget::new(
+            Settings { per_address: LISTS, bytes_per_second: Some(bytes_per_second), exempt: Networks::new(&exempt) },
+            [1, 2],
+        )
     }
 
     fn at(ms: u64) -> Now {
@@ -247,6 +249,18 @@ mod tests {
         assert!(sent + 4 * 32 * on_the_wire(reply) < 100_000, "{sent}");
         assert_eq!(replied(1_000), 0);
         assert!(replied(1_100) > 0, "and it comes back");
+    }
+
+    #[test]
+    fn budgets_last_for_a_hundred_years_without_a_restart() {
+        let hundred_years_ms = 100 * 366 * 86_400_000;
+        let most = Settings { per_address: LISTS, bytes_per_second: Some(1 << 30), exempt: Networks::default() };
+        for settings in [most, Settings::of_replies(65_535, Networks::default())] {
+            let budget = Budget::new(settings, [1, 2]);
+            for ms in [0, hundred_years_ms, hundred_years_ms + 1_000] {
+                assert_eq!(budget.take(at(ms), [192, 0, 2, 1].into(), std::iter::once(34)), 1, "{ms}");
+            }
+        }
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Guard {
 
 impl Settings {
     fn of_lists(&self) -> budget::Settings {
-        let (bytes_per_second, exempt) = (self.list_bytes_per_second, self.exempt.clone());
+        let (bytes_per_second, exempt) = (Some(self.list_bytes_per_second), self.exempt.clone());
         budget::Settings { per_address: budget::LISTS, bytes_per_second, exempt }
     }
 

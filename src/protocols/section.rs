@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use super::network::MasterNetwork;
 use super::{DatagramRules, Heartbeat, StreamRules};
 use crate::cookie::Keys;
-use crate::model::{NamedServer, SharedTime};
+use crate::model::{NamedServer, Overrides, SharedTime};
 use crate::registry::view::{Rendered, Renderer};
 use crate::settings::{Item, Key, KeyText, Problem};
 
@@ -155,6 +155,13 @@ pub trait Section: Debug + Send + Sync {
     fn as_any(&self) -> &dyn Any;
     fn cloned(&self) -> Box<dyn Section>;
     fn is_equal(&self, other: &dyn Section) -> bool;
+}
+
+/// What an operator says of a named server: `official`, and `priority` in lists.
+pub fn overrides(table: &Item<'_>) -> Result<Overrides, Problem> {
+    let official = table.optional("official", Item::boolean)?.unwrap_or(false);
+    let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
+    Ok(Overrides { official, priority: priority as i32, flavor: 0 })
 }
 
 /// The default settings of a protocol, for its card.

@@ -7,9 +7,9 @@ use ipnet::IpNet;
 
 use super::list::MasterJson;
 use super::{NAME, serve};
-use crate::model::{Address, Game, NamedServer, Overrides};
+use crate::model::{Address, Game, NamedServer};
 use crate::protocols::DatagramRules;
-use crate::protocols::section::{Configured, Cookies, Listener, Route, RouteAnswer, RouteRule, Transport};
+use crate::protocols::section::{Configured, Cookies, Listener, Route, RouteAnswer, RouteRule, Transport, overrides};
 use crate::registry::view::Renderer;
 use crate::settings::{Item, Key, Problem};
 
@@ -134,8 +134,5 @@ const KEYS: &[Key<Settings>] = &[
 fn named_server(table: &Item<'_>) -> Result<NamedServer, Problem> {
     table.only(&["address", "official", "priority"])?;
     let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:20737\""))?;
-    let official = table.optional("official", Item::boolean)?.unwrap_or(false);
-    let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
-    let overrides = Overrides { official, priority: priority as i32, flavor: 0 };
-    Ok(NamedServer { address, game: Game::Own(NAME), overrides, asked: false })
+    Ok(NamedServer { address, game: Game::Own(NAME), overrides: overrides(table)?, asked: false })
 }

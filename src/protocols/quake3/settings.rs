@@ -8,8 +8,8 @@ use super::list::Lists;
 use super::tags::{NAME_BYTES_MAX, TAGS_MAX, Tag, Tags};
 use super::wire::GAME_BYTES_MAX;
 use super::{DATAGRAM_BYTES_MAX, NAME, serve};
-use crate::model::{Address, NamedServer, Overrides};
-use crate::protocols::section::{Configured, Cookies, Listener, Transport};
+use crate::model::{Address, NamedServer};
+use crate::protocols::section::{Configured, Cookies, Listener, Transport, overrides};
 use crate::protocols::{DatagramRules, game, is_unnamed};
 use crate::settings::{Item, Key, Problem};
 
@@ -194,15 +194,13 @@ fn named_server(table: &Item<'_>) -> Result<NamedServer, Problem> {
     let address: Address = table.required("address", |item| item.parsed("an address like \"203.0.113.5:27960\""))?;
     let name = table.required("game", game_name)?;
     let game = game(NAME, &name).ok_or_else(|| (None, "`game` is not the name of a game".into()))?;
-    let official = table.optional("official", Item::boolean)?.unwrap_or(false);
-    let priority = table.optional("priority", |item| item.integer(-1_000_000, 1_000_000))?.unwrap_or(0);
-    let overrides = Overrides { official, priority: priority as i32, flavor: 0 };
-    Ok(NamedServer { address, game, overrides, asked: true })
+    Ok(NamedServer { address, game, overrides: overrides(table)?, asked: true })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Overrides;
     use crate::protocols::section::{Section, defaults};
     use toml::de::DeValue;
 
