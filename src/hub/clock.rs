@@ -1,6 +1,7 @@
 //! The program's clock.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use crate::model::Now;
@@ -10,9 +11,41 @@ use crate::model::Now;
 /// Its time of day never goes back by a small correction, because proofs are ordered by it. It follows the system clock
 /// forwards at once and backwards slowly. If the two are far apart, it takes over the system clock's time.
 pub struct Clock {
-    start: Instant,
+    source: Source,
     offset_ms: AtomicI64,
     slewed_at_ms: AtomicI64,
+}
+
+/// The clocks below this one.
+enum Source {
+    /// The system's, and the time when the program started.
+    System(Instant),
+    Virtual(Arc<VirtualTime>),
+}
+
+/// A time that is set instead of read, for simulations.
+#[derive(Debug, Default)]
+pub struct VirtualTime {
+    /// What a monotonic clock would show, in microseconds.
+    pub mono_us: AtomicU64,
+    /// What the system's time of day would be, in milliseconds since 1970.
+    pub unix_ms: AtomicI64,
+}
+
+impl Source {
+    fn mono_us(&self) -> u64 {
+        match self {
+            Source::System(start) => start.elapsed().as_micros() as u64,
+            Source::Virtual(time) => time.mono_us.load(Ordering::Relaxed),
+        }
+    }
+
+    fn unix_ms(&self) -> i64 {
+        match self {
+            Source::System(_) => unix_ms(),
+            Source::Virtual(time) => time.unix_ms.load(Ordering::Relaxed),
+        }
+    }
 }
 
 /// A larger step is taken over at once: the time before it was wrong.
@@ -22,16 +55,27 @@ const SLEW: i64 = 10;
 
 impl Clock {
     pub(super) fn new() -> Clock {
-        Clock { start: Instant::now(), offset_ms: AtomicI64::new(unix_ms()), slewed_at_ms: AtomicI64::new(0) }
+        Clock::over(Source::System(Instant::now()))
+    }
+
+    /// A clock over a time that the caller sets.
+    pub(super) fn of(time: Arc<VirtualTime>) -> Clock {
+        Clock::over(Source::Virtual(time))
+    }
+
+    fn over(source: Source) -> Clock {
+        let mono_ms = (source.mono_us() / 1_000) as i64;
+        let offset_ms = AtomicI64::new(source.unix_ms() - mono_ms);
+        Clock { source, offset_ms, slewed_at_ms: AtomicI64::new(mono_ms) }
     }
 
     /// Microseconds of the monotonic clock, for round trips.
     pub fn mono_us(&self) -> u64 {
-        self.start.elapsed().as_micros() as u64
+        self.source.mono_us()
     }
 
     pub fn now(&self) -> Now {
-        self.at(self.start.elapsed().as_millis() as i64, unix_ms())
+        self.at((self.source.mono_us() / 1_000) as i64, self.source.unix_ms())
     }
 
     fn at(&self, mono_ms: i64, wall_ms: i64) -> Now {

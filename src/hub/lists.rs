@@ -5,10 +5,11 @@
 //! there is none, or if it is old because there was no recent request.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
+use tokio::time::Instant; // in a simulation, the simulated time
 
 use super::{PACE_MIN, PACE_SHARE};
 use crate::registry::view::{Rendered, Renderer, View};

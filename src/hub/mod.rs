@@ -17,7 +17,7 @@ use crate::prefix::Networks;
 use crate::registry::merge::LocalState;
 use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
 use crate::registry::{AddressState, Due, Life, Outcome, Registry, Settings};
-pub use clock::Clock;
+pub use clock::{Clock, VirtualTime};
 use lists::Lists;
 
 /// The least interval between two views; a burst of changes is gathered into one.
@@ -52,7 +52,17 @@ struct Publishing {
 
 impl Hub {
     pub fn new(settings: Settings) -> Hub {
-        let clock = Clock::new();
+        Hub::with_clock(settings, Clock::new())
+    }
+
+    /// A hub in a simulation: its time is set, and the same seed gives the same behaviour.
+    pub fn simulated(settings: Settings, time: Arc<VirtualTime>, seed: u64) -> Hub {
+        let hub = Hub::with_clock(settings, Clock::of(time));
+        hub.registry().set_spread_key(seed);
+        hub
+    }
+
+    fn with_clock(settings: Settings, clock: Clock) -> Hub {
         let now = clock.now();
         Hub {
             clock,

@@ -63,12 +63,17 @@ impl Sender {
     pub fn start(self, socket: &UdpSocket) -> std::io::Result<(ListRequests, JoinHandle<()>)> {
         let socket = socket.try_clone()?;
         socket.set_write_timeout(Some(SEND_PATIENCE))?;
-        let (waiting, requests) = sync_channel(WAITING_MAX);
-        let handle = ListRequests { waiting, guard: self.guard.clone(), metrics: self.metrics.clone() };
+        let (handle, requests) = self.queue();
         let name = format!("{} lists", self.game);
         let run = move || self.run(&requests, PacketSocket { socket, headers: MultiHeaders::preallocate(BATCH, None) });
         let thread = std::thread::Builder::new().name(name).spawn(run)?;
         Ok((handle, thread))
+    }
+
+    /// The queue that it answers, for threads that receive and for this one.
+    pub fn queue(&self) -> (ListRequests, Receiver<(SocketAddr, ListRequest)>) {
+        let (waiting, requests) = sync_channel(WAITING_MAX);
+        (ListRequests { waiting, guard: self.guard.clone(), metrics: self.metrics.clone() }, requests)
     }
 
     fn run(&self, requests: &Receiver<(SocketAddr, ListRequest)>, mut socket: PacketSocket) {
@@ -81,7 +86,8 @@ impl Sender {
         }
     }
 
-    fn answer(&self, to: SocketAddr, request: &ListRequest, socket: &mut PacketSocket) {
+    /// Sends as much of a list as the budget grants.
+    pub fn answer(&self, to: SocketAddr, request: &ListRequest, socket: &mut impl SendPackets) {
         let (renderer, (unfinished, end)) = {
             let rules = self.rules.load();
             (rules.list(request), rules.last_packet())
@@ -112,14 +118,19 @@ impl Sender {
     }
 }
 
+/// Where packets of lists go: a socket, or a simulated network.
+pub trait SendPackets {
+    /// Sends packets of two parts each. Returns the number of bytes on the wire.
+    fn send<'a>(&mut self, to: SocketAddr, packets: impl Iterator<Item = [&'a [u8]; 2]>) -> u64;
+}
+
 struct PacketSocket {
     socket: UdpSocket,
     headers: MultiHeaders<SockaddrStorage>,
 }
 
-impl PacketSocket {
-    /// Sends packets of two parts each, many with one system call. Returns the number of bytes on the wire. After an error the
-    /// rest is lost, like any datagram.
+impl SendPackets for PacketSocket {
+    /// Sends many with one system call. After an error the rest is lost, like any datagram.
     fn send<'a>(&mut self, to: SocketAddr, mut packets: impl Iterator<Item = [&'a [u8]; 2]>) -> u64 {
         let to = [Some(SockaddrStorage::from(to)); BATCH];
         let mut bytes = 0;

@@ -9,11 +9,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
 use tokio::sync::Notify;
+use tokio::time::Instant; // in a simulation, the simulated time
 
 use super::budget::{self, Budget};
 use crate::prefix::{LEVELS_MAX, Networks, Prefix};

@@ -96,12 +96,53 @@ impl Prober {
 /// Whether this node of a cluster queries a server.
 pub type IsMine = Box<dyn Fn(Address) -> bool + Send + Sync>;
 
+/// What the prober sends from: sockets, or a simulated network.
+pub trait Ports {
+    /// How long a port waits for answers after its last query.
+    fn set_linger_us(&mut self, linger_us: u64);
+    /// Closes ports that no longer wait for answers.
+    fn close_old(&mut self, now_us: u64);
+    /// Opens as many ports as are missing.
+    fn open_new(&mut self, now_us: u64);
+    /// A random port of those in use.
+    fn pick(&mut self, now_us: u64) -> Option<Lane>;
+    fn send(&mut self, lane: Lane, to: Address, bytes: &[u8]) -> io::Result<usize>;
+    /// Reads a datagram from any of them. None when all are empty, or when each has had its turn.
+    fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)>;
+}
+
+impl Ports for Lanes {
+    fn set_linger_us(&mut self, linger_us: u64) {
+        Lanes::set_linger_us(self, linger_us);
+    }
+
+    fn close_old(&mut self, now_us: u64) {
+        Lanes::close_old(self, now_us);
+    }
+
+    fn open_new(&mut self, now_us: u64) {
+        Lanes::open_new(self, now_us);
+    }
+
+    fn pick(&mut self, now_us: u64) -> Option<Lane> {
+        Lanes::pick(self, now_us)
+    }
+
+    fn send(&mut self, lane: Lane, to: Address, bytes: &[u8]) -> io::Result<usize> {
+        Lanes::send(self, lane, to, bytes)
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)> {
+        Lanes::receive(self, buffer)
+    }
+}
+
 /// The prober's task.
-pub struct Worker {
+pub struct Worker<P = Lanes> {
     hub: Arc<Hub>,
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
-    lanes: Lanes,
+    lanes: P,
     asker: Asker<Purpose>,
     /// Which servers this node queries.
     is_mine: IsMine,
@@ -121,17 +162,7 @@ impl Worker {
         seed: [u8; 16],
     ) -> io::Result<(Prober, Worker)> {
         let lanes = Lanes::new(seed, hub.clock.mono_us(), linger_us(settings))?;
-        let (sender, proofs) = mpsc::channel(PROOFS_MAX);
-        let asker = Asker::new(settings, seed);
-        let (changes, targets) = (Vec::new(), Vec::new());
-        let is_mine: IsMine = Box::new(|_| true);
-        let worker = Worker { hub, ledger, metrics, lanes, asker, is_mine, proofs, proving: 0, changes, targets };
-        Ok((Prober { proofs: sender }, worker))
-    }
-
-    /// In a cluster, queries only this node's share.
-    pub fn sharing(self, is_mine: IsMine) -> Worker {
-        Worker { is_mine, ..self }
+        Ok(Worker::over(lanes, hub, ledger, metrics, settings, seed))
     }
 
     /// Runs until the program stops; new settings take effect at once.
@@ -148,9 +179,57 @@ impl Worker {
                 _ = tick.tick() => self.take_due(),
                 Ok(()) = settings.changed() => self.set(&settings.borrow_and_update()),
             }
-            drive::pass(&mut self, &mut buffer).await;
-            self.apply();
+            self.turn(&mut buffer).await;
         }
+    }
+}
+
+impl<P: Ports> Worker<P> {
+    /// A prober that sends from these ports.
+    pub fn over(
+        lanes: P,
+        hub: Arc<Hub>,
+        ledger: Arc<Ledger>,
+        metrics: Arc<Metrics>,
+        settings: Settings,
+        seed: [u8; 16],
+    ) -> (Prober, Worker<P>) {
+        let (sender, proofs) = mpsc::channel(PROOFS_MAX);
+        let asker = Asker::new(settings, seed);
+        let (changes, targets) = (Vec::new(), Vec::new());
+        let is_mine: IsMine = Box::new(|_| true);
+        let worker = Worker { hub, ledger, metrics, lanes, asker, is_mine, proofs, proving: 0, changes, targets };
+        (Prober { proofs: sender }, worker)
+    }
+
+    /// In a cluster, queries only this node's share.
+    pub fn sharing(self, is_mine: IsMine) -> Worker<P> {
+        Worker { is_mine, ..self }
+    }
+
+    /// Everything that has come up by now: servers that are due, heartbeats that wait, answers. For a caller with its own
+    /// loop.
+    pub async fn step(&mut self, buffer: &mut [u8]) {
+        while let Ok(proof) = self.proofs.try_recv() {
+            self.prove(proof);
+        }
+        self.take_due();
+        self.turn(buffer).await;
+    }
+
+    /// Receives answers, sends questions and applies the results.
+    async fn turn(&mut self, buffer: &mut [u8]) {
+        drive::pass(self, buffer).await;
+        self.apply();
+    }
+
+    /// Queries in flight.
+    pub fn in_flight(&self) -> usize {
+        self.asker.in_flight()
+    }
+
+    pub fn ports(&mut self) -> &mut P {
+        &mut self.lanes
     }
 
     fn set(&mut self, settings: &ProbeSettings) {
@@ -204,7 +283,7 @@ impl Worker {
     }
 }
 
-impl Driver for Worker {
+impl<P: Ports> Driver for Worker<P> {
     type Tag = Purpose;
 
     fn asker(&mut self) -> &mut Asker<Purpose> {

@@ -71,11 +71,14 @@ impl Retries {
     /// The games to query now.
     pub fn due(&mut self, now_ms: u64) -> Vec<Heartbeat> {
         let due = self.games.values_mut().filter(|game| game.due_ms.is_some_and(|due_ms| due_ms <= now_ms));
-        due.map(|game| {
-            game.due_ms = None;
-            game.heartbeat.clone()
-        })
-        .collect()
+        let mut due: Vec<Heartbeat> = due
+            .map(|game| {
+                game.due_ms = None;
+                game.heartbeat.clone()
+            })
+            .collect();
+        due.sort_unstable_by_key(|heartbeat| heartbeat.address); // the same order in every run
+        due
     }
 
     /// A game did not answer again: schedules the next retry, or gives up.

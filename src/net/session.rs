@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
 use bytes::{Buf, Bytes};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
@@ -52,10 +52,22 @@ pub async fn serve(
     if getrandom::fill(&mut random).is_err() {
         return;
     }
+    converse(stream, (peer, local), u32::from_ne_bytes(random), admission, service, idle).await;
+}
+
+/// The same over any stream between two addresses, `(peer, local)`.
+pub async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    (peer, local): (SocketAddr, SocketAddr),
+    random: u32,
+    admission: Arc<Admission>,
+    service: Arc<StreamService>,
+    idle: Duration,
+) {
     let (session, idle) = {
         let rules = service.rules.load();
         let idle = rules.patience_ms().map_or(idle, |own| idle.min(Duration::from_millis(own)));
-        (rules.open(peer, local, u32::from_ne_bytes(random)), idle)
+        (rules.open(peer, local, random), idle)
     };
     let mut connection = Connection { stream, session, announcements: service.announcements.clone(), admission, idle };
     if let Err(error) = connection.run().await {
@@ -64,15 +76,15 @@ pub async fn serve(
     service.metrics.listed(service.game, connection.session.lists());
 }
 
-struct Connection {
-    stream: TcpStream,
+struct Connection<S> {
+    stream: S,
     session: Box<dyn Session>,
     announcements: Arc<Announcements>,
     admission: Arc<Admission>,
     idle: Duration,
 }
 
-impl Connection {
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn run(&mut self) -> io::Result<()> {
         let mut buffer = [0; READ_BYTES];
         let mut unread = 0..0; // bytes in the buffer that the session has not taken yet

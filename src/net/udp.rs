@@ -15,14 +15,14 @@ use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
 use tracing::{debug, warn};
 
-use super::batch::{BATCH, BatchSocket};
+use super::batch::{BATCH, BatchSocket, Datagram};
 use super::datagram_lists::ListRequests;
 use super::guard::Guard;
 use crate::hub::Hub;
 use crate::ledger::{Channel, Ledger, Note, What};
 use crate::model::Change;
 use crate::protocols::event::{self, Event};
-use crate::protocols::{Context, DatagramRules, Effect, REPLY_BYTES_MAX};
+use crate::protocols::{Context, DatagramRules, Effect, REPLY_BYTES_MAX, Reply};
 use crate::registry::Outcome;
 
 /// How often an idle thread checks whether it should stop.
@@ -32,6 +32,31 @@ const AFTER_ERROR: Duration = Duration::from_millis(50);
 
 /// The rules of a protocol, replaced when keys rotate or the configuration changes.
 pub type SharedRules = Arc<ArcSwap<Box<dyn DatagramRules>>>;
+
+/// A batch of datagrams, and the replies to it: a socket, or a simulated network.
+pub trait Datagrams {
+    /// Calls `look` with every datagram and an empty reply. Non-empty replies are sent by [`Datagrams::send_replies`].
+    fn each<'a>(&'a mut self, look: impl FnMut(Datagram<'a>, &mut Reply));
+
+    /// Drops a reply by its index. To drop several, start with the highest index.
+    fn withhold(&mut self, number: usize);
+
+    fn send_replies(&mut self);
+}
+
+impl Datagrams for BatchSocket<REPLY_BYTES_MAX> {
+    fn each<'a>(&'a mut self, look: impl FnMut(Datagram<'a>, &mut Reply)) {
+        BatchSocket::each(self, look);
+    }
+
+    fn withhold(&mut self, number: usize) {
+        BatchSocket::withhold(self, number);
+    }
+
+    fn send_replies(&mut self) {
+        BatchSocket::send_replies(self);
+    }
+}
 
 pub struct Worker {
     pub game: &'static str,
@@ -68,7 +93,8 @@ impl Worker {
         }
     }
 
-    fn serve(&self, socket: &mut BatchSocket<REPLY_BYTES_MAX>, channel: Channel) {
+    /// Handles one batch.
+    pub fn serve(&self, socket: &mut impl Datagrams, channel: Channel) {
         let now = self.hub.clock.now();
         let view = self.hub.view_guard();
         let at = Context { now, view: &view };

@@ -117,6 +117,8 @@ pub struct Registry {
     free: Vec<u32>,
     by_address: HashTable<u32>,
     hasher: RandomState,
+    /// Decides when servers that arrive together are queried: see [`Registry::spread_ms`].
+    spread_key: u64,
     prefix_counts: PrefixCounts,
     /// Only while the list is nearly full.
     ranking: Option<Ranking>,
@@ -159,6 +161,7 @@ fn is_from_the_future(stamp_ms: u64, now: Now) -> bool {
 
 impl Registry {
     pub fn new(settings: Settings, now: Now) -> Registry {
+        let hasher = RandomState::new();
         Registry {
             settings,
             node: 0,
@@ -167,7 +170,8 @@ impl Registry {
             slots: Vec::new(),
             free: Vec::new(),
             by_address: HashTable::new(),
-            hasher: RandomState::new(),
+            spread_key: hasher.hash_one(0),
+            hasher,
             prefix_counts: PrefixCounts::default(),
             ranking: None,
             ends: Wheel::new(now.mono_ms),
@@ -176,6 +180,11 @@ impl Registry {
             removals: Removals::default(),
             dirty: Vec::new(),
         }
+    }
+
+    /// Replaces the random times of queries, so that a simulation can be repeated.
+    pub fn set_spread_key(&mut self, key: u64) {
+        self.spread_key = key;
     }
 
     /// Entries, listed or not.
@@ -572,7 +581,11 @@ impl Registry {
     /// queried together.
     fn spread_ms(&self, at: u32) -> u64 {
         let half = (self.settings.ask_every_ms / 2).max(1);
-        half + self.hasher.hash_one(at) % half
+        // A step of SplitMix64: well mixed, and the key is secret.
+        let mut mixed = self.spread_key.wrapping_add(u64::from(at).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        half + (mixed ^ (mixed >> 31)) % half
     }
 
     fn mark(&mut self, at: u32) {

@@ -26,7 +26,7 @@ use crate::hub::Hub;
 use folder::FolderLock;
 use history::Reader;
 pub use restore::Restored;
-use writer::Writer;
+pub use writer::Writer;
 
 /// How long the last write may take at shutdown.
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -123,12 +123,17 @@ impl Store {
     /// Starts the thread that saves what the hub publishes.
     pub fn start(&mut self, hub: &Arc<Hub>) -> std::io::Result<()> {
         let (stop, stopped) = mpsc::channel();
-        let connection = self.connection.take();
-        let (status, settings) = (self.status.clone(), self.settings.clone());
-        let writer = Writer::new(hub.clone(), self.folder_lock.clone(), connection, status, settings);
+        let writer = self.writer(hub);
         let thread = std::thread::Builder::new().name("store".into()).spawn(move || writer.run(&stopped))?;
         self.thread = Some((stop, thread));
         Ok(())
+    }
+
+    /// What saves the hub's changes, for a caller that decides when it writes.
+    pub fn writer(&mut self, hub: &Arc<Hub>) -> Writer {
+        let connection = self.connection.take();
+        let (status, settings) = (self.status.clone(), self.settings.clone());
+        Writer::new(hub.clone(), self.folder_lock.clone(), connection, status, settings)
     }
 
     /// Writes what the hub has published and ends the thread, waiting at most [`STOP_MAX`] for a slow disk.

@@ -107,7 +107,7 @@ impl Writer {
     }
 
     /// Collects and writes once.
-    pub(super) fn turn(&mut self, stopping: bool) {
+    pub fn turn(&mut self, stopping: bool) {
         let now = self.hub.clock.now();
         self.check_files();
         self.gather(now);
