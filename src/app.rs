@@ -9,9 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use arc_swap::ArcSwap;
 use nix::sys::resource::{Resource, getrlimit};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -26,16 +25,17 @@ use crate::metrics::Metrics;
 use crate::model::Change;
 use crate::net::announcements::Announcements;
 use crate::net::datagram_lists;
-use crate::net::guard::Guard;
+use crate::net::guard::{Admission, Guard};
 use crate::net::listen::{self, ListenError};
 use crate::net::network;
+use crate::net::prober;
 use crate::net::session::{self, SharedStreamRules, StreamService};
+use crate::net::tcp::{self, Entrance};
 use crate::net::udp::{self, SharedRules};
-use crate::net::{prober, tcp};
 use crate::protocols::Card;
 use crate::protocols::section::Transport;
 use crate::store::Store;
-use crate::web::{self, Home, HttpLimits, Pages, Site};
+use crate::web::{self, Certificate, Home, HttpService, Pages, Site, Tls};
 use services::Services;
 
 /// How long a cookie key is used before the next one. The keys before and after it are accepted, too, so this is longer
@@ -47,6 +47,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(200);
 const GRACE: Duration = Duration::from_secs(2);
 /// Descriptors that are not for connections: listeners, files, sockets to game servers and other masters.
 const DESCRIPTORS_RESERVED: usize = 192;
+/// The key of the listeners that use TLS.
+const TLS_LISTEN: &str = "web.tls_listen";
 
 pub struct App {
     /// The configuration that the ports were bound with.
@@ -64,7 +66,8 @@ pub struct App {
     tasks: JoinSet<()>,
     stop_threads: Arc<AtomicBool>,
     stop_tasks: watch::Sender<bool>,
-    limits: Arc<ArcSwap<HttpLimits>>,
+    entrance: Arc<Entrance>,
+    tls: Option<Arc<Tls>>,
     store: Option<Store>,
 }
 
@@ -73,6 +76,7 @@ impl App {
     pub async fn start(config: Config) -> anyhow::Result<App> {
         let pages = Pages::load(&config)?;
         config.cluster.check().map_err(anyhow::Error::msg)?;
+        let certificate = Certificate::read(&config.web)?;
         let bound = bind(&config)?;
         let hub = Arc::new(Hub::new(config.registry()));
         hub.set_exempt(config.guard.exempt());
@@ -100,6 +104,7 @@ impl App {
             }
             false => None,
         };
+        let entrance = Arc::new(Entrance::new(guard.clone(), metrics.clone(), config.entrance()));
         let mut app = App {
             site: Site::new(
                 announcements.clone(),
@@ -120,7 +125,8 @@ impl App {
             tasks: JoinSet::new(),
             stop_threads: Arc::default(),
             stop_tasks: watch::Sender::new(false),
-            limits: Arc::new(ArcSwap::from_pointee(HttpLimits { idle: config.guard.idle })),
+            entrance,
+            tls: certificate.map(|certificate| Arc::new(Tls::new(certificate))),
             store,
             started_with: config.clone(),
             config,
@@ -143,6 +149,9 @@ impl App {
         app.tasks.spawn(prober_worker.run(app.probe_settings.subscribe(), stop.clone()));
         app.tasks.spawn(app.announcements.clone().retry_silent(stop.clone()));
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
+        if let Some(tls) = &app.tls {
+            app.tasks.spawn(tls.clone().follow(stop.clone()));
+        }
         for masters in app.services.all.iter().filter_map(|service| service.network.as_ref()) {
             app.tasks.spawn(network::run(app.hub.clone(), masters.subscribe(), stop.clone()));
         }
@@ -161,7 +170,7 @@ impl App {
 
     fn serve(&mut self, bound: Vec<Bound>) -> anyhow::Result<()> {
         let services = self.services.clone();
-        for Bound { key, card, tcp, udp, transport } in bound {
+        for Bound { key, card, tcp, udp, transport, tls } in bound {
             let service = card.and_then(|card| services.of(card));
             let address = udp.first().and_then(|socket| socket.local_addr().ok());
             let datagrams = service.and_then(|service| Some((service, service.datagrams.as_ref()?)));
@@ -180,7 +189,8 @@ impl App {
                 (Transport::Stream, Some((card, rules))) => self.serve_stream(listener, self.service(card.name, rules)),
                 (Transport::Stream, None) | (Transport::Datagrams { .. }, _) => {}
                 (Transport::Http | Transport::DatagramsAndHttp { .. }, _) => {
-                    self.serve_http(listener, Home(card.map(|card| card.name)));
+                    let home = Home(card.map(|card| card.name));
+                    self.serve_http(listener, home, self.tls.clone().filter(|_| tls));
                 }
             }
         }
@@ -217,6 +227,7 @@ impl App {
     /// Applies what can change while running. On an error nothing has changed.
     pub fn reload(&mut self, mut new: Config) -> anyhow::Result<()> {
         let pages = Pages::load(&new)?;
+        let certificate = Certificate::read(&new.web)?;
         let fixed = self.started_with.needs_restart(&new);
         if self.started_with.is_clustered() {
             new.keep_lives(&self.started_with);
@@ -229,7 +240,10 @@ impl App {
         self.guard.set(guard.settings(connections_max(&self.config)));
         let bans = self.guard.bans();
         self.hub.retain(|server| !bans.contains(server.ip()));
-        self.limits.store(Arc::new(HttpLimits { idle: guard.idle }));
+        self.entrance.set(self.config.entrance());
+        if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
+            tls.set(certificate);
+        }
         self.hub.set_settings(self.config.registry());
         self.hub.set_exempt(guard.exempt());
         self.announcements.set_exempt(guard.exempt());
@@ -301,16 +315,17 @@ impl App {
         Ok(())
     }
 
-    fn serve_http(&mut self, listener: TcpListener, home: Home) {
+    fn serve_http(&mut self, listener: TcpListener, home: Home, tls: Option<Arc<Tls>>) {
         let router = web::router(self.site.clone(), home);
-        let limits = self.limits.clone();
-        let stop = self.stop_tasks.subscribe();
-        let stop_connections = stop.clone();
-        let serve = move |stream, peer, admission| {
-            let limits = **limits.load();
-            web::serve_connection(stream, peer, admission, router.clone(), limits, stop_connections.clone())
-        };
-        self.tasks.spawn(tcp::accept(listener, self.guard.clone(), stop, serve));
+        let service = HttpService { router, entrance: self.entrance.clone(), stop: self.stop_tasks.subscribe() };
+        match tls {
+            Some(tls) => self.accept(listener, move |stream, peer, admission| {
+                tls.clone().serve(service.clone(), stream, peer, admission)
+            }),
+            None => {
+                self.accept(listener, move |stream, peer, admission| service.clone().serve(stream, peer, admission))
+            }
+        }
     }
 
     fn service(&self, game: &'static str, rules: SharedStreamRules) -> Arc<StreamService> {
@@ -323,10 +338,19 @@ impl App {
     }
 
     fn serve_stream(&mut self, listener: TcpListener, service: Arc<StreamService>) {
-        let limits = self.limits.clone();
-        let serve =
-            move |stream, peer, admission| session::serve(stream, peer, admission, service.clone(), limits.load().idle);
-        self.tasks.spawn(tcp::accept(listener, self.guard.clone(), self.stop_tasks.subscribe(), serve));
+        let entrance = self.entrance.clone();
+        let serve = move |stream, peer, admission| {
+            session::serve(stream, peer, admission, service.clone(), entrance.settings().idle)
+        };
+        self.accept(listener, serve);
+    }
+
+    fn accept<S, F>(&mut self, listener: TcpListener, serve: S)
+    where
+        S: Fn(TcpStream, SocketAddr, Arc<Admission>) -> F + Send + Sync + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tasks.spawn(tcp::accept(listener, self.entrance.clone(), self.stop_tasks.subscribe(), serve));
     }
 }
 
@@ -334,17 +358,19 @@ impl App {
 struct Bound {
     /// The key of the configuration that names it.
     key: String,
-    /// None for `web.listen`.
+    /// None for `web.listen` and `web.tls_listen`.
     card: Option<&'static Card>,
     tcp: Option<std::net::TcpListener>,
     udp: Vec<UdpSocket>,
     transport: Transport,
+    tls: bool,
 }
 
 fn bind(config: &Config) -> Result<Vec<Bound>, ListenError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut bound = Vec::new();
     let mut bind_all = |key: String, card, addresses: &[SocketAddr], transport| -> Result<(), ListenError> {
+        let tls = key == TLS_LISTEN;
         let bind_one = |address| match transport {
             Transport::Datagrams { .. } => Ok((None, listen::udp(address, cores, &key)?)),
             Transport::DatagramsAndHttp { .. } => {
@@ -354,7 +380,7 @@ fn bind(config: &Config) -> Result<Vec<Bound>, ListenError> {
             Transport::Http | Transport::Stream => Ok((Some(listen::tcp(address, &key)?), Vec::new())),
         };
         let sockets = listen::all(addresses, bind_one)?;
-        bound.extend(sockets.into_iter().map(|(tcp, udp)| Bound { key: key.clone(), card, tcp, udp, transport }));
+        bound.extend(sockets.into_iter().map(|(tcp, udp)| Bound { key: key.clone(), card, tcp, udp, transport, tls }));
         Ok(())
     };
     for (card, section) in config.sections() {
@@ -364,6 +390,7 @@ fn bind(config: &Config) -> Result<Vec<Bound>, ListenError> {
         }
     }
     bind_all("web.listen".into(), None, &config.web.listen, Transport::Http)?;
+    bind_all(TLS_LISTEN.into(), None, &config.web.tls_listen, Transport::Http)?;
     Ok(bound)
 }
 

@@ -47,6 +47,8 @@ pub struct Metrics {
     pub readers: Gauge,
     /// Time to render a list that was not cached.
     pub render: Histogram,
+    /// Connections of configured proxies without a valid PROXY header.
+    pub proxy_refusals: Counter,
     /// Lists that are sent as datagrams.
     pub list_answers: ListAnswers,
     /// None without a cluster.
@@ -110,6 +112,7 @@ impl Metrics {
             serial: Gauge::default(),
             questions: Counter::default(),
             readers: Gauge::default(),
+            proxy_refusals: Counter::default(),
             render: seconds(0.000_1),
             cluster: None,
         };
@@ -124,6 +127,8 @@ impl Metrics {
         registry.register_with_unit("render", "Time to render a list", Unit::Seconds, render);
         registry.register_with_unit("memory", "Resident memory", Unit::Bytes, metrics.memory.clone());
         registry.register("connections", "Open TCP connections", metrics.connections.clone());
+        let refusals = metrics.proxy_refusals.clone();
+        registry.register("proxy_refusals", "Connections of proxies closed for lack of a PROXY header", refusals);
         registry.register("event_readers", "Readers of the event stream", metrics.readers.clone());
         registry.register("serial", "The published list's serial", metrics.serial.clone());
         metrics

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::out::{message, print};
 use super::{Exit, Failure};
 use crate::config::{Config, default_file};
-use crate::web::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE, Pages};
+use crate::web::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE, Certificate, Pages};
 
 #[derive(clap::Args)]
 #[group(multiple = false)]
@@ -24,7 +24,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(file) = &arguments.check {
         let config = Config::load(Some(file), &[]).map_err(|errors| Failure::new(Exit::Usage, errors))?;
-        Pages::load(&config).map_err(|error| Failure::new(Exit::Usage, error))?;
+        let wrong = |error| Failure::new(Exit::Usage, error);
+        Pages::load(&config).map_err(wrong)?;
+        Certificate::read(&config.web).map_err(wrong)?;
         message(format!("{}: OK", file.display()));
         return Ok(());
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::Config;
+use crate::net::client::Header;
 use crate::settings::{Item, Key, Problem};
 
 pub const KEYS: &[Key<Config>] = &[
@@ -38,6 +39,38 @@ pub const KEYS: &[Key<Config>] = &[
         example: "",
         set: |config, item| {
             config.web.listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "web.tls_listen",
+        doc: "Addresses where the page, the API and the lists over HTTP are served with TLS, e.g. [\"8443\"]. Other listeners\n\
+              stay without: old games cannot use TLS.",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.web.tls_listen = item.listen()?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "web.tls_certificate",
+        doc: "The certificate for web.tls_listen: a PEM file with the whole chain, this server's first. It is read again when it\n\
+              changes.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            config.web.tls_certificate = file(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "web.tls_key",
+        doc: "The certificate's private key: a PEM file, not encrypted.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            config.web.tls_key = file(item)?;
             Ok(())
         },
     },
@@ -214,6 +247,40 @@ pub const KEYS: &[Key<Config>] = &[
         example: "",
         set: |config, item| {
             config.guard.exempt = networks(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "proxy.networks",
+        doc: "Reverse proxies in front of the HTTP ports, e.g. [\"127.0.0.1\", \"10.0.0.0/24\"]. Their requests count for the\n\
+              client that proxy.header names; nobody else's header counts. See docs/deployment.md.",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.proxy.networks = networks(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "proxy.header",
+        doc: "The header in which these proxies name the client: \"x-forwarded-for\" or \"forwarded\". Only this one counts,\n\
+              because a proxy passes the other one on as the client sent it.",
+        default: "\"x-forwarded-for\"",
+        example: "",
+        set: |config, item| {
+            let choices = [Header::XForwardedFor, Header::Forwarded].map(|header| (header.name(), header));
+            config.proxy.header = item.one_of(&choices)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "proxy.protocol",
+        doc: "Proxies whose TCP connections begin with a PROXY protocol header (version 1 or 2), on all TCP ports. A connection\n\
+              of theirs without one is closed.",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.proxy.protocol = networks(item)?;
             Ok(())
         },
     },

@@ -16,7 +16,8 @@ use tracing::Level;
 
 use crate::cluster;
 use crate::model::NamedServer;
-use crate::net::guard;
+use crate::net::client::{Header, Proxies};
+use crate::net::{guard, tcp};
 use crate::prefix::Networks;
 use crate::protocols::section::{Configured, Listener, Section};
 use crate::protocols::{CARDS, Card};
@@ -36,12 +37,17 @@ pub struct Config {
     pub protocols: Vec<Box<dyn Section>>,
     pub probe: Probe,
     pub guard: Guard,
+    pub proxy: Proxy,
     pub cluster: cluster::Settings,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Web {
     pub listen: Vec<SocketAddr>,
+    pub tls_listen: Vec<SocketAddr>,
+    /// PEM files; both are there if anything listens with TLS.
+    pub tls_certificate: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
     pub title: String,
     /// None: the built-in one.
     pub template: Option<PathBuf>,
@@ -69,6 +75,13 @@ pub struct Guard {
     pub exempt: Vec<IpNet>,
 }
 
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Proxy {
+    pub networks: Vec<IpNet>,
+    pub header: Header,
+    pub protocol: Vec<IpNet>,
+}
+
 impl Default for Config {
     /// What the default file says.
     fn default() -> Config {
@@ -78,6 +91,9 @@ impl Default for Config {
             history: history::Settings { every_s: 0, bytes_max: 0 },
             web: Web {
                 listen: Vec::new(),
+                tls_listen: Vec::new(),
+                tls_certificate: None,
+                tls_key: None,
                 title: String::new(),
                 template: None,
                 stylesheet: None,
@@ -95,6 +111,7 @@ impl Default for Config {
                 bans: Vec::new(),
                 exempt: Vec::new(),
             },
+            proxy: Proxy::default(),
             cluster: cluster::Settings::default(),
         };
         KEYS.iter().for_each(|key| key.set_default(&mut config));
@@ -132,6 +149,7 @@ impl Config {
         }
         if errors.is_empty() {
             config.check_listeners(&mut errors);
+            config.check_tls(&mut errors);
         }
         if errors.is_empty() { Ok(config) } else { Err(Errors(errors)) }
     }
@@ -237,7 +255,8 @@ impl Config {
 
     /// All listeners, by the path of their key.
     fn listeners(&self) -> Vec<(String, &[SocketAddr])> {
-        let mut listeners = vec![("web.listen".to_string(), &self.web.listen[..])];
+        let web = [("web.listen", &self.web.listen), ("web.tls_listen", &self.web.tls_listen)];
+        let mut listeners: Vec<_> = web.map(|(path, addresses)| (path.to_string(), &addresses[..])).into();
         for (card, section) in self.sections() {
             let path = |listener: &Listener<'_>| format!("{}.{}", card.name, listener.key);
             listeners.extend(section.listeners().iter().map(|listener| (path(listener), listener.addresses)));
@@ -259,6 +278,16 @@ impl Config {
         }
     }
 
+    /// Reports files that TLS lacks.
+    fn check_tls(&self, errors: &mut Vec<String>) {
+        let files = [("web.tls_certificate", &self.web.tls_certificate), ("web.tls_key", &self.web.tls_key)];
+        for (path, file) in files.iter().filter(|_| !self.web.tls_listen.is_empty()) {
+            if file.is_none() {
+                errors.push(format!("{path}: web.tls_listen needs it: name a PEM file"));
+            }
+        }
+    }
+
     /// The longest that a server can stay listed without a sign of life.
     pub fn life_max(&self) -> Duration {
         let lives = self.protocols.iter().map(|section| section.life_max_ms());
@@ -272,7 +301,20 @@ impl Config {
 
     /// Settings that are allowed but probably a mistake.
     pub fn warnings(&self) -> Vec<String> {
-        self.protocols.iter().flat_map(|section| section.warnings()).collect()
+        let mut warnings: Vec<_> = self.protocols.iter().flat_map(|section| section.warnings()).collect();
+        for (path, networks) in [("proxy.networks", &self.proxy.networks), ("proxy.protocol", &self.proxy.protocol)] {
+            if networks.iter().any(|network| network.prefix_len() == 0) {
+                warnings.push(format!("{path} contains every address, so that anybody can pretend to be anybody"));
+            }
+        }
+        warnings
+    }
+
+    /// What applies to every connection.
+    pub fn entrance(&self) -> tcp::Settings {
+        let Proxy { networks, header, protocol } = &self.proxy;
+        let proxies = Proxies { networks: Networks::new(networks), header: *header, protocol: Networks::new(protocol) };
+        tcp::Settings { proxies, idle: self.guard.idle }
     }
 
     /// The registry's settings.

@@ -89,6 +89,8 @@ fn wrong_types_and_impossible_values() {
         ("[netpanzer]\nverify = \"yes\"", ":2: netpanzer.verify: must be \"query\" or \"off\", not the text \"yes\""),
         ("[netpanzer]\nneighbours = [\"a:b\"]", "must be a master like"),
         ("[netpanzer]\npublic = \"x\"", "must be an address like"),
+        ("[proxy]\nheader = \"x-real-ip\"", ":2: proxy.header: must be \"x-forwarded-for\" or \"forwarded\", not"),
+        ("[proxy]\nnetworks = [\"proxy.example\"]", ":2: proxy.networks: must be an address or network"),
         ("[probe]\nevery = \"1h\"", "from \"1s\" to \"15m\""),
         (
             "[[hyperbol.servers]]\naddress = \"1.2.3.4:5\"\nflavor = 256",
@@ -172,6 +174,28 @@ fn one_address_for_two_listeners_is_an_error() {
 }
 
 #[test]
+fn tls_needs_a_certificate_and_its_key() {
+    assert_eq!(set("web.tls_listen=").unwrap(), Config::default());
+    assert!(set("web.tls_certificate=a.crt").is_ok(), "for later");
+    let missing = set("web.tls_listen=8443").unwrap_err();
+    assert!(missing.contains("web.tls_certificate: ") && missing.contains("web.tls_key: "), "{missing}");
+    let all = ["web.tls_listen=8443", "web.tls_certificate=a.crt", "web.tls_key=a.key"].map(String::from);
+    let config = Config::load(None, &all).unwrap();
+    assert_eq!((config.web.tls_listen.clone(), config.web.tls_key), (both(8443).to_vec(), Some("a.key".into())));
+    let taken = Config::load(None, &[&all[..], &["web.listen=8443".into()]].concat()).unwrap_err().to_string();
+    assert!(taken.contains("web.tls_listen: 0.0.0.0:8443 is taken by web.listen already"), "{taken}");
+}
+
+#[test]
+fn trusting_everybody_as_a_proxy_is_a_warning() {
+    assert!(set("proxy.networks=10.0.0.0/8,::1").unwrap().warnings().is_empty());
+    for everybody in ["proxy.networks=0.0.0.0/0", "proxy.protocol=10.0.0.1,::/0"] {
+        let warnings = set(everybody).unwrap().warnings();
+        assert!(warnings.len() == 1 && warnings[0].contains("anybody can pretend to be anybody"), "{warnings:?}");
+    }
+}
+
+#[test]
 fn only_listeners_need_a_restart() {
     let old = Config::default();
     assert_eq!(old.needs_restart(&set("web.listen=127.0.0.1:1").unwrap()), ["web.listen"]);
@@ -179,6 +203,7 @@ fn only_listeners_need_a_restart() {
     assert!(old.needs_restart(&set("web.listen=8080").unwrap()).is_empty(), "the same in short");
     assert_eq!(old.needs_restart(&set("hyperbol.listen=").unwrap()), ["hyperbol.listen"]);
     assert!(old.needs_restart(&set("guard.bans=127.0.0.1").unwrap()).is_empty());
+    assert!(old.needs_restart(&set("proxy.protocol=127.0.0.1").unwrap()).is_empty());
 }
 
 #[test]

@@ -119,13 +119,26 @@ impl Guard {
 
     /// Admits a connection unless its address is banned.
     pub fn admit(self: &Arc<Guard>, ip: IpAddr) -> Option<Admission> {
+        self.admit_counted(ip, |groups| Prefix::all(ip, &groups.settings.exempt))
+    }
+
+    /// The same for a proxy: its connections are of many clients, so they count only for the limit in all.
+    pub fn admit_proxy(self: &Arc<Guard>, ip: IpAddr) -> Option<Admission> {
+        self.admit_counted(ip, |_| ArrayVec::new())
+    }
+
+    fn admit_counted(
+        self: &Arc<Guard>,
+        ip: IpAddr,
+        prefixes: impl FnOnce(&Groups) -> ArrayVec<Prefix, LEVELS_MAX>,
+    ) -> Option<Admission> {
         let ip = ip.to_canonical();
         if self.bans().contains(ip) {
             return None;
         }
         let active_at_ms = AtomicU64::new(self.now_ms());
         let mut groups = self.groups();
-        let prefixes = Prefix::all(ip, &groups.settings.exempt);
+        let prefixes = prefixes(&groups);
         groups.evict_for(&prefixes);
         let connection =
             Arc::new(Connection { ip, prefixes, positions: Default::default(), active_at_ms, evicted: Notify::new() });
@@ -358,6 +371,18 @@ mod tests {
         assert_eq!(guard.connections(), 20);
         let _again = guard.admit(ip(1)).unwrap();
         assert!(evicted(&all[0]));
+    }
+
+    #[test]
+    fn a_proxy_has_no_limit_of_its_own_but_counts_for_the_limit_in_all() {
+        let guard = guard(20, 1);
+        let all: Vec<_> = (0..20).map(|_| guard.admit_proxy(ip(1)).unwrap()).collect();
+        assert_eq!(guard.connections(), 20);
+        let _client = guard.admit(ip(1)).unwrap();
+        assert_eq!(all.iter().filter(|admission| evicted(admission)).count(), 1, "the limit in all");
+        assert_eq!(guard.connections(), 20);
+        guard.set(Settings { bans: networks(&["192.0.2.1/32"]), ..limits(20, 1) });
+        assert!(guard.admit_proxy(ip(1)).is_none());
     }
 
     #[test]

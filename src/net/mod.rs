@@ -3,12 +3,14 @@
 pub mod announcements;
 pub mod batch;
 pub mod budget;
+pub mod client;
 pub mod datagram_lists;
 pub mod guard;
 pub mod lanes;
 pub mod listen;
 pub mod network;
 pub mod prober;
+pub mod proxy;
 pub mod retries;
 pub mod session;
 pub mod tcp;

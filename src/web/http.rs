@@ -19,7 +19,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
@@ -29,6 +28,7 @@ use tracing::debug;
 use super::{Peer, TEXT, reply};
 use crate::net::guard::Admission;
 use crate::net::stopped;
+use crate::net::tcp::Entrance;
 
 /// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -36,46 +36,52 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const BODY_BYTES_MAX: usize = 16 << 10;
 const LENGTH: HeaderName = HeaderName::from_static("length");
 
-#[derive(Clone, Copy, Debug)]
-pub struct HttpLimits {
-    /// For a request's whole head, and for every pause while the client reads an answer.
-    pub idle: Duration,
+/// What all connections of one listener share.
+#[derive(Clone)]
+pub struct HttpService {
+    pub router: Router,
+    pub entrance: Arc<Entrance>,
+    pub stop: watch::Receiver<bool>,
 }
 
-/// Serves a connection until it ends, is idle for too long, or the program stops.
-pub async fn serve_connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    admission: Arc<Admission>,
-    router: Router,
-    limits: HttpLimits,
-    mut stop: watch::Receiver<bool>,
-) {
-    let mut stream = TimeoutStream::new(Touching { stream, admission, instead: None });
-    stream.set_write_timeout(Some(limits.idle));
-    let service = service_fn(move |request: Request<Incoming>| answer(router.clone(), peer, request, limits.idle));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.idle)
-        .title_case_headers(true)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Box::pin(stream)), service);
-    let mut connection = std::pin::pin!(connection);
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        () = stopped(&mut stop) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+impl HttpService {
+    /// Serves a connection until it ends, is idle for too long, or the program stops. The idle time is for a request's whole
+    /// head, and for every pause while the client reads an answer.
+    pub async fn serve<S>(mut self, stream: S, peer: SocketAddr, admission: Arc<Admission>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let idle = self.entrance.settings().idle;
+        let mut stream = TimeoutStream::new(Touching { stream, admission, instead: None });
+        stream.set_write_timeout(Some(idle));
+        let (router, entrance) = (self.router, self.entrance);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let client = client(&entrance, peer, &request);
+            answer(router.clone(), client, request, idle)
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(idle)
+            .title_case_headers(true)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(Box::pin(stream)), service);
+        let mut connection = std::pin::pin!(connection);
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            () = stopped(&mut self.stop) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = result {
+            debug!(%peer, %error, "HTTP connection ended");
         }
-    };
-    if let Err(error) = result {
-        debug!(%peer, %error, "HTTP connection ended");
     }
 }
 
 /// A stream whose connection counts as active whenever the client reads something.
-struct Touching {
-    stream: TcpStream,
+struct Touching<S> {
+    stream: S,
     admission: Arc<Admission>,
     /// What is sent instead of hyper's own answer.
     instead: Option<Bytes>,
@@ -103,7 +109,7 @@ fn in_our_words(hypers: &[u8]) -> Option<Bytes> {
     })
 }
 
-impl Touching {
+impl<S: AsyncWrite + Unpin> Touching<S> {
     /// Sends the replacement; ready when all of it is written.
     fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.instead.as_mut().filter(|rest| !rest.is_empty()) {
@@ -118,13 +124,13 @@ impl Touching {
     }
 }
 
-impl AsyncRead for Touching {
+impl<S: AsyncRead + Unpin> AsyncRead for Touching<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Touching {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Touching<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.admission.touch();
         if self.instead.is_none() {
@@ -164,6 +170,16 @@ impl AsyncWrite for Touching {
     }
 }
 
+/// The client of a request; none if it is banned. A banned peer is not let in at all; behind a proxy, only its requests show
+/// who it is.
+fn client(entrance: &Entrance, peer: SocketAddr, request: &Request<Incoming>) -> Option<Peer> {
+    let settings = entrance.settings();
+    let lines = request.headers().get_all(settings.proxies.header.name());
+    let client = settings.proxies.client(peer, lines.iter().map(HeaderValue::as_bytes));
+    let is_banned = client.ip() != peer.ip() && entrance.guard.bans().contains(client.ip());
+    (!is_banned).then_some(Peer(client))
+}
+
 /// A request with its whole body, or an error. A GET or HEAD has no body to wait for.
 async fn whole(request: Request<Incoming>, idle: Duration) -> Result<Request<Body>, Response<Body>> {
     if request.body().is_end_stream() || [Method::GET, Method::HEAD].contains(request.method()) {
@@ -182,15 +198,19 @@ async fn whole(request: Request<Incoming>, idle: Duration) -> Result<Request<Bod
 
 async fn answer(
     mut router: Router,
-    peer: SocketAddr,
+    client: Option<Peer>,
     request: Request<Incoming>,
     idle: Duration,
 ) -> Result<Response<Body>, Infallible> {
-    let mut response = match whole(request, idle).await {
-        Ok(mut request) => {
-            request.extensions_mut().insert(Peer(peer));
-            router.call(request).await?
-        }
+    let accepted = async {
+        let banned = || reply::error(StatusCode::FORBIDDEN, "your address is banned here\n");
+        let client = client.ok_or_else(banned)?;
+        let mut request = whole(request, idle).await?;
+        request.extensions_mut().insert(client);
+        Ok(request)
+    };
+    let mut response = match accepted.await {
+        Ok(request) => router.call(request).await?,
         Err(response) => response,
     };
     if response.status() != StatusCode::NOT_MODIFIED

@@ -16,6 +16,7 @@ mod plots;
 mod reply;
 mod routes;
 mod template;
+mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,11 +44,12 @@ use crate::registry::view::{Rendered, Renderer, View};
 use crate::store::{Status, Store};
 use events::Events;
 use filter::Filter;
-pub use http::{HttpLimits, serve_connection};
+pub use http::HttpService;
 use page::{Ask, Index, IndexRenderer};
 pub use page::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE};
 use reply::Fresh;
 pub use template::PageError;
+pub use tls::{Certificate, Tls};
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -295,7 +297,7 @@ async fn method_not_allowed(method: Method) -> Response {
     reply::error(StatusCode::METHOD_NOT_ALLOWED, &format!("{method} is not allowed here\n"))
 }
 
-/// The peer of a request's connection.
+/// The client of a request: the peer of its connection, or the address that a trusted proxy names.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub SocketAddr);
 

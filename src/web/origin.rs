@@ -29,11 +29,17 @@ pub fn is_cross_origin_get(headers: &HeaderMap) -> bool {
     }
 }
 
-/// Whether a URL is on the host and port that were asked. The scheme is not compared: a proxy may have changed it.
+/// Whether a URL is on the host and port that were asked. The scheme is not compared: a proxy may have changed it. Its usual
+/// port may be written or not: browsers leave it out, and some proxies write it.
 fn is_own(headers: &HeaderMap, url: &str) -> bool {
     let host = text(headers, header::HOST).unwrap_or_default();
-    let authority = |url: Url| url[Position::BeforeHost..Position::AfterPort].eq_ignore_ascii_case(host);
-    !host.is_empty() && Url::parse(url).is_ok_and(authority)
+    let is_asked = |url: Url| {
+        let authority = &url[Position::BeforeHost..Position::AfterPort];
+        let usual = url.port_or_known_default().filter(|_| url.port().is_none());
+        let with_port = usual.map(|port| format!("{authority}:{port}"));
+        authority.eq_ignore_ascii_case(host) || with_port.is_some_and(|text| text.eq_ignore_ascii_case(host))
+    };
+    !host.is_empty() && Url::parse(url).is_ok_and(is_asked)
 }
 
 /// A header that is not text is present, but has no expected value.
@@ -85,6 +91,23 @@ mod tests {
             assert_eq!((is_cross_origin(&headers), is_cross_origin_get(&headers)), (post, get), "{pairs:?}");
         }
         assert!(is_cross_origin(&HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static("http://"))])));
+    }
+
+    #[test]
+    fn the_usual_port_may_be_written_or_not() {
+        let host = |host: &str, origin: &str| {
+            let pairs = [(header::HOST, host), (header::ORIGIN, origin)];
+            let pairs = pairs.map(|(name, value)| (name, HeaderValue::from_str(value).unwrap()));
+            !is_cross_origin(&HeaderMap::from_iter(pairs))
+        };
+        assert!(host("master.example", "https://master.example"));
+        assert!(host("master.example:443", "https://master.example"));
+        assert!(host("master.example:80", "http://master.example"));
+        assert!(host("[2001:db8::1]:443", "https://[2001:db8::1]"));
+        assert!(!host("master.example:443", "http://master.example"));
+        assert!(!host("master.example:8443", "https://master.example"));
+        assert!(!host("master.example:443", "https://master.example:8443"));
+        assert!(!host(":443", "https://master.example"));
     }
 
     #[test]

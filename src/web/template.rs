@@ -9,7 +9,7 @@ use serde::Serialize;
 use tracing::warn;
 
 /// An error in one of the operator's files.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct PageError(pub String);
 
 impl fmt::Display for PageError {

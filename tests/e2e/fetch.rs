@@ -17,10 +17,10 @@ use crate::netpanzer::Tank;
 use crate::support::*;
 
 /// A certificate authority, `ca.crt`, and three certificates: good, expired, and for another host.
-struct Authority(Folder);
+pub struct Authority(pub Folder);
 
 impl Authority {
-    fn new(name: &str) -> Authority {
+    pub fn new(name: &str) -> Authority {
         let folder = Folder::new(name);
         let path = folder.path();
         let new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
@@ -47,7 +47,7 @@ impl Authority {
         Authority(folder)
     }
 
-    fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         self.0.path().join("ca.crt")
     }
 
@@ -71,7 +71,7 @@ impl Authority {
         })
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
+    pub fn run(&self, arguments: &[&str]) -> Output {
         trusting(Some(&self.file()), arguments).output().unwrap()
     }
 }

@@ -14,7 +14,8 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 const LAST_LINES: usize = 40;
 
 /// Every key of the configuration that names a listener's addresses, as `rallypoint config` prints them: `web.listen`,
-/// `iceball.client_listen`. A new protocol's listeners are among them without a change here.
+/// `iceball.client_listen`. A new protocol's listeners are among them without a change here; those with TLS need a
+/// certificate and are not.
 pub static LISTENERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let printed = command().arg("config").output().unwrap().stdout;
     let mut section = String::new();
@@ -22,7 +23,9 @@ pub static LISTENERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     for line in String::from_utf8(printed).unwrap().lines() {
         if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             section = name.into();
-        } else if let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| key.ends_with("listen")) {
+        } else if let Some((key, _)) =
+            line.split_once(" = ").filter(|(key, _)| key.ends_with("listen") && *key != "tls_listen")
+        {
             keys.push(format!("{section}.{key}"));
         }
     }
