@@ -80,7 +80,7 @@ impl App {
         let bound = bind(&config)?;
         let hub = Arc::new(Hub::new(config.registry()));
         hub.set_exempt(config.guard.exempt());
-        let guard = Guard::new(config.guard.settings(connections_max(&config)));
+        let guard = Arc::new(Guard::new(config.guard.settings(connections_max(&config))));
         let keys = Keys::new([random()?, random()?, random()?]);
         let is_clustered = config.is_clustered();
         let metrics = if is_clustered { Metrics::new().with_cluster() } else { Metrics::new() };
@@ -93,9 +93,8 @@ impl App {
             random()?,
         )
         .context("cannot open a UDP socket to ask game servers")?;
-        let announcements = Arc::new(Announcements::new(hub.clone(), prober, ledger));
+        let announcements = Arc::new(Announcements::new(hub.clone(), guard.clone(), prober, ledger));
         announcements.set_exempt(config.guard.exempt());
-        let guard = Arc::new(guard);
         let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
         let services = Arc::new(Services::new(&config, keys, &bound));
         let cluster = match is_clustered {

@@ -10,6 +10,7 @@
 
 pub mod app;
 pub mod asker;
+pub mod budget;
 pub mod bytes;
 pub mod cli;
 pub mod client;

@@ -12,10 +12,15 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::budget::Budgets;
 use crate::ledger::Ledger;
+use crate::model::Now;
 use crate::protocols::own_card;
 use crate::registry::view::View;
 use crate::store::Status;
+
+/// The heaviest networks that are named.
+const NETWORKS_MAX: usize = 10;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfGame {
@@ -161,7 +166,14 @@ impl Metrics {
     }
 
     /// All metrics as text.
-    pub fn text(&self, view: &View, ledger: &Ledger, connections: usize, store: Option<&Status>) -> String {
+    pub fn text(
+        &self,
+        view: &View,
+        ledger: &Ledger,
+        connections: usize,
+        store: Option<&Status>,
+        budgets: (&Budgets, Now),
+    ) -> String {
         let mut games: BTreeMap<&'static str, (i64, i64)> = BTreeMap::from([("other", (0, 0))]);
         games.extend(crate::protocols::CARDS.iter().map(|card| (card.name, (0, 0))));
         for server in view.games() {
@@ -189,8 +201,29 @@ impl Metrics {
         if let Some(store) = store {
             store_text(store, &mut text);
         }
+        budgets_text(budgets, &mut text);
         text.push_str("# EOF\n");
         text
+    }
+}
+
+/// What was refused for lack of budget, and the networks that use most of theirs. These metrics are public, so they name
+/// networks and not addresses; `rallypoint admin top` names both.
+fn budgets_text((budgets, now): (&Budgets, Now), text: &mut String) {
+    let name = "rallypoint_budget_refused";
+    let _ = writeln!(text, "# HELP {name} Requests refused for lack of budget.\n# TYPE {name} counter");
+    for (kind, count) in budgets.refused() {
+        let _ = writeln!(text, "{name}_total{{budget=\"{}\"}} {count}", kind.name());
+    }
+    let name = "rallypoint_budget_network_share";
+    let _ = writeln!(
+        text,
+        "# HELP {name} How much of its budget a network has used; above 1 is debt.\n# TYPE {name} gauge"
+    );
+    let networks = budgets.heaviest(now).into_iter().filter(|heavy| heavy.prefix.is_widest());
+    for heavy in networks.take(NETWORKS_MAX) {
+        let (kind, network, share) = (heavy.kind.name(), heavy.prefix, heavy.share as f64 / 1_000.0);
+        let _ = writeln!(text, "{name}{{budget=\"{kind}\",network=\"{network}\"}} {share:.3}");
     }
 }
 
@@ -225,6 +258,7 @@ fn resident_bytes() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::{self, Kind};
     use crate::ledger::{Channel, Note, What};
     use crate::protocols::iceball::{self, events};
 
@@ -251,7 +285,11 @@ mod tests {
         metrics.listed("master.json", 1);
         metrics.list_answers.cut.inc_by(2);
         metrics.list_answers.bytes.inc_by(1_400);
-        let text = metrics.text(&view, &ledger, 5, None);
+        let budgets = Budgets::new(budget::Settings { servers_per_ip_max: 1, ..Default::default() }, [1, 2]);
+        let now = Now { mono_ms: 1_000, unix_ms: 0 };
+        budgets.charge(Kind::Searches, now, [203, 0, 113, 5].into(), 4_000_000);
+        assert!(budgets.admit(Kind::Searches, now, [203, 0, 113, 5].into()).is_err());
+        let text = metrics.text(&view, &ledger, 5, None, (&budgets, now));
         for line in [
             "rallypoint_servers{game=\"netpanzer\"} 1",
             "rallypoint_players{game=\"netpanzer\"} 3",
@@ -265,10 +303,14 @@ mod tests {
             "rallypoint_list_bytes_total 1400",
             "rallypoint_serial 7",
             "rallypoint_events_total{kind=\"cookie_sent\"} 1",
+            "rallypoint_budget_refused_total{budget=\"searches\"} 1",
+            "rallypoint_budget_refused_total{budget=\"events\"} 0",
+            "rallypoint_budget_network_share{budget=\"searches\",network=\"203.0.113.0/24\"} 0.500",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
+        assert!(!text.contains("203.0.113.5/32"), "players' own addresses are not public");
         assert!(!text.contains("evil") && !text.contains("master\"}"));
         assert!(text.contains("rallypoint_memory_bytes "));
     }

@@ -53,6 +53,12 @@ impl Prefix {
         self.bits
     }
 
+    /// Whether no wider prefix around it has a limit.
+    pub fn is_widest(&self) -> bool {
+        let levels = if self.network.is_ipv4() { &IPV4_LEVELS[..] } else { &IPV6_LEVELS[..] };
+        levels.last().is_some_and(|(bits, _)| *bits == self.bits)
+    }
+
     /// The limit of this prefix, if one address (or IPv6 /64) has the limit `narrowest`.
     pub fn limit(&self, narrowest: u32) -> u32 {
         let levels = if self.network.is_ipv4() { &IPV4_LEVELS[..] } else { &IPV6_LEVELS[..] };
@@ -74,6 +80,8 @@ pub struct Networks {
 }
 
 impl Networks {
+    pub const NONE: Networks = Networks { ranges: Vec::new() };
+
     pub fn new(networks: &[IpNet]) -> Networks {
         let mut ranges: Vec<_> = networks.iter().flat_map(ranges).collect();
         ranges.sort_unstable();

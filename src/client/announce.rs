@@ -205,7 +205,7 @@ impl MasterTask<'_> {
         };
         match timeout(TIMEOUT, self.request(&offer)).await {
             Ok(Ok(Verdict::Listed)) => Status::Listed,
-            Ok(Ok(Verdict::Refused(reason))) => Status::Refused(reason),
+            Ok(Ok(Verdict::Refused(reason) | Verdict::TryLater { reason, .. })) => Status::Refused(reason),
             Ok(Err(reason)) => Status::Failed(reason),
             Err(_) => Status::Failed(format!("no answer within {} s", TIMEOUT.as_secs())),
         }

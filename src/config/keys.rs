@@ -241,8 +241,8 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "guard.exempt",
-        doc: "Networks without the limits of wider networks (the limit per IP address stays) and without budgets for lists over\n\
-              UDP: a hosting company with many customers, or a test, e.g. [\"198.51.100.0/24\", \"127.0.0.0/8\"].",
+        doc: "Networks without budgets and without the limits of wider networks (the limit per IP address stays): a hosting\n\
+              company with many customers, or a test, e.g. [\"198.51.100.0/24\", \"127.0.0.0/8\"].",
         default: "[]",
         example: "",
         set: |config, item| {

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use toml::de::{DeTable, DeValue};
 use tracing::Level;
 
+use crate::budget;
 use crate::cluster;
 use crate::model::NamedServer;
 use crate::net::client::{Header, Proxies};
@@ -335,9 +336,11 @@ impl Guard {
             connections_max,
             per_ip_max: u32::try_from(self.connections_per_ip_max).unwrap_or(u32::MAX),
             bans: Networks::new(&self.bans),
-            exempt: self.exempt(),
-            list_bytes_per_second: self.list_bytes_per_second,
-            servers_per_ip_max: self.servers_per_ip_max,
+            budgets: budget::Settings {
+                servers_per_ip_max: self.servers_per_ip_max,
+                list_bytes_per_second: self.list_bytes_per_second,
+                exempt: self.exempt(),
+            },
         }
     }
 

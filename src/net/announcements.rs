@@ -8,10 +8,12 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
 
+use super::guard::Guard;
 use super::prober::{Prober, Unproven};
 use super::retries::Retries;
 use super::stopped;
 use crate::asker::{Failure, Response};
+use crate::budget::{CHANGE_COST, Kind, Over, PROOF_COST};
 use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
 use crate::model::{Address, Announce, Change, Facts, Game, Proof, Server};
@@ -28,18 +30,22 @@ const AGAIN_EVERY: Duration = Duration::from_millis(500);
 pub struct Announcements {
     pub hub: Arc<Hub>,
     pub ledger: Arc<Ledger>,
+    guard: Arc<Guard>,
     prober: Prober,
     retries: Mutex<Retries>,
 }
 
 impl Announcements {
-    pub fn new(hub: Arc<Hub>, prober: Prober, ledger: Arc<Ledger>) -> Announcements {
-        Announcements { hub, ledger, prober, retries: Mutex::default() }
+    pub fn new(hub: Arc<Hub>, guard: Arc<Guard>, prober: Prober, ledger: Arc<Ledger>) -> Announcements {
+        Announcements { hub, ledger, guard, prober, retries: Mutex::default() }
     }
 
     /// Returns at once for a server that is proven already; otherwise after its game's query has succeeded or failed.
     pub async fn announce(&self, heartbeat: Heartbeat) -> Verdict {
         let address = heartbeat.address;
+        if let Err(over) = self.take(Kind::Handshakes, address, PROOF_COST) {
+            return try_later("too many announcements from your network", over);
+        }
         self.note(address, What::Heartbeat);
         self.retries().take(address);
         let query = query_of(&heartbeat.game);
@@ -49,22 +55,31 @@ impl Announcements {
         let verdict = match query.filter(|_| verify) {
             _ if query.is_some() && self.renew(&heartbeat) => Verdict::Listed,
             None => self.apply(heartbeat, Proof::Connection, None, Facts::default()).await,
+            Some(_) if let Err(over) = self.take(Kind::Probing, address, 1) => {
+                try_later("too many new servers in your network at once", over)
+            }
             Some(query) => match self.prober.prove(address, query).await {
                 Ok(answer) => self.proven(heartbeat, answer).await,
-                Err(unproven) => Verdict::Refused(match unproven {
-                    Unproven::Asked(Failure::Silent) if self.retries().add(self.hub.clock.now().mono_ms, heartbeat) => {
-                        format!("{}: it is asked again within a minute", Failure::Silent.words(&of()))
-                    }
-                    Unproven::Asked(failure) => failure.words(&of()),
-                    Unproven::Busy => "this master is busy: try again".into(),
-                    Unproven::TooMany => "too many servers at your address at once: try again".into(),
-                }),
+                Err(Unproven::Asked(Failure::Silent)) => {
+                    let silent = Failure::Silent.words(&of());
+                    let is_kept = self.retries().add(self.hub.clock.now().mono_ms, heartbeat);
+                    let again = if is_kept { ": it is asked again within a minute" } else { "" };
+                    Verdict::Refused(silent + again)
+                }
+                Err(Unproven::Asked(failure)) => Verdict::Refused(failure.words(&of())),
+                Err(Unproven::Busy) => try_later("this master is busy", BUSY),
+                Err(Unproven::TooMany) => try_later("too many servers at your address at once", BUSY),
             },
         };
         if let Verdict::Refused(reason) = &verdict {
             debug!(%address, reason, "heartbeat refused");
         }
         verdict
+    }
+
+    /// Charges an announcement, whose address is proven by its connection.
+    fn take(&self, kind: Kind, address: Address, cost: u64) -> Result<(), Over> {
+        self.guard.budgets().take(kind, self.hub.clock.now(), address.ip(), cost)
     }
 
     /// Queries games again that were silent when they announced themselves, and lists those that answer.
@@ -133,6 +148,8 @@ impl Announcements {
         let mut batches = self.hub.subscribe();
         let outcome = self.hub.apply_one(change, self.hub.clock.now());
         if matches!(outcome, Outcome::Added | Outcome::Changed) {
+            let cost = CHANGE_COST - PROOF_COST;
+            self.guard.budgets().charge(Kind::Handshakes, self.hub.clock.now(), address.ip(), cost);
             let shows = |delta: &Delta| delta.server().address == address;
             let shown = async { while batches.recv().await.is_ok_and(|batch| !batch.deltas.iter().any(shows)) {} };
             let _ = timeout(SHOWN, shown).await; // long enough
@@ -184,6 +201,14 @@ impl Announcements {
     }
 }
 
+/// How long to wait when the prober has no place left.
+const BUSY: Over = Over { retry_after_s: 5 };
+
+fn try_later(reason: &str, over: Over) -> Verdict {
+    let after_s = over.retry_after_s;
+    Verdict::TryLater { reason: format!("{reason}: try again in {after_s} s"), after_s }
+}
+
 /// A refusal as text for the server's owner.
 fn refusal_text(refusal: Refusal) -> &'static str {
     match refusal {
@@ -224,8 +249,10 @@ fn said_game(announced: &Game, facts: &Facts<'_>, known: Option<&Server>) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget;
     use crate::metrics::Metrics;
     use crate::model::HeartbeatKeys;
+    use crate::net::guard;
     use crate::net::prober::{self, ProbeSettings, Worker};
     use crate::protocols::{self, CARDS, Card, Games};
     use crate::registry::Settings;
@@ -248,7 +275,9 @@ mod tests {
             worker.run(asking.subscribe(), stop.subscribe()).await;
             drop((asking, stop));
         });
-        Arc::new(Announcements::new(hub, prober, ledger))
+        let budgets = budget::Settings { servers_per_ip_max: 32, ..budget::Settings::default() };
+        let guard = Arc::new(Guard::new(guard::Settings { budgets, ..guard::Settings::default() }));
+        Arc::new(Announcements::new(hub, guard, prober, ledger))
     }
 
     fn heartbeat(address: Address) -> Heartbeat {

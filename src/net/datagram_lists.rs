@@ -1,5 +1,5 @@
 //! Lists that are sent as datagrams. The receiving threads only queue requests; one thread per listener renders and sends, so
-//! that a long list does not delay announcements. An answer gets as many packets as the [budget](super::budget) grants, and its
+//! that a long list does not delay announcements. An answer gets as many packets as the [budget](crate::budget) grants, and its
 //! last packet always has the end mark.
 
 use std::io::IoSlice;
@@ -17,9 +17,9 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg};
 use tracing::debug;
 
 use super::batch::BATCH;
-use super::budget::on_the_wire;
 use super::guard::Guard;
 use super::udp::{LOOK_UP, SharedRules};
+use crate::budget::on_the_wire;
 use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::model::Now;
@@ -41,7 +41,7 @@ pub struct ListRequests {
 impl ListRequests {
     /// Queues a request, or refuses it.
     pub fn ask(&self, now: Now, from: SocketAddr, request: ListRequest) {
-        let is_taken = self.guard.lists().may_ask(now, from) && self.waiting.try_send((from, request)).is_ok();
+        let is_taken = self.guard.budgets().may_ask(now, from) && self.waiting.try_send((from, request)).is_ok();
         if !is_taken {
             self.metrics.list_answers.refused.inc();
         }
@@ -97,7 +97,7 @@ impl Sender {
         let packets = packets::split(&list.body);
         // Any packet may turn out to be the last.
         let sizes = packets.clone().map(|packet| packet.len() + end.len());
-        let granted = self.guard.lists().take(self.hub.clock.now(), to.ip(), sizes);
+        let granted = self.guard.budgets().take_packets(self.hub.clock.now(), to.ip(), sizes);
         let is_cut = packets.clone().nth(granted).is_some();
         debug!(game = self.game, %to, granted, is_cut, "list");
         let answers = &self.metrics.list_answers;
@@ -162,6 +162,7 @@ impl SendPackets for PacketSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget;
     use crate::ledger::Ledger;
     use crate::net::udp::Worker;
     use crate::net::{guard, listen};
@@ -228,8 +229,12 @@ mod tests {
         fn start(address: &str) -> Master {
             let settings = Settings { servers_max: 9, servers_per_ip_max: 9, ask_every_ms: 30_000, misses_max: 3 };
             let (hub, stop) = (Arc::new(Hub::new(settings)), Arc::new(AtomicBool::new(false)));
-            let (list_bytes_per_second, servers_per_ip_max) = (4 << 20, 32);
-            let guard = guard::Settings { list_bytes_per_second, servers_per_ip_max, ..guard::Settings::default() };
+            let budgets = budget::Settings {
+                servers_per_ip_max: 32,
+                list_bytes_per_second: 4 << 20,
+                ..budget::Settings::default()
+            };
+            let guard = guard::Settings { budgets, ..guard::Settings::default() };
             let (guard, metrics) = (Arc::new(Guard::new(guard)), Arc::new(Metrics::new()));
             let rules: SharedRules = Arc::new(ArcSwap::from_pointee(Box::new(Rules) as Box<dyn DatagramRules>));
             let sockets = listen::udp(address.parse().unwrap(), 2, "a.key").unwrap();
@@ -347,7 +352,7 @@ mod tests {
         client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         client.connect(master.address).unwrap();
         let (mut short, mut long) = (0, 0);
-        for round in 0..60 {
+        for round in 0..30 {
             for _ in 0..50 {
                 client.send(&[b"hello".as_slice(), &[0; 19]].concat()).unwrap();
             }
@@ -359,7 +364,7 @@ mod tests {
                 if reply[0] == b's' { short += 1 } else { long += 1 }
             }
         }
-        assert!((128..1_000).contains(&short), "{short} of 3,000");
+        assert!((128..1_000).contains(&short), "{short} of 1,500");
         master.stop();
     }
 }

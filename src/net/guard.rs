@@ -1,4 +1,4 @@
-//! The guard: bans, connection limits, and the budgets for answers by datagrams.
+//! The guard: bans, connection limits, and the [budgets](crate::budget).
 //!
 //! No connection is refused because of a limit. Instead, the connection that has been idle longest is evicted: of the same
 //! address or of a wider network around it if that exceeds its own limit, otherwise of all. So neither one address nor many
@@ -15,7 +15,7 @@ use arrayvec::ArrayVec;
 use tokio::sync::Notify;
 use tokio::time::Instant; // in a simulation, the simulated time
 
-use super::budget::{self, Budget};
+use crate::budget::{self, Budgets};
 use crate::prefix::{LEVELS_MAX, Networks, Prefix};
 
 /// How many connections are compared to find one to evict: enough to find one that is nearly the longest idle, and cheap.
@@ -31,20 +31,15 @@ pub struct Settings {
     /// For one address (IPv6 /64); wider prefixes have larger limits.
     pub per_ip_max: u32,
     pub bans: Networks,
-    /// Networks that have only the limit per address.
-    pub exempt: Networks,
-    /// Total budget for lists sent as datagrams.
-    pub list_bytes_per_second: u64,
-    /// Servers that one address may have listed.
-    pub servers_per_ip_max: u32,
+    /// The budgets; its exempt networks have only the connection limit per address.
+    pub budgets: budget::Settings,
 }
 
 pub struct Guard {
     bans: ArcSwap<Networks>,
     start: Instant,
     groups: Mutex<Groups>,
-    lists: ArcSwap<Budget>,
-    replies: ArcSwap<Budget>,
+    budgets: ArcSwap<Budgets>,
 }
 
 struct Groups {
@@ -74,19 +69,16 @@ struct Connection {
 impl Guard {
     pub fn new(settings: Settings) -> Guard {
         let bans = ArcSwap::from_pointee(settings.bans.clone());
-        let lists = ArcSwap::from_pointee(new_budget(settings.of_lists()));
-        let replies = ArcSwap::from_pointee(new_budget(settings.of_replies()));
+        let budgets = ArcSwap::from_pointee(new_budgets(settings.budgets.clone()));
         let groups = Groups { settings, all: Group::default(), by_prefix: HashMap::new() };
-        Guard { bans, start: Instant::now(), groups: Mutex::new(groups), lists, replies }
+        Guard { bans, start: Instant::now(), groups: Mutex::new(groups), budgets }
     }
 
     /// Sets new limits and bans. Evicts banned connections at once; lower limits take effect with new connections.
     pub fn set(&self, settings: Settings) {
         self.bans.store(Arc::new(settings.bans.clone()));
-        for (budget, new) in [(&self.lists, settings.of_lists()), (&self.replies, settings.of_replies())] {
-            if *budget.load().settings() != new {
-                budget.store(Arc::new(new_budget(new)));
-            }
+        if *self.budgets.load().settings() != settings.budgets {
+            self.budgets.store(Arc::new(new_budgets(settings.budgets.clone())));
         }
         let mut groups = self.groups();
         let is_banned = |connection: &&Arc<Connection>| settings.bans.contains(connection.ip);
@@ -107,19 +99,13 @@ impl Guard {
         self.bans.load()
     }
 
-    /// The budget for lists sent as datagrams.
-    pub fn lists(&self) -> arc_swap::Guard<Arc<Budget>> {
-        self.lists.load()
-    }
-
-    /// The budget for other answers by datagrams that are longer than the request.
-    pub fn replies(&self) -> arc_swap::Guard<Arc<Budget>> {
-        self.replies.load()
+    pub fn budgets(&self) -> arc_swap::Guard<Arc<Budgets>> {
+        self.budgets.load()
     }
 
     /// Admits a connection unless its address is banned.
     pub fn admit(self: &Arc<Guard>, ip: IpAddr) -> Option<Admission> {
-        self.admit_counted(ip, |groups| Prefix::all(ip, &groups.settings.exempt))
+        self.admit_counted(ip, |groups| Prefix::all(ip, &groups.settings.budgets.exempt))
     }
 
     /// The same for a proxy: its connections are of many clients, so they count only for the limit in all.
@@ -159,21 +145,10 @@ impl Guard {
     }
 }
 
-impl Settings {
-    fn of_lists(&self) -> budget::Settings {
-        let (bytes_per_second, exempt) = (Some(self.list_bytes_per_second), self.exempt.clone());
-        budget::Settings { per_address: budget::LISTS, bytes_per_second, exempt }
-    }
-
-    fn of_replies(&self) -> budget::Settings {
-        budget::Settings::of_replies(self.servers_per_ip_max, self.exempt.clone())
-    }
-}
-
-/// A budget with a random, secret key.
-fn new_budget(settings: budget::Settings) -> Budget {
+/// Budgets with a random, secret key.
+fn new_budgets(settings: budget::Settings) -> Budgets {
     let random = RandomState::new();
-    Budget::new(settings, [random.hash_one(0), random.hash_one(1)])
+    Budgets::new(settings, [random.hash_one(0), random.hash_one(1)])
 }
 
 impl Groups {
@@ -366,7 +341,8 @@ mod tests {
     #[test]
     fn exempt_networks_have_only_the_limit_of_an_address() {
         let guard = guard(100, 1);
-        guard.set(Settings { exempt: networks(&["192.0.2.0/24"]), ..limits(100, 1) });
+        let exempt = networks(&["192.0.2.0/24"]);
+        guard.set(Settings { budgets: budget::Settings { exempt, ..Default::default() }, ..limits(100, 1) });
         let all: Vec<_> = (1..=20).map(|last| guard.admit(ip(last)).unwrap()).collect();
         assert_eq!(guard.connections(), 20);
         let _again = guard.admit(ip(1)).unwrap();

@@ -2,7 +2,6 @@
 
 pub mod announcements;
 pub mod batch;
-pub mod budget;
 pub mod client;
 pub mod datagram_lists;
 pub mod guard;

@@ -5,7 +5,7 @@
 //! and only if there is a complaint.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -18,9 +18,10 @@ use tracing::{debug, warn};
 use super::batch::{BATCH, BatchSocket, Datagram};
 use super::datagram_lists::ListRequests;
 use super::guard::Guard;
+use crate::budget::{Budgets, CHANGE_COST, Kind, PROOF_COST, on_the_wire};
 use crate::hub::Hub;
 use crate::ledger::{Channel, Ledger, Note, What};
-use crate::model::Change;
+use crate::model::{Change, Now};
 use crate::protocols::event::{self, Event};
 use crate::protocols::{Context, DatagramRules, Effect, REPLY_BYTES_MAX, Reply};
 use crate::registry::Outcome;
@@ -99,7 +100,7 @@ impl Worker {
         let view = self.hub.view_guard();
         let at = Context { now, view: &view };
         let rules = self.rules.load();
-        let bans = self.guard.bans();
+        let (bans, budgets) = (self.guard.bans(), self.guard.budgets());
         let note = |from: SocketAddr, port: u16, what: What| {
             debug!(protocol = self.game, %from, port, what = what.label(), values = ?what.values(), "datagram");
             self.ledger.note(from.ip(), Note::new(now.unix_ms, channel, port, from.port(), what));
@@ -116,12 +117,14 @@ impl Worker {
             }
             match rules.datagram(&at, from, datagram.bytes, reply) {
                 Effect::Change(change) => {
+                    if budgets.take(Kind::Handshakes, now, from.ip(), PROOF_COST).is_err() {
+                        return note_event(from, event::TOO_MANY.event().on_port(port_of(&change)));
+                    }
                     changes.push(change);
                     senders.push(from);
                 }
                 Effect::Answered(event) => {
-                    let is_longer = reply.len() * 5 > datagram.bytes.len() * 6;
-                    if is_longer && self.guard.replies().take(now, from.ip(), std::iter::once(reply.len())) == 0 {
+                    if !may_answer(&budgets, now, from.ip(), datagram.bytes.len(), reply.len()) {
                         reply.clear();
                         return note_event(from, event::TOO_MANY.event().on_port(event.port));
                     }
@@ -142,12 +145,15 @@ impl Worker {
             let proven = rules.accepted_events();
             let outcome = |change: &Change<'_>, outcome| {
                 if let (Change::Announce(announce), Some(from)) = (change, senders.next()) {
+                    budgets.prove(now, from.ip());
                     let port = announce.address.port();
                     match outcome {
                         Outcome::Refused(refusal) => note(from, port, What::Refused(refusal)),
-                        Outcome::Added | Outcome::Changed | Outcome::Refreshed => {
+                        Outcome::Added | Outcome::Changed => {
+                            budgets.charge(Kind::Handshakes, now, from.ip(), CHANGE_COST - PROOF_COST);
                             note_event(from, proven.listed.event().on_port(port));
                         }
+                        Outcome::Refreshed => note_event(from, proven.listed.event().on_port(port)),
                         Outcome::Stale => note_event(from, proven.repeated.event().on_port(port)),
                     }
                 }
@@ -167,6 +173,18 @@ impl Worker {
         withheld.into_iter().rev().for_each(|reply| socket.withhold(reply));
         socket.send_replies();
     }
+}
+
+/// Whether a datagram gets its answer: its sender may be forged, and a long answer is charged by its length, too.
+fn may_answer(budgets: &Budgets, now: Now, from: IpAddr, asked_bytes: usize, reply_bytes: usize) -> bool {
+    let is_longer = reply_bytes * 5 > asked_bytes * 6;
+    budgets.take_announcement(now, from).is_ok()
+        && (!is_longer || budgets.take(Kind::Replies, now, from, on_the_wire(reply_bytes)).is_ok())
+}
+
+/// The announced port.
+fn port_of(change: &Change<'_>) -> u16 {
+    if let Change::Announce(announce) = change { announce.address.port() } else { 0 }
 }
 
 /// A reply that may have to be withheld.

@@ -331,6 +331,11 @@ impl Heartbeat {
 pub enum Verdict {
     Listed,
     Refused(String),
+    /// Refused for now: too much at once, here or from there.
+    TryLater {
+        reason: String,
+        after_s: u32,
+    },
 }
 
 #[cfg(test)]

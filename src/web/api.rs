@@ -81,8 +81,10 @@ async fn in_json(response: Response) -> Response {
     let text = axum::body::to_bytes(body, BODY_BYTES_MAX).await.unwrap_or_default();
     let error = String::from_utf8_lossy(&text).trim_end().to_string();
     let mut response = wrong(status, &Wrong { error, parameter: None });
-    if let Some(methods) = head.headers.get(header::ALLOW) {
-        response.headers_mut().insert(header::ALLOW, methods.clone());
+    for name in [header::ALLOW, header::RETRY_AFTER] {
+        if let Some(value) = head.headers.get(&name) {
+            response.headers_mut().insert(name, value.clone());
+        }
     }
     response
 }
@@ -203,6 +205,7 @@ struct Announced {
     (status = 415, description = "It was not sent as application/json", body = Wrong),
     (status = 401, description = "Another address needs the operator's token", body = Wrong),
     (status = 422, description = "The server is not listed; the error says why", body = Wrong),
+    (status = 429, description = "Too many announcements from this network; `Retry-After` says when to try again", body = Wrong),
 ))]
 async fn announce(
     State(site): State<Arc<Site>>,
@@ -235,6 +238,7 @@ async fn announce(
                     reply::json(StatusCode::OK, &announced)
                 }
                 Verdict::Refused(error) => wrong(StatusCode::UNPROCESSABLE_ENTITY, &Wrong { error, parameter: None }),
+                Verdict::TryLater { reason, after_s } => reply::try_later(&reason, after_s),
             }
         }
         Err(error) => bad_request(&error),

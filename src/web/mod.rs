@@ -1,6 +1,7 @@
 //! HTTP: the page, the lists for the games' clients, the API, health. Reads only the published view.
 
 mod api;
+mod charge;
 mod check;
 mod doctor;
 mod events;
@@ -185,6 +186,7 @@ pub fn router(site: Arc<Site>, home: Home) -> Router {
         .merge(routes::all())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(axum::middleware::from_fn_with_state(site.clone(), charge::charge))
         .layer(axum::middleware::from_fn(api::allow_everyone))
         .layer(Extension(home))
         .with_state(site)
@@ -277,7 +279,9 @@ async fn ready(State(site): State<Arc<Site>>) -> Json<Ready> {
 
 async fn metrics(State(site): State<Arc<Site>>) -> Response {
     let view = site.hub.view();
-    let text = || site.metrics.text(&view, &site.announcements.ledger, site.guard.connections(), site.store.as_deref());
+    let (ledger, connections, now) = (&site.announcements.ledger, site.guard.connections(), site.hub.clock.now());
+    let budgets = site.guard.budgets();
+    let text = || site.metrics.text(&view, ledger, connections, site.store.as_deref(), (&budgets, now));
     let text = aside(&view, text);
     let mut response = Response::new(text.into());
     reply::set(&mut response, header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8");

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::{JSON, TEXT};
+use crate::budget::Over;
 use crate::registry::view::{Rendered, VARIANTS};
 
 /// Content encodings, best first. The index is that of [`Rendered::variant`].
@@ -107,6 +108,20 @@ pub fn error(status: StatusCode, text: &str) -> Response {
     *response.status_mut() = status;
     set(&mut response, header::CONTENT_TYPE, TEXT);
     response
+}
+
+/// A refusal for now.
+pub fn try_later(reason: &str, after_s: u32) -> Response {
+    let mut response = error(StatusCode::TOO_MANY_REQUESTS, &format!("{reason}\n"));
+    set(&mut response, header::RETRY_AFTER, &after_s.to_string());
+    set(&mut response, header::CACHE_CONTROL, "no-store");
+    response
+}
+
+/// The client's network has used up its budget.
+pub fn over(over: Over) -> Response {
+    let after_s = over.retry_after_s;
+    try_later(&format!("too many requests from your network: try again in {after_s} s"), after_s)
 }
 
 /// Sets a header; a value that is not valid in a header is left out.

@@ -45,6 +45,7 @@ async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: &str, head
         RouteAnswer::Announce { heartbeat, answer } => match site.announcements.announce(heartbeat).await {
             Verdict::Listed => reply::rendered(&answer, content_type, &headers, Fresh::Ask),
             Verdict::Refused(reason) => reply::error(StatusCode::FORBIDDEN, &format!("{reason}\n")),
+            Verdict::TryLater { reason, after_s } => reply::try_later(&reason, after_s),
         },
         RouteAnswer::Refused { status, text } => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);

@@ -9,6 +9,7 @@ mod asking;
 mod bad_input;
 mod bloodmasters;
 mod browser;
+mod budgets;
 mod cards;
 mod chromium;
 mod cluster;

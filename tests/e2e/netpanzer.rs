@@ -163,7 +163,7 @@ fn an_address_with_many_silent_games_does_not_delay_others() {
         stream.read_to_string(&mut answer).unwrap();
         answer
     });
-    let refused = answers.filter(|answer| answer.contains("too many servers at your address at once")).count();
+    let refused = answers.filter(|answer| answer.contains("too many ")).count();
     // An address may have four times as many queries in flight as servers on the list.
     assert!((100..=200 - 32).contains(&refused), "{refused}");
     assert_eq!(Tank::new().heartbeat(&server), r"\final\", "it goes on as before");

@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(verdict(201, b"whatever"), Verdict::Listed);
         let refused = |status, body: &str| match verdict(status, body.as_bytes()) {
             Verdict::Refused(text) => text,
-            Verdict::Listed => panic!(),
+            other => panic!("{other:?}"),
         };
         assert_eq!(refused(422, r#"{"reason":"no answer over UDP"}"#), "no answer over UDP");
         assert_eq!(refused(400, r#"{"error":"bad \u001b[1mport"}"#), "bad [1mport");

@@ -60,7 +60,9 @@ impl NetworkRules for Rules {
     fn complaint(&self, answer: &[u8]) -> Option<String> {
         match parse_answer(answer).or_else(|| parse_ended_answer(answer)) {
             Some(Verdict::Listed) => None,
-            Some(Verdict::Refused(reason)) => Some(format!("it refused: {reason}{}", advice(&reason))),
+            Some(Verdict::Refused(reason) | Verdict::TryLater { reason, .. }) => {
+                Some(format!("it refused: {reason}{}", advice(&reason)))
+            }
             None if answer.is_empty() => Some(format!("{NO_ANSWER}. Is it a netPanzer master?")),
             None => {
                 let shown: String = reason(answer).replace(SEPARATOR as char, " ");

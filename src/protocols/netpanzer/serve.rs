@@ -112,7 +112,7 @@ impl Session for Conversation {
             SessionInput::Verdict(verdict) => {
                 match verdict {
                     Verdict::Listed => out.push(Output::text(br"\final\")),
-                    Verdict::Refused(reason) => error(&reason, out),
+                    Verdict::Refused(reason) | Verdict::TryLater { reason, .. } => error(&reason, out),
                 }
                 Next::Close
             }

@@ -1,38 +1,19 @@
-//! The budgets for answers by datagrams that are longer than the request: lists, and replies that ask for a proof. The sender
-//! of a request may be forged: without a bound, an attacker could use this master to flood a victim.
+//! Lists that are sent as datagrams: how many packets an answer gets. The sender of a request may be forged: without a bound,
+//! an attacker could use this master to flood a victim.
 //!
 //! Every answer is charged, in bytes on the wire, to its destination address, to each wider network around it, and to the total.
 //! It gets as many packets as all of these budgets have left. The last quarter of each is reserved for answers of one packet:
 //! under attack, lists get shorter before they stop. docs/operating.md has the arithmetic.
 //!
-//! Memory is fixed. A budget is one number in a table, indexed by a keyed hash of the prefix. Prefixes that collide share one
-//! budget, so a collision makes answers shorter, never longer. Without the key, an attacker cannot choose a collision. Nor can
-//! it exhaust many entries at once: all of them together get no more than the total, which is far less than what the table
-//! refills.
+//! An attacker cannot exhaust many buckets at once: all of them together get no more than the total, which is far less than
+//! what the table refills.
 
-use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrayvec::ArrayVec;
-use siphasher::sip::SipHasher13;
-
+use super::bucket::charge_all;
+use super::{Budgets, Kind};
 use crate::model::Now;
-use crate::prefix::{LEVELS_MAX, Networks, Prefix};
 
-/// The burst for one address (IPv6 /64), and its rate. Wider networks get more, see [`Prefix::limit`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    burst: u64,
-    per_second: u64,
-}
-
-/// Within any one second this is at most 82 kB.
-pub const LISTS: Rate = Rate { burst: 64 << 10, per_second: 16 << 10 };
-/// Upper bound on a reply that asks for a proof, with its headers.
-const REPLY_BYTES: u64 = 96;
-/// Half a megabyte in all.
-const PLACES: usize = 1 << 16;
 /// IPv6 and UDP headers.
 const HEADER_BYTES: usize = 48;
 /// A request is refused at once if the budget has less than a packet of this size left.
@@ -45,91 +26,34 @@ const TRIES: usize = 8;
 const SERVICE_PORTS: [u16; 14] =
     [1434, 1604, 1900, 3283, 3478, 3702, 5060, 5093, 5353, 5683, 10001, 11211, 17185, 37810];
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    pub per_address: Rate,
-    /// The rate of all answers together, and their burst. None: the total is not limited.
-    pub bytes_per_second: Option<u64>,
-    /// Networks to which only the total applies.
-    pub exempt: Networks,
-}
-
-impl Settings {
-    /// The budget for replies: a burst of four for each server that an address may have listed, and one per second for each.
-    /// Their total is not limited: they are hardly longer than the requests.
-    pub fn of_replies(servers_per_ip_max: u32, exempt: Networks) -> Settings {
-        let per_second = u64::from(servers_per_ip_max) * REPLY_BYTES;
-        let per_address = Rate { burst: 4 * per_second, per_second };
-        Settings { per_address, bytes_per_second: None, exempt }
-    }
-}
-
-pub struct Budget {
-    settings: Settings,
-    key: [u64; 2],
-    all: AtomicU64,
-    places: Box<[AtomicU64]>,
-}
-
-/// A token bucket in one number: the time, in bytes at `per_second`, at which the bucket would be full. The bucket is full when
-/// that time has passed, and empty when it is `burst` ahead.
-struct Bucket<'a> {
-    level: &'a AtomicU64,
-    per_second: u64,
-    burst: u64,
-    /// Multiplies the bucket's burst and rate: the factor of a wide prefix.
-    factor: u64,
-}
-
-type Buckets<'a> = ArrayVec<Bucket<'a>, { LEVELS_MAX + 1 }>;
-
-impl Budget {
-    /// `key` must be random and secret.
-    pub fn new(settings: Settings, key: [u64; 2]) -> Budget {
-        let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
-        Budget { settings, key, all: AtomicU64::new(0), places }
-    }
-
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// Whether a request from this address can get an answer now. Charges nothing.
+impl Budgets {
+    /// Whether a request for a list in datagrams can get an answer now. Charges nothing.
     pub fn may_ask(&self, now: Now, from: SocketAddr) -> bool {
         let is_player = from.port() >= 1024 && !SERVICE_PORTS.contains(&from.port());
-        is_player && self.buckets(from.ip()).iter().all(|bucket| bucket.left(now, 0) >= PACKET_BYTES)
+        let buckets = self.buckets(Kind::DatagramLists, from.ip());
+        let may = is_player && buckets.iter().all(|bucket| bucket.left(now, 0) >= PACKET_BYTES);
+        if !may {
+            self.refuse(Kind::DatagramLists, now, &buckets);
+        }
+        may
     }
 
     /// Charges as many of these packets as may be sent to this address now, and returns their number.
-    pub fn take(&self, now: Now, to: IpAddr, sizes: impl Iterator<Item = usize> + Clone) -> usize {
-        let buckets = self.buckets(to);
+    pub fn take_packets(&self, now: Now, to: IpAddr, sizes: impl Iterator<Item = usize> + Clone) -> usize {
+        let buckets = self.buckets(Kind::DatagramLists, to);
         for _ in 0..TRIES {
             let left = |kept| buckets.iter().map(|bucket| bucket.left(now, kept)).min().unwrap_or(u64::MAX);
             let (count, bytes) = fitting(sizes.clone(), left(0), left(1));
-            if count == 0 || charge(&buckets, now, bytes, (count > 1).into()) {
+            if count == 0 {
+                break;
+            }
+            if charge_all(&buckets, now, bytes, (count > 1).into()) {
+                self.record(Kind::DatagramLists, now, &buckets, bytes);
                 return count;
             }
         }
+        self.refuse(Kind::DatagramLists, now, &buckets);
         0
-    }
-
-    fn buckets(&self, ip: IpAddr) -> Buckets<'_> {
-        let rate = self.settings.per_address;
-        let is_exempt = self.settings.exempt.contains(ip);
-        let prefixes = Prefix::all(ip, &self.settings.exempt).into_iter().filter(|_| !is_exempt);
-        let of_prefix = |prefix: Prefix| {
-            let level = self.places.get(self.place(&prefix))?;
-            let factor = prefix.limit(1).into();
-            Some(Bucket { level, per_second: rate.per_second, burst: rate.burst, factor })
-        };
-        let of_all = |all| Bucket { level: &self.all, per_second: all, burst: all, factor: 1 };
-        prefixes.filter_map(of_prefix).chain(self.settings.bytes_per_second.map(of_all)).collect()
-    }
-
-    fn place(&self, prefix: &Prefix) -> usize {
-        let mut hasher = SipHasher13::new_with_keys(self.key[0], self.key[1]);
-        prefix.hash(&mut hasher);
-        hasher.finish() as usize % PLACES
     }
 }
 
@@ -151,76 +75,33 @@ fn fitting(sizes: impl Iterator<Item = usize>, left: u64, left_for_more: u64) ->
     (count, bytes)
 }
 
-/// Charges all buckets, or none if one has too little left.
-fn charge(buckets: &[Bucket<'_>], now: Now, bytes: u64, quarters_kept: u64) -> bool {
-    for (number, bucket) in buckets.iter().enumerate() {
-        if !bucket.charge(now, bytes, quarters_kept) {
-            buckets.iter().take(number).for_each(|charged| charged.refund(bytes));
-            return false;
-        }
-    }
-    true
-}
-
-impl Bucket<'_> {
-    /// What is left apart from the reserved quarters.
-    fn left(&self, now: Now, quarters_kept: u64) -> u64 {
-        let used = self.level.load(Ordering::Relaxed).saturating_sub(self.axis(now));
-        self.room(quarters_kept).saturating_sub(used) * self.factor
-    }
-
-    fn charge(&self, now: Now, bytes: u64, quarters_kept: u64) -> bool {
-        let (axis, room, cost) = (self.axis(now), self.room(quarters_kept), self.cost(bytes));
-        let charged = |level: u64| {
-            let level = level.max(axis) + cost;
-            (level - axis <= room).then_some(level)
-        };
-        self.level.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charged).is_ok()
-    }
-
-    fn refund(&self, bytes: u64) {
-        self.level.fetch_sub(self.cost(bytes), Ordering::Relaxed);
-    }
-
-    fn cost(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(self.factor)
-    }
-
-    fn room(&self, quarters_kept: u64) -> u64 {
-        self.burst - self.burst / 4 * quarters_kept
-    }
-
-    fn axis(&self, now: Now) -> u64 {
-        let (seconds, ms) = (now.mono_ms / 1_000, now.mono_ms % 1_000);
-        seconds * self.per_second + ms * self.per_second / 1_000
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::{Rate, Settings};
     use super::*;
+    use crate::prefix::Networks;
     use proptest::prelude::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     const ALL: u64 = 4 << 20;
     /// A full packet of a list, and a list of 100 of them.
     const PACKET: usize = 1_400;
     const LONG: usize = 100;
 
-    fn budget(bytes_per_second: u64, exempt: &[&str]) -> Budget {
+    /// The budget of one address.
+    const LISTS: Rate = Rate { burst: 64 << 10, per_second: 16 << 10 };
+
+    fn budget(list_bytes_per_second: u64, exempt: &[&str]) -> Budgets {
         let exempt: Vec<_> = exempt.iter().map(|network| network.parse().unwrap()).collect();
-        Budget::new(
-            Settings { per_address: LISTS, bytes_per_second: Some(bytes_per_second), exempt: Networks::new(&exempt) },
-            [1, 2],
-        )
+        Budgets::new(Settings { servers_per_ip_max: 32, list_bytes_per_second, exempt: Networks::new(&exempt) }, [1, 2])
     }
 
     fn at(ms: u64) -> Now {
         Now { mono_ms: 1_000_000 + ms, unix_ms: 0 }
     }
 
-    fn ask(budget: &Budget, ms: u64, to: &str, packets: usize) -> usize {
-        budget.take(at(ms), to.parse().unwrap(), std::iter::repeat_n(PACKET, packets))
+    fn ask(budget: &Budgets, ms: u64, to: &str, packets: usize) -> usize {
+        budget.take_packets(at(ms), to.parse().unwrap(), std::iter::repeat_n(PACKET, packets))
     }
 
     fn bytes(packets: usize) -> u64 {
@@ -240,27 +121,17 @@ mod tests {
 
     #[test]
     fn with_forged_announcements_beside_them_it_is_still_less() {
-        let (lists, replies) = (budget(ALL, &[]), Budget::new(Settings::of_replies(32, Networks::default()), [1, 2]));
-        let to = [192, 0, 2, 1].into();
+        let (budget, to) = (budget(ALL, &[]), [192, 0, 2, 1].into());
         let reply = 34;
-        let replied = |ms| replies.take(at(ms), to, std::iter::once(reply)) as u64 * on_the_wire(reply);
+        let replied = |ms| match budget.take(Kind::Replies, at(ms), to, on_the_wire(reply)) {
+            Ok(()) => on_the_wire(reply),
+            Err(_) => 0,
+        };
         assert!((0..4 * 32).all(|_| replied(0) > 0), "servers that start together are answered");
-        let sent: u64 = (0..1_000).map(|ms| bytes(ask(&lists, ms, "192.0.2.1", 1)) + replied(ms)).sum();
+        let sent: u64 = (0..1_000).map(|ms| bytes(ask(&budget, ms, "192.0.2.1", 1)) + replied(ms)).sum();
         assert!(sent + 4 * 32 * on_the_wire(reply) < 100_000, "{sent}");
         assert_eq!(replied(1_000), 0);
         assert!(replied(1_100) > 0, "and it comes back");
-    }
-
-    #[test]
-    fn budgets_last_for_a_hundred_years_without_a_restart() {
-        let hundred_years_ms = 100 * 366 * 86_400_000;
-        let most = Settings { per_address: LISTS, bytes_per_second: Some(1 << 30), exempt: Networks::default() };
-        for settings in [most, Settings::of_replies(65_535, Networks::default())] {
-            let budget = Budget::new(settings, [1, 2]);
-            for ms in [0, hundred_years_ms, hundred_years_ms + 1_000] {
-                assert_eq!(budget.take(at(ms), [192, 0, 2, 1].into(), std::iter::once(34)), 1, "{ms}");
-            }
-        }
     }
 
     #[test]
@@ -303,7 +174,8 @@ mod tests {
         // A list of 450 servers is three packets, 3.3 kB; each player fetches it once a minute, not all at the same time.
         let budget = budget(ALL, &[]);
         let sizes = [PACKET, PACKET, 480];
-        let whole = |player: u64| budget.take(at(player * 300), "192.0.2.1".parse().unwrap(), sizes.into_iter()) == 3;
+        let whole =
+            |player: u64| budget.take_packets(at(player * 300), "192.0.2.1".parse().unwrap(), sizes.into_iter()) == 3;
         assert!((0..600).all(whole), "three minutes long");
     }
 
@@ -332,9 +204,9 @@ mod tests {
         let budget = budget(ALL, &[]);
         for request in 0..50_000u32 {
             let from = std::net::Ipv4Addr::from_bits(request.wrapping_mul(2_654_435_761));
-            budget.take(at(request.into()), from.into(), std::iter::repeat_n(PACKET, LONG));
+            budget.take_packets(at(request.into()), from.into(), std::iter::repeat_n(PACKET, LONG));
         }
-        let player = budget.buckets([198, 51, 100, 7].into());
+        let player = budget.buckets(Kind::DatagramLists, [198, 51, 100, 7].into());
         let left: Vec<_> = player.iter().take(2).map(|bucket| bucket.left(at(50_000), 0)).collect();
         assert!(left.iter().all(|left| *left >= LISTS.burst / 2), "{left:?}");
     }
@@ -357,7 +229,8 @@ mod tests {
         let sent = bytes(sent.into_inner());
         assert!(sent <= 1 << 20, "{sent}");
         assert!(sent > (1 << 20) * 9 / 10, "{sent}: refunds lose nothing");
-        assert_eq!(budget.all.load(Ordering::Relaxed) - 1_000 * (1 << 20), sent);
+        let left = budget.buckets(Kind::DatagramLists, [192, 0, 2, 1].into()).last().unwrap().left(at(0), 0);
+        assert_eq!((1 << 20) - left, sent);
     }
 
     proptest! {
@@ -367,7 +240,7 @@ mod tests {
             let (mut ms, mut sent) = (0, 0);
             for (wait_ms, packets, size) in steps {
                 ms += wait_ms;
-                let count = budget.take(at(ms), [192, 0, 2, 1].into(), std::iter::repeat_n(size, packets));
+                let count = budget.take_packets(at(ms), [192, 0, 2, 1].into(), std::iter::repeat_n(size, packets));
                 prop_assert!(count <= packets);
                 sent += count as u64 * on_the_wire(size);
                 prop_assert!(sent <= LISTS.burst + LISTS.per_second * ms / 1_000 + 1);

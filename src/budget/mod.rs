@@ -1,0 +1,420 @@
+//! Budgets: what an address may make this master do. Each kind of work has its own, so that a flood of one never starves
+//! another. Work is charged by its cost to the address (IPv6 /64) that caused it and to the wider networks around it.
+//!
+//! Memory is fixed, and nothing here takes a lock that a caller waits for. docs/operating.md has the arithmetic: one address
+//! may be a school, or a provider's NAT, with 200 players and 32 servers.
+
+mod bucket;
+mod heaviest;
+mod packets;
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::model::Now;
+use crate::prefix::{Networks, Prefix};
+use bucket::{Bucket, Buckets, Rate, Table, charge_all};
+use heaviest::Heaviest;
+pub use heaviest::Heavy;
+pub use packets::on_the_wire;
+
+/// What is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Datagrams that want an answer and whose sender may be forged: one each.
+    Announcements,
+    /// Answers to such datagrams that are longer than 1.2 times the datagram: bytes on the wire.
+    Replies,
+    /// Announcements whose sender is proven, by a cookie, a challenge or a connection: [`PROOF_COST`] or [`CHANGE_COST`].
+    Handshakes,
+    /// Lists that are sent as datagrams: bytes on the wire.
+    DatagramLists,
+    /// Lists and pages over TCP: bytes.
+    Lists,
+    /// Lists that are made for a client's own parameters: microseconds of a core.
+    Searches,
+    /// The event stream: bytes.
+    Events,
+    /// Queries to a game server because it announced itself: one each.
+    Probing,
+}
+
+/// The cost of a proof that changes nothing.
+pub const PROOF_COST: u64 = 1;
+/// The cost of a proof that changes the list: all its readers are told.
+pub const CHANGE_COST: u64 = 10;
+
+/// How long an address that has proven itself is not refused because of announcements that may be forged.
+const PROVEN_FOR_S: u32 = 3_600;
+/// A quarter of a megabyte in all.
+const PROVEN_PLACES: usize = 1 << 16;
+/// A prefix is recorded among the heaviest once for every such fraction (1/N) of its burst.
+const RECORDED: u64 = 64;
+
+impl Kind {
+    pub const ALL: [Kind; 8] = [
+        Kind::Announcements,
+        Kind::Replies,
+        Kind::Handshakes,
+        Kind::DatagramLists,
+        Kind::Lists,
+        Kind::Searches,
+        Kind::Events,
+        Kind::Probing,
+    ];
+
+    /// Its name in the metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Announcements => "announcements",
+            Kind::Replies => "replies",
+            Kind::Handshakes => "handshakes",
+            Kind::DatagramLists => "datagram_lists",
+            Kind::Lists => "lists",
+            Kind::Searches => "searches",
+            Kind::Events => "events",
+            Kind::Probing => "probing",
+        }
+    }
+
+    /// What its costs are counted in.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Kind::Announcements | Kind::Probing => "datagrams",
+            Kind::Handshakes => "points",
+            Kind::Replies | Kind::DatagramLists | Kind::Lists | Kind::Events => "bytes",
+            Kind::Searches => "microseconds",
+        }
+    }
+
+    /// The budget of one address that may have so many servers listed.
+    fn rate(self, servers_max: u32) -> Rate {
+        let servers = u64::from(servers_max);
+        match self {
+            Kind::Announcements => Rate { burst: 64 * servers, per_second: 8 * servers },
+            Kind::Replies => Rate { burst: 4 * servers * REPLY_BYTES, per_second: servers * REPLY_BYTES },
+            Kind::Handshakes => Rate { burst: 64 * servers, per_second: servers },
+            // Within any one second this is at most 82 kB.
+            Kind::DatagramLists => Rate { burst: 64 << 10, per_second: 16 << 10 },
+            Kind::Lists => Rate { burst: 64 << 20, per_second: 4 << 20 },
+            Kind::Searches => Rate { burst: 1_000_000, per_second: 50_000 },
+            Kind::Events => Rate { burst: 128 << 20, per_second: 12 << 20 },
+            Kind::Probing => Rate { burst: 16 * servers, per_second: servers },
+        }
+    }
+}
+
+/// Upper bound on a reply that asks for a proof, with its headers.
+const REPLY_BYTES: u64 = 96;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Servers that one address may have listed.
+    pub servers_per_ip_max: u32,
+    /// The budget for all lists that are sent as datagrams.
+    pub list_bytes_per_second: u64,
+    /// Networks without budgets; only that for all lists in datagrams applies.
+    pub exempt: Networks,
+}
+
+pub struct Budgets {
+    settings: Settings,
+    key: [u64; 2],
+    kinds: [(Table, AtomicU64); Kind::ALL.len()],
+    heaviest: Heaviest,
+    /// When an address last proved itself, in seconds, by a keyed hash of it. 0: never.
+    proven: Box<[AtomicU32]>,
+}
+
+/// A refusal: the budget is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// There is something left after this time.
+    pub retry_after_s: u32,
+}
+
+impl Budgets {
+    /// `key` must be random and secret.
+    pub fn new(settings: Settings, key: [u64; 2]) -> Budgets {
+        let table = |kind: Kind| {
+            let all = (kind == Kind::DatagramLists).then_some(settings.list_bytes_per_second);
+            (Table::new(kind.rate(settings.servers_per_ip_max), all, key), AtomicU64::new(0))
+        };
+        let proven = (0..PROVEN_PLACES).map(|_| AtomicU32::new(0)).collect();
+        Budgets { kinds: Kind::ALL.map(table), settings, key, heaviest: Heaviest::default(), proven }
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Charges a cost before the work is done, or refuses it.
+    pub fn take(&self, kind: Kind, now: Now, ip: IpAddr, cost: u64) -> Result<(), Over> {
+        let buckets = self.buckets(kind, ip);
+        if charge_all(&buckets, now, cost, 0) {
+            self.record(kind, now, &buckets, cost);
+            return Ok(());
+        }
+        Err(self.refuse(kind, now, &buckets).over(cost))
+    }
+
+    /// Refuses an address that has nothing left, and charges nothing: for work whose cost is known afterwards.
+    pub fn admit(&self, kind: Kind, now: Now, ip: IpAddr) -> Result<(), Over> {
+        let buckets = self.buckets(kind, ip);
+        match buckets.iter().all(|bucket| bucket.left(now, 0) > 0) {
+            true => Ok(()),
+            false => Err(self.refuse(kind, now, &buckets).over(1)),
+        }
+    }
+
+    /// Charges a cost that has arisen. It may become a debt, which has to be paid off before the next work.
+    pub fn charge(&self, kind: Kind, now: Now, ip: IpAddr, cost: u64) {
+        let buckets = self.buckets(kind, ip);
+        buckets.iter().for_each(|bucket| bucket.charge_debt(now, cost));
+        self.record(kind, now, &buckets, cost);
+    }
+
+    /// How much an address, or the network around it that has used most, has used of its budget: in thousandths.
+    pub fn share(&self, kind: Kind, now: Now, ip: IpAddr) -> u64 {
+        self.buckets(kind, ip).iter().map(|bucket| bucket.share(now)).max().unwrap_or(0)
+    }
+
+    /// Whether a datagram that may be forged gets an answer. An address that has proven itself always does: who forges its
+    /// announcements must not be able to silence it.
+    pub fn take_announcement(&self, now: Now, from: IpAddr) -> Result<(), Over> {
+        let taken = self.take(Kind::Announcements, now, from, 1);
+        if self.is_proven(now, from) { Ok(()) } else { taken }
+    }
+
+    /// Remembers that an address has proven itself.
+    pub fn prove(&self, now: Now, ip: IpAddr) {
+        if let Some(place) = self.proven_place(ip) {
+            place.store(seconds(now), Ordering::Relaxed);
+        }
+    }
+
+    fn is_proven(&self, now: Now, ip: IpAddr) -> bool {
+        let at = self.proven_place(ip).map_or(0, |place| place.load(Ordering::Relaxed));
+        at != 0 && seconds(now).saturating_sub(at) <= PROVEN_FOR_S
+    }
+
+    fn proven_place(&self, ip: IpAddr) -> Option<&AtomicU32> {
+        self.proven.get(bucket::place(self.key, &Prefix::narrowest(ip), PROVEN_PLACES))
+    }
+
+    /// How often each kind was refused.
+    pub fn refused(&self) -> impl Iterator<Item = (Kind, u64)> {
+        Kind::ALL.into_iter().zip(&self.kinds).map(|(kind, (_, refused))| (kind, refused.load(Ordering::Relaxed)))
+    }
+
+    /// The prefixes that cost most, by the share of what they may use.
+    pub fn heaviest(&self, now: Now) -> Vec<Heavy> {
+        let share = |kind: Kind, prefix: Prefix| {
+            let buckets = self.buckets(kind, prefix.network());
+            buckets.iter().find(|bucket| bucket.prefix == Some(prefix)).map_or(0, |bucket| bucket.share(now))
+        };
+        self.heaviest.all(now, share)
+    }
+
+    fn buckets(&self, kind: Kind, ip: IpAddr) -> Buckets<'_> {
+        self.kind(kind).0.buckets(ip, &self.settings.exempt)
+    }
+
+    /// The table of a kind, and how often it was refused.
+    fn kind(&self, kind: Kind) -> &(Table, AtomicU64) {
+        let [announcements, replies, handshakes, datagram_lists, lists, searches, events, probing] = &self.kinds;
+        match kind {
+            Kind::Announcements => announcements,
+            Kind::Replies => replies,
+            Kind::Handshakes => handshakes,
+            Kind::DatagramLists => datagram_lists,
+            Kind::Lists => lists,
+            Kind::Searches => searches,
+            Kind::Events => events,
+            Kind::Probing => probing,
+        }
+    }
+
+    /// Among the heaviest, once in a while.
+    fn record(&self, kind: Kind, now: Now, buckets: &[Bucket<'_>], cost: u64) {
+        for bucket in buckets {
+            if let (Some(prefix), Some((cost, weight))) = (bucket.prefix, bucket.crossed(cost, RECORDED)) {
+                self.heaviest.add(kind, prefix, now, cost, weight);
+            }
+        }
+    }
+
+    /// Counts a refusal.
+    fn refuse<'a>(&self, kind: Kind, now: Now, buckets: &'a [Bucket<'a>]) -> Refused<'a> {
+        self.kind(kind).1.fetch_add(1, Ordering::Relaxed);
+        let fullest = buckets.iter().max_by_key(|bucket| bucket.share(now));
+        if let Some(prefix) = fullest.and_then(|bucket| bucket.prefix) {
+            self.heaviest.refuse(kind, prefix, now);
+        }
+        Refused { now, buckets }
+    }
+}
+
+struct Refused<'a> {
+    now: Now,
+    buckets: &'a [Bucket<'a>],
+}
+
+impl Refused<'_> {
+    /// When this cost will be left.
+    fn over(&self, cost: u64) -> Over {
+        let wait_s = self.buckets.iter().map(|bucket| bucket.wait_s(self.now, cost)).max().unwrap_or(1);
+        Over { retry_after_s: u32::try_from(wait_s).unwrap_or(u32::MAX) }
+    }
+}
+
+/// Never 0.
+fn seconds(now: Now) -> u32 {
+    u32::try_from(now.mono_ms / 1_000 + 1).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: Settings = Settings { servers_per_ip_max: 32, list_bytes_per_second: 4 << 20, exempt: NO_NETWORKS };
+    const NO_NETWORKS: Networks = Networks::NONE;
+
+    fn budgets() -> Budgets {
+        Budgets::new(SETTINGS, [1, 2])
+    }
+
+    fn at(ms: u64) -> Now {
+        Now { mono_ms: 1_000_000 + ms, unix_ms: 0 }
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn kinds_are_numbered_and_named_apart() {
+        let budgets = budgets();
+        for (kind, of_kind) in Kind::ALL.into_iter().zip(&budgets.kinds) {
+            assert!(std::ptr::eq(budgets.kind(kind), of_kind));
+            assert!(
+                Kind::ALL.iter().filter(|other| other.name() == kind.name()).count() == 1 && !kind.unit().is_empty()
+            );
+        }
+    }
+
+    #[test]
+    fn a_flood_of_one_kind_starves_no_other() {
+        for flooded in Kind::ALL {
+            let budgets = budgets();
+            let take = |kind, cost| budgets.take(kind, at(0), ip("192.0.2.1"), cost);
+            while take(flooded, 1_000).is_ok() {}
+            while take(flooded, 1).is_ok() {}
+            assert!(budgets.admit(flooded, at(0), ip("192.0.2.1")).is_err());
+            for other in Kind::ALL.into_iter().filter(|kind| *kind != flooded) {
+                assert_eq!(take(other, 1), Ok(()), "{other:?} beside a flood of {flooded:?}");
+            }
+            assert!(budgets.take(flooded, at(0), ip("198.51.100.1"), 1).is_ok(), "another address");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_when_to_try_again() {
+        let budgets = budgets();
+        let address = ip("192.0.2.1");
+        budgets.charge(Kind::Searches, at(0), address, 1_500_000);
+        let over = budgets.admit(Kind::Searches, at(0), address).unwrap_err();
+        assert_eq!(over, Over { retry_after_s: 11 });
+        assert!(budgets.admit(Kind::Searches, at(10_000), address).is_err());
+        assert_eq!(budgets.admit(Kind::Searches, at(11_000), address), Ok(()));
+        assert_eq!(budgets.refused().find(|(kind, _)| *kind == Kind::Searches), Some((Kind::Searches, 2)));
+        assert_eq!(budgets.share(Kind::Searches, at(11_000), address), 950);
+        assert_eq!(budgets.share(Kind::Searches, at(0), ip("192.0.2.2")), 187, "as a part of its /24");
+    }
+
+    #[test]
+    fn forged_announcements_do_not_silence_who_has_proven_itself() {
+        let budgets = budgets();
+        let (victim, other) = (ip("192.0.2.1"), ip("198.51.100.1"));
+        budgets.prove(at(0), victim);
+        let flood = |ip| (0..100_000).filter(|_| budgets.take_announcement(at(1), ip).is_ok()).count();
+        assert_eq!(flood(victim), 100_000);
+        assert_eq!(flood(other), 64 * 32);
+        let hour_ms = 3_600_000;
+        assert!(budgets.take_announcement(at(hour_ms - 1_000), victim).is_ok());
+        let late = hour_ms * 2;
+        assert_eq!((0..3_000).filter(|_| budgets.take_announcement(at(late), victim).is_ok()).count(), 64 * 32);
+    }
+
+    /// docs/operating.md has this arithmetic in words.
+    #[test]
+    fn a_school_with_200_players_and_32_servers_is_never_refused() {
+        let (budgets, school) = (budgets(), ip("192.0.2.1"));
+        let mut refused = Vec::new();
+        for second in 0..600u64 {
+            let mut take = |kind, count: u64, cost| {
+                for number in 0..count {
+                    let now = at(second * 1_000 + 1_000 * number / count);
+                    if budgets.take(kind, now, school, cost).is_err() {
+                        refused.push((second, kind));
+                    }
+                }
+            };
+            // At the first second everybody starts at once.
+            let started = second == 0;
+            // 32 servers: each announces itself twice a minute and changes twice a minute; one is restarted each minute.
+            take(Kind::Announcements, if started { 32 } else { 3 }, 1);
+            take(Kind::Replies, if started { 32 } else { 3 }, 90);
+            take(Kind::Handshakes, if started { 32 } else { 1 }, CHANGE_COST);
+            take(Kind::Handshakes, 1, PROOF_COST);
+            take(Kind::Probing, if started { 32 } else { u64::from(second % 60 == 0) }, 1);
+            // 200 players: each reads the page of 2,000 servers (compressed 60 kB, plain 320 kB) once a minute, searches twice a
+            // minute (2,000 servers: 0.3 ms) and keeps a page open (60 kB of changes a second).
+            take(Kind::Lists, if started { 200 } else { 4 }, 320 << 10);
+            take(Kind::Searches, if started { 200 } else { 7 }, 300);
+            take(Kind::Events, 200, if started { 500 << 10 } else { 60_000 });
+        }
+        assert_eq!(refused, []);
+    }
+
+    #[test]
+    fn exempt_networks_have_no_budgets() {
+        let exempt = Networks::new(&["192.0.2.0/24".parse().unwrap()]);
+        let budgets = Budgets::new(Settings { exempt, ..SETTINGS }, [1, 2]);
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::DatagramLists) {
+            budgets.charge(kind, at(0), ip("192.0.2.1"), u64::MAX);
+            assert_eq!(budgets.take(kind, at(0), ip("192.0.2.1"), 1 << 40), Ok(()), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_heaviest_are_known_by_their_prefixes() {
+        let budgets = budgets();
+        for second in 0..30 {
+            budgets.charge(Kind::Searches, at(second * 1_000), ip("192.0.2.7"), 40_000);
+            for player in 0..200 {
+                let _ = budgets.take(Kind::Lists, at(second * 1_000), ip(&format!("198.51.{player}.1")), 20_000);
+            }
+        }
+        let heaviest = budgets.heaviest(at(30_000));
+        let shown = (heaviest[0].kind, heaviest[0].prefix.to_string());
+        assert_eq!(shown, (Kind::Searches, "192.0.2.7/32".into()));
+        assert!((1_100_000..=1_300_000).contains(&heaviest[0].cost), "{:?}", heaviest[0]);
+        assert!(heaviest.iter().any(|heavy| heavy.prefix.to_string() == "192.0.2.0/24"));
+    }
+
+    #[test]
+    fn budgets_last_for_a_hundred_years_without_a_restart() {
+        let hundred_years_ms = 100 * 366 * 86_400_000;
+        let most = Settings { servers_per_ip_max: 65_535, list_bytes_per_second: 1 << 30, ..SETTINGS };
+        let budgets = Budgets::new(most, [1, 2]);
+        for ms in [0, hundred_years_ms, hundred_years_ms + 1_000] {
+            for kind in Kind::ALL {
+                assert_eq!(budgets.take(kind, at(ms), ip("192.0.2.1"), 1), Ok(()), "{kind:?} at {ms}");
+                budgets.charge(kind, at(ms), ip("192.0.2.2"), 1);
+            }
+            budgets.prove(at(ms), ip("192.0.2.1"));
+            assert!(budgets.is_proven(at(ms), ip("192.0.2.1")));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Budgets over real sockets: who asks for too much is refused for a while, and nobody else is.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::support::*;
+
+/// A connection from this address to the server's page.
+fn connect_from(ip: &str, to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::new(ip.parse::<IpAddr>().unwrap(), 0).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
+}
+
+/// One request on an open connection: the whole answer.
+fn ask(stream: &mut BufReader<TcpStream>, request: &str) -> Response {
+    stream.get_mut().write_all(request.as_bytes()).unwrap();
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(stream.read_line(&mut head).unwrap() > 0, "{head}");
+    }
+    let length: usize = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap().parse().unwrap();
+    let mut answer = head.into_bytes();
+    let at = answer.len();
+    answer.resize(at + length, 0);
+    stream.read_exact(&mut answer[at..]).unwrap();
+    split(&answer)
+}
+
+fn announcement_of_chess() -> String {
+    let body = r#"{"game":"chess","port":1234}"#;
+    let length = body.len();
+    format!(
+        "POST /api/v1/servers HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// A heartbeat over netPanzer's port from this address: the answer.
+fn heartbeat_from(ip: &str, server: &Server) -> String {
+    let mut stream = connect_from(ip, server.address("netpanzer.listen"));
+    stream.write_all(br"\heartbeat\gamename\chess\port\1234\final\").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn too_many_announcements_are_refused_with_a_time_and_others_are_not() {
+    let server = Server::start(&["guard.exempt=127.9.9.0/24"]);
+    let announce = announcement_of_chess();
+    let flood = |ip: &str| {
+        let mut stream = BufReader::new(connect_from(ip, server.address("web.listen")));
+        (0..3_000).map(|_| ask(&mut stream, &announce)).find(|answer| answer.status() == 429)
+    };
+    let refused = flood("127.0.0.1").expect("a refusal");
+    let after: u32 = refused.header("Retry-After").unwrap().parse().unwrap();
+    assert!((1..60).contains(&after), "{after}");
+    assert!(refused.text().contains("try again in"), "{}", refused.text());
+    assert_eq!(refused.header("Content-Type"), Some("application/json"));
+
+    let error = heartbeat_from("127.0.0.1", &server);
+    assert!(error.starts_with(r"\error\") && error.contains("try again in"), "{error}");
+    assert!(heartbeat_from("127.1.0.1", &server).starts_with(r"\final\"), "another network");
+    assert!(flood("127.9.9.9").is_none(), "an exempt network");
+    // A flood of announcements does not touch lists.
+    assert_eq!(server.get("/api/v1/servers").status(), 200);
+
+    let metrics = server.get("/metrics");
+    let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+    let line = |start: &str| metrics.text().lines().find(|line| line.starts_with(start)).map(count);
+    assert!(line("rallypoint_budget_refused_total{budget=\"handshakes\"}").unwrap() >= 2.0);
+    let share = line("rallypoint_budget_network_share{budget=\"handshakes\",network=\"127.0.0.0/24\"}").unwrap();
+    assert!((0.01..=1.0).contains(&share), "{share}");
+}
+
+#[test]
+fn who_reads_too_much_is_told_to_wait_and_health_is_always_answered() {
+    let server = Server::start(&[]);
+    let mut stream = BufReader::new(connect_from("127.0.0.1", server.address("web.listen")));
+    // The longest answer of an empty server.
+    let request = "GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n";
+    let size = ask(&mut stream, request).body.len();
+    let burst = 64 << 20;
+    let answers = burst / size + 4_000;
+    let refused = (0..answers).map(|_| ask(&mut stream, request)).find(|answer| answer.status() == 429);
+    let refused = refused.expect("a refusal");
+    assert!(refused.header("Retry-After").is_some() && refused.text().contains("too many requests from your network"));
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(server.get(path).status(), 200, "{path}");
+    }
+    let mut other = BufReader::new(connect_from("127.1.0.1", server.address("web.listen")));
+    assert_eq!(ask(&mut other, request).status(), 200);
+}
+
+#[test]
+fn forged_announcements_silence_nobody_who_is_listed() {
+    let server = Server::start(&[]);
+    let game = Game::new(server.address("iceball.listen"));
+    game.announce(&announcement(b"alpha", 1, 3));
+    until("it is listed", || (server.listed().len() == 1).then_some(()));
+    // Anybody could send these in its name: they come from another port of its address.
+    let forger = Game::new(server.address("iceball.listen"));
+    for number in 0..4_000u16 {
+        forger.send(&announcement(b"forged", 2, number));
+    }
+    game.announce(&announcement(b"alpha", 1, 4));
+    until("it is still heard", || {
+        let listed = server.listed();
+        (listed.len() == 1 && listed[0]["players_current"] == 4).then_some(())
+    });
+}
