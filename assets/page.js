@@ -1,6 +1,9 @@
 // Keeps the open page up to date. The server has rendered the page; this script subscribes to /api/v1/events and
 // updates only what changed, so that scroll position, focus, selection and opened rows are kept. Filters, search and
 // sorting apply at once and are stored in the URL. Data is inserted only as text, never as HTML.
+//
+// On a copy of the page (`rallypoint export --site`) there is no server: the list is a file, which is fetched again as often
+// as the copy is renewed, and the page says how old it is.
 "use strict";
 
 (() => {
@@ -8,7 +11,9 @@
   const table = byId("servers");
   const form = byId("filters");
   const template = byId("server-template");
-  if (!table || !form || !template || !window.EventSource) return;
+  /** What a copy says about itself: `copy` is the time when it was made, `live` the address of the live list. */
+  const copied = "copy" in document.documentElement.dataset ? document.documentElement.dataset : null;
+  if (!table || !form || !template || (!copied && !window.EventSource)) return;
 
   /** Number of rows drawn initially; twice as many are added when the user scrolls near the end. */
   const ROWS = 100;
@@ -24,6 +29,9 @@
   const PLOTS_MS = 150_000;
   /** Plots per request. */
   const PLOTS_AT_ONCE = 50;
+  /** A copy is fetched again at its own interval, but not more often than this; and once in this time if it has none. */
+  const COPY_MS_MIN = 10_000;
+  const COPY_MS = 300_000;
 
   // ---- State: every server, prepared for searching and sorting.
 
@@ -113,7 +121,8 @@
     for (const name of TEXTS) if (wanted[name]) query.set(name, wanted[name]);
     for (const name of FLAGS) if (wanted[name]) query.set(name, "1");
     const text = query.toString();
-    return text ? `/?${text}` : "/";
+    const path = copied ? location.pathname : "/";
+    return text ? `${path}?${text}` : path;
   }
 
   const isFiltered = () => [...FLAGS, ...TEXTS].some((name) => name !== "sort" && wanted[name]);
@@ -162,6 +171,8 @@
     const game = games.get(server.game) ?? (isFamily(server.protocol) ? games.get(server.protocol) : undefined);
     return game?.join?.replace("{address}", server.key);
   };
+  /** A path that only the live master has. */
+  const atMaster = (path) => (copied ? copied.live : "") + path;
   const inPath = (server) => `${encodeURIComponent(server.game)}/${encodeURIComponent(server.key)}`;
   const inQuery = (server) => `game=${encodeURIComponent(server.game)}&address=${encodeURIComponent(server.key)}`;
 
@@ -183,7 +194,7 @@
       setText(node, (players_current ?? "?") + (players_max === undefined ? "" : `/${players_max}`)),
     day: (node, server) => setPlot(node, plots.get(plotName(server))?.day),
     week: (node, server) => {
-      if (!keepsHistory) return;
+      if (!keepsHistory) return void (node.hidden = true);
       const image = `/api/v1/servers/${inPath(server)}/history.svg?range=7d`;
       if (node.getAttribute("src") !== image) node.src = image;
       node.alt = plots.get(plotName(server))?.week || "Players in the last 7 days";
@@ -206,8 +217,8 @@
     },
     player_table: (node, server) => fillSheet(node, playerTable(server.players ?? [])),
     rule_table: (node, server) => fillSheet(node, { rows: Object.entries(server.rules ?? {}), named: true }),
-    api: (node, server) => setLink(node, `/api/v1/servers/${inPath(server)}`),
-    doctor: (node, server) => setLink(node, `/doctor?${inQuery(server)}`),
+    api: (node, server) => setLink(node, atMaster(`/api/v1/servers/${inPath(server)}`)),
+    doctor: (node, server) => setLink(node, atMaster(`/doctor?${inQuery(server)}`)),
   };
 
   function fill(row, server) {
@@ -218,7 +229,8 @@
   // ---- Plots. The server draws them; those of new rows are requested together, and all of them again from time to time.
 
   const plots = new Map();
-  const keepsHistory = !table.classList.contains("no-history");
+  /** A copy has only the plots that the server has rendered. */
+  const keepsHistory = !copied && !table.classList.contains("no-history");
   const plotName = (server) => `${server.game}/${server.key}`;
   let plotsAt = 0;
 
@@ -271,6 +283,8 @@
       askForPlots(missing.slice(at, at + PLOTS_AT_ONCE), at === 0 && isOld);
     }
   }
+
+  const clock = (time) => new Date(time).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
   function ago(time) {
     const seconds = Math.max(0, (Date.now() - Date.parse(time)) / 1000);
@@ -481,9 +495,14 @@
     set("players", String(players));
     set("players-word", words[1]);
     if (acted || Date.now() - saidAt > SAY_MS) {
-      set("said", `${total} ${words[0]}, ${players} ${words[1]}`);
-      saidAt = Date.now();
+      say(`${total} ${words[0]}, ${players} ${words[1]}`);
     }
+  }
+
+  /** Announces a text to screen readers. */
+  function say(text) {
+    if (byId("said")) setText(byId("said"), text);
+    saidAt = Date.now();
   }
 
   // ---- The stream.
@@ -491,6 +510,8 @@
   let stream = null;
   let isLoaded = false;
   let isLive = false;
+  /** When the list was last known to be current: until there is a stream, when the page was loaded. */
+  let liveUntil = Date.now();
   let again = 0;
 
   function connect() {
@@ -504,12 +525,7 @@
       setLive(false);
       if (stream.readyState === EventSource.CLOSED) again = setTimeout(connect, AGAIN_MS * (1 + Math.random()));
     };
-    stream.addEventListener("snapshot", ({ data }) => {
-      servers.clear();
-      for (const server of JSON.parse(data).servers) put(server);
-      if (!isLoaded) takeOver();
-      schedule();
-    });
+    stream.addEventListener("snapshot", ({ data }) => load(JSON.parse(data)));
     stream.addEventListener("delta", ({ data }) => {
       const { removed = [], added = [], changed = [] } = JSON.parse(data);
       for (const server of removed) servers.delete(keyOf(server));
@@ -517,6 +533,14 @@
       schedule();
     });
     stream.addEventListener("reset", () => setLive(false));
+  }
+
+  /** A whole list. */
+  function load(list) {
+    servers.clear();
+    for (const server of list.servers) put(server);
+    if (!isLoaded) takeOver();
+    schedule();
   }
 
   /** From here on the script draws the list. Until then, links and the form load pages from the server. */
@@ -533,18 +557,57 @@
   }
 
   function setLive(live) {
+    if (isLive && !live) {
+      liveUntil = Date.now();
+      say(`Not live since ${clock(liveUntil)}`);
+    }
     isLive = live;
     showState();
   }
 
   function showState() {
     const node = byId("live");
-    if (!node) return;
+    if (!node || copied) return;
     node.hidden = false;
     const state = !isLive ? "waiting" : isHeld ? "held" : "live";
-    if (node.dataset.state === state) return;
     node.dataset.state = state;
-    setText(node, { live: "Live", held: "Paused while text is selected", waiting: "Reconnecting…" }[state]);
+    const waiting = `Not live since ${clock(liveUntil)}. Reconnecting…`;
+    setText(node, { live: "Live", held: "Paused while text is selected", waiting }[state]);
+  }
+
+  // ---- A copy.
+
+  let listText = "";
+
+  /** Fetches the copy's list. Its time comes first: the list is then at least as new as the page says. */
+  async function fetchCopy() {
+    const read = async (path) => {
+      const answer = await fetch(path, { cache: "no-cache" });
+      return answer.ok ? answer.text() : Promise.reject(answer.status);
+    };
+    const { written_at, every_s } = JSON.parse(await read("site.json"));
+    const text = await read("api/v1/servers.json");
+    if (text !== listText) load(JSON.parse(text));
+    listText = text;
+    Object.assign(copied, { copy: written_at, every: every_s ?? "" });
+  }
+
+  /** Fetches it now and then. What cannot be fetched stays as it is, and its age says so. */
+  async function keepCopy() {
+    clearTimeout(again);
+    if (!document.hidden || !isLoaded) await fetchCopy().catch(() => {});
+    showAge();
+    clearTimeout(again);
+    again = setTimeout(keepCopy, Math.max(COPY_MS_MIN, copied.every * 1000 || COPY_MS));
+  }
+
+  function showAge() {
+    const time = document.querySelector("#copy time");
+    if (!time) return;
+    const isToday = new Date(copied.copy).toDateString() === new Date().toDateString();
+    setTime(time, copied.copy, isToday ? clock(copied.copy) : whole(copied.copy));
+    const age = time.nextElementSibling;
+    if (age) setText(age, ` (${ago(copied.copy)})`);
   }
 
   // ---- User actions.
@@ -559,6 +622,8 @@
     room = ROWS;
     fillForm();
     byId("wrong")?.remove();
+    // Nobody draws a copy's plot of another game.
+    if (copied && byId("whole")) byId("whole").hidden = wanted.game !== home || !byId("whole-plot")?.firstChild;
     if (stream && stream.streamed !== wanted.game) {
       plotsAt = 0; // the plot above the list is of another game now
       connect();
@@ -663,6 +728,7 @@
   });
   setInterval(() => {
     refreshPlots();
+    if (copied) showAge();
     if (document.hidden || !isLoaded || isHeld) return;
     for (const { fields, server } of rows.values()) {
       const ages = fields.filter((node) => ["proven_at", "first_seen"].includes(node.dataset.field));
@@ -675,9 +741,16 @@
   for (const node of table.tBodies) {
     const { game, address } = node.dataset;
     const week = node.querySelector("[data-field=week]")?.alt;
-    if (node.querySelector("[data-field=day] svg")) plots.set(`${game}/${address}`, { week });
+    const svg = node.querySelector("[data-field=day] svg");
+    const day = copied && svg ? new XMLSerializer().serializeToString(svg) : undefined;
+    if (svg) plots.set(`${game}/${address}`, { week, day });
     rows.set(address, adopt(node));
   }
   fillForm();
-  connect();
+  if (copied) {
+    showAge();
+    say(byId("copy")?.textContent ?? "");
+    document.addEventListener("visibilitychange", () => !document.hidden && keepCopy());
+    keepCopy();
+  } else connect();
 })();

@@ -17,6 +17,7 @@ pub mod client;
 pub mod cluster;
 pub mod config;
 pub mod cookie;
+pub mod encodings;
 pub mod export;
 pub mod hub;
 pub mod ledger;

@@ -1,5 +1,5 @@
-//! `rallypoint export`: fetches a master's list, queries every server and writes the results to files, once or repeatedly.
-//! A failed round is logged, and the next one follows.
+//! `rallypoint export`: fetches a master's list, queries every server and writes the results to files, or copies a whole
+//! Rallypoint into a folder; once or repeatedly. A failed round is logged, and the next one follows.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,14 @@ use tokio::time::{Instant, sleep_until};
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info};
 
-use super::list::fetch;
-use super::options::{MasterOptions, QueryOptions, count, none_answered};
+use super::list::{exit_of, fetch};
+use super::options::{MasterOptions, QueryOptions, count, none_answered, progress};
 use super::serve::start_log;
 use super::{Exit, Failure, help, run_async, stop_signal, time};
+use crate::client::Target;
 use crate::export::file::{self, Destination, Written};
 use crate::export::ftp::{self, Password};
+use crate::export::site::{Original, Site, SiteError};
 use crate::export::{Format, Layout, write};
 use crate::times::format_duration;
 
@@ -23,7 +25,7 @@ const EVERY_MIN: Duration = Duration::from_secs(1);
 const EVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 #[derive(clap::Args)]
-#[command(group(clap::ArgGroup::new("files").args(["xml", "json", "csv"]).required(true).multiple(true)))]
+#[command(group(clap::ArgGroup::new("files").args(["xml", "json", "csv", "site"]).required(true).multiple(true)))]
 #[command(after_help = after_help())]
 pub struct Arguments {
     #[command(flatten)]
@@ -37,6 +39,12 @@ pub struct Arguments {
     /// Write CSV to this file; `-` is stdout
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Write a copy of a Rallypoint into this folder: its page, its lists and its API's list, as files for any web server
+    #[arg(long, value_name = "DIR")]
+    site: Option<PathBuf>,
+    /// The address of the live list that the copy links to [default: the master's address]
+    #[arg(long, value_name = "URL", requires = "site")]
+    live_url: Option<Target>,
     /// Also upload the files to this folder: ftp://user@host/folder, or ftps:// for FTP over TLS
     #[arg(long, value_name = "URL", value_parser = ftp::FtpFolder::parse)]
     ftp: Option<ftp::FtpFolder>,
@@ -64,12 +72,18 @@ Files are replaced atomically: a reader never sees a partial one. Their mode and
 followed. FIFOs and devices are written to; `-` is stdout. Servers that did not answer are included: in XML with \
 responding=\"0\" and the reason as fault, in JSON under `failed`, in CSV with the reason as fault.
 
+--site needs no queries: the master knows its servers. All files are fetched before the first is replaced, so that a master \
+that does not answer leaves the old copy complete. Files that did not change are left alone, and each has compressed \
+siblings (.gz, .br, .zst) where they are smaller. The page says that it is a copy and how old it is. Folders in DIR that are \
+symbolic links are refused. The lists of games that are gone become empty; site.json says what is there.
+
 Exit codes: 0 a server answered, or none can be queried; 1 none answered, a file cannot be written, or stopped before the \
 end; 2 usage; 3 the master cannot be reached. With --every, a failed round is only logged, and stopping it is 0.
 
 Examples:
   rallypoint export {game}://master.example --xml servers.xml --every 5m
-  rallypoint export {game}://master.example --xml servers.xml --ftp ftp://me@web.example/lists"
+  rallypoint export {game}://master.example --xml servers.xml --ftp ftp://me@web.example/lists
+  rallypoint export http://127.0.0.1:8080 --site /var/www/list --live-url https://master.example --every 10s"
     )
 }
 
@@ -82,10 +96,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let usage = |error: String| Failure::new(Exit::Usage, error);
     arguments.check().map_err(usage)?;
     let upload = Upload::new(arguments).map_err(usage)?;
+    let mut mirror = Mirror::new(arguments)?;
     run_async(async {
         let stop = stop_signal()?;
         tokio::select! {
-            result = rounds(arguments, upload.as_ref()) => return result,
+            result = rounds(arguments, upload.as_ref(), mirror.as_mut()) => return result,
             () = stop => info!("stopped"),
         }
         // Stopping is the normal end of repeated rounds, but a single round was not completed.
@@ -107,6 +122,9 @@ impl Arguments {
             return Err(format!("{}: two formats cannot be written to the same file", path.display()));
         }
         match self.files().filter(|(path, _)| is_stdout(path)).count() {
+            0 if self.ftp.is_some() && self.files().next().is_none() => {
+                Err("--ftp uploads the files of --xml, --json and --csv, not a site".into())
+            }
             0 => Ok(()),
             _ if self.ftp.is_some() => Err("--ftp needs file names: stdout cannot be uploaded".into()),
             1 => Ok(()),
@@ -138,11 +156,49 @@ impl Upload<'_> {
     }
 }
 
-async fn rounds(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<(), Failure> {
-    let Some(every) = arguments.every else { return round(arguments, upload).await.map(drop) };
+/// The copy of a Rallypoint.
+struct Mirror<'a> {
+    original: Original<'a>,
+    path: &'a Path,
+    site: Site,
+}
+
+impl Mirror<'_> {
+    fn new(arguments: &Arguments) -> Result<Option<Mirror<'_>>, Failure> {
+        let Some(path) = &arguments.site else { return Ok(None) };
+        let usage = |error: String| Failure::new(Exit::Usage, error);
+        let master = &arguments.master.url;
+        let own = Original::live_url(master).map_err(usage)?;
+        let live = arguments.live_url.as_ref().map_or(Ok(own), Original::live_url).map_err(usage)?;
+        let retry = arguments.querying.pace().retry;
+        let original = Original { master, live, every: arguments.every, retry };
+        let site = Site::open(path).map_err(|error| Failure::new(Exit::Failed, error))?;
+        Ok(Some(Mirror { original, path, site }))
+    }
+
+    async fn copy(&mut self) -> Result<(), Failure> {
+        let progress = progress(None, "{spinner} copying {elapsed}");
+        let copied = self.site.copy(&self.original).await;
+        progress.finish_and_clear();
+        let copied = copied.map_err(|error| match error {
+            SiteError::Fetch(error) => Failure::new(exit_of(&error), format!("{}: {error}", self.original.master)),
+            error => Failure::new(Exit::Failed, error),
+        })?;
+        let path = self.path.display();
+        info!("{} servers copied to {path}; {} files changed", copied.servers, copied.files_changed);
+        Ok(())
+    }
+}
+
+async fn rounds(
+    arguments: &Arguments,
+    upload: Option<&Upload<'_>>,
+    mut mirror: Option<&mut Mirror<'_>>,
+) -> Result<(), Failure> {
+    let Some(every) = arguments.every else { return round(arguments, upload, mirror).await.map(drop) };
     loop {
         let next = Instant::now() + every;
-        match round(arguments, upload).await {
+        match round(arguments, upload, mirror.as_deref_mut()).await {
             Ok(Written::Whole) => {}
             Ok(Written::ReaderGone) => return Ok(()),
             // A usage error would only repeat.
@@ -155,7 +211,25 @@ async fn rounds(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<()
     }
 }
 
-async fn round(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Written, Failure> {
+async fn round(
+    arguments: &Arguments,
+    upload: Option<&Upload<'_>>,
+    mirror: Option<&mut Mirror<'_>>,
+) -> Result<Written, Failure> {
+    let copied = match mirror {
+        Some(mirror) => mirror.copy().await,
+        None => Ok(()),
+    };
+    // One does not wait for the other: silent game servers are no reason for an old copy.
+    let written = match arguments.files().next() {
+        Some(_) => lists(arguments, upload).await,
+        None => Ok(Written::Whole),
+    };
+    copied.and(written)
+}
+
+/// The lists of queried servers.
+async fn lists(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Written, Failure> {
     let mut servers = fetch(&arguments.master, &arguments.querying).await?;
     arguments.querying.query(&mut servers).await?;
     let files: Vec<_> = arguments.files().collect();

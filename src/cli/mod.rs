@@ -62,8 +62,8 @@ enum Command {
     Query(query::Arguments),
     /// Show a master's list live, as it changes
     Watch(watch::Arguments),
-    /// Query every server in a master's list and write XML, JSON and CSV files
-    Export(export::Arguments),
+    /// Query every server in a master's list and write XML, JSON and CSV files, or copy a Rallypoint as a static site
+    Export(Box<export::Arguments>),
     /// Run simulated game servers, to test launchers and masters
     Simulate(simulate::Arguments),
     /// Find out from a Rallypoint why a server is listed or not

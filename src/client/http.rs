@@ -63,12 +63,16 @@ impl Request {
     /// The body, if the status is 200.
     pub async fn page(&self) -> Result<Vec<u8>, ListError> {
         let (status, body) = self.send().await?;
-        if status == StatusCode::OK {
-            return Ok(body);
+        if status == StatusCode::OK { Ok(body) } else { Err(refused(status, &body)) }
+    }
+
+    /// The body, if the status is 200; None if it is 404.
+    pub async fn page_if_found(&self) -> Result<Option<Vec<u8>>, ListError> {
+        match self.send().await? {
+            (StatusCode::OK, body) => Ok(Some(body)),
+            (StatusCode::NOT_FOUND, _) => Ok(None),
+            (status, body) => Err(refused(status, &body)),
         }
-        let says = body.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        let says: String = text::clean(says).chars().take(REASON_CHARS_MAX).collect();
-        Err(ListError::Bad(format!("it answered {status}: {says}").trim_end_matches(": ").to_string()))
     }
 
     async fn follow(&self) -> Result<(StatusCode, Vec<u8>), ListError> {
@@ -140,6 +144,13 @@ impl Request {
             _ = connection => talk.await,
         }
     }
+}
+
+/// The error for any other status, with the first line of the answer.
+fn refused(status: StatusCode, body: &[u8]) -> ListError {
+    let says = body.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let says: String = text::clean(says).chars().take(REASON_CHARS_MAX).collect();
+    ListError::Bad(format!("it answered {status}: {says}").trim_end_matches(": ").to_string())
 }
 
 enum Step {

@@ -20,11 +20,11 @@ use crate::protocols::rows::{self, Rest};
 use crate::protocols::{FAULTS_MAX, ListEntry, fault, game, game_named, is_one_host};
 use crate::text;
 
-const PATH: &str = "/api/v1/servers";
-const PAGE: usize = 1000;
-const PAGES_MAX: usize = 1000;
+pub const PATH: &str = "/api/v1/servers";
+pub const PAGE: usize = 1000;
+pub const PAGES_MAX: usize = 1000;
 /// All pages together: a million servers fit.
-const PAGES_BYTES_MAX: usize = 256 << 20;
+pub const PAGES_BYTES_MAX: usize = 256 << 20;
 /// Timeout for all pages together, as a multiple of the timeout for one.
 const PAGES_TIMEOUTS: u32 = 20;
 
@@ -112,7 +112,8 @@ impl Reader {
             rows += 1;
             self.add(row.and_then(read));
         });
-        let Rest { total, next } = rest.map_err(|error| ListError::Bad(format!("not a Rallypoint's list: {error}")))?;
+        let Rest { total, next, .. } =
+            rest.map_err(|error| ListError::Bad(format!("not a Rallypoint's list: {error}")))?;
         let servers = &self.listing.servers;
         let last = next.or_else(|| servers.last().map(|last| last.address.to_string()));
         let is_last = rows < PAGE || total.is_some_and(|total| servers.len() >= total);
@@ -187,7 +188,7 @@ fn clean(text: &str) -> String {
 }
 
 /// Percent-encodes a value for a URL.
-fn encode(text: &str) -> String {
+pub fn encode(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }

@@ -124,6 +124,12 @@ impl Draft {
         Ok(Draft { file, temporary, replaces: path.to_path_buf() })
     }
 
+    /// Whether a file's name is one of these temporary ones.
+    pub fn is_temporary(name: &str) -> bool {
+        let number = name.strip_suffix(".tmp").and_then(|name| name.strip_prefix('.')?.rsplit_once('.'));
+        number.is_some_and(|(_, number)| number.parse::<u32>().is_ok())
+    }
+
     /// Its temporary name.
     pub fn path(&self) -> &Path {
         &self.temporary
@@ -183,7 +189,10 @@ mod tests {
         assert!(write(&folder.join("taken"), b"a folder cannot be replaced").is_err());
         assert!(write(Path::new("/"), b"no name").is_err());
         assert!(write(&folder.join("nowhere/list.xml"), b"no folder").is_err());
-        drop(Draft::of(&path).unwrap()); // not kept
+        let draft = Draft::of(&path).unwrap();
+        let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
+        assert!(Draft::is_temporary(&name(draft.path())) && !Draft::is_temporary(&name(&path)));
+        drop(draft); // not kept
         assert_eq!(names(&folder), ["list.xml", "taken"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "second");
         fs::remove_dir_all(&folder).unwrap();

@@ -7,6 +7,7 @@ pub mod csv;
 pub mod file;
 pub mod ftp;
 pub mod json;
+pub mod site;
 pub mod table;
 pub mod xml;
 

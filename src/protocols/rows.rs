@@ -1,4 +1,4 @@
-//! Reads JSON lists, `{"servers": [...], "total": n, "next": "..."}`, row by row: a document needs no more memory than its
+//! Reads JSON lists, `{"serial": n, "servers": [...], "total": n, "next": "..."}`, row by row: a document needs no more memory than its
 //! text and its servers, even a hostile one.
 
 use std::fmt;
@@ -13,6 +13,7 @@ const ROW_BYTES_MAX: usize = 256 << 10;
 /// The other fields of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rest {
+    pub serial: Option<u64>,
     pub total: Option<usize>,
     pub next: Option<String>,
 }
@@ -46,6 +47,7 @@ impl<'de, F: FnMut(Result<&str, String>)> Visitor<'de> for Document<F> {
         #[derive(Deserialize)]
         #[serde(field_identifier, rename_all = "lowercase")]
         enum Key {
+            Serial,
             Servers,
             Total,
             Next,
@@ -61,6 +63,7 @@ impl<'de, F: FnMut(Result<&str, String>)> Visitor<'de> for Document<F> {
                     map.next_value_seed(Servers(&mut self.0))?;
                     found = true;
                 }
+                Key::Serial => rest.serial = map.next_value()?,
                 Key::Total => rest.total = map.next_value()?,
                 Key::Next => rest.next = map.next_value()?,
                 Key::Other => drop(map.next_value::<IgnoredAny>()?),
@@ -110,9 +113,9 @@ mod tests {
 
     #[test]
     fn rows_and_other_fields_are_read() {
-        let (found, rest) = rows(r#"{"x":[{}],"servers":[{"a":1}, 7,null],"next":"n","total":3}"#).unwrap();
+        let (found, rest) = rows(r#"{"x":[{}],"servers":[{"a":1}, 7,null],"next":"n","total":3,"serial":9}"#).unwrap();
         assert_eq!(found, [r#"{"a":1}"#, "7", "null"]);
-        assert_eq!(rest, Rest { total: Some(3), next: Some("n".into()) });
+        assert_eq!(rest, Rest { serial: Some(9), total: Some(3), next: Some("n".into()) });
         let long = format!(r#"{{"servers":["{}",1]}}"#, "x".repeat(ROW_BYTES_MAX));
         assert_eq!(rows(&long).unwrap().0, ["longer than 262144 bytes", "1"]);
     }

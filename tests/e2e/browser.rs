@@ -41,7 +41,7 @@ fn three(server: &Server) -> Game {
 }
 
 /// A simulated netPanzer game with players and rules, which can change.
-struct Tank {
+pub struct Tank {
     port: u16,
     status: Arc<Mutex<String>>,
 }
@@ -395,7 +395,7 @@ const SHOWN: [(u8, &str, u16, u16); 5] = [
 ];
 
 /// A master with those and two more; most have a week of history.
-fn showroom() -> (Folder, Server, [Tank; 2]) {
+pub fn showroom() -> (Folder, Server, [Tank; 2]) {
     let tanks = [
         Tank::new("Two Clans United", &[("Ann", 14), ("Bob", 9), ("Cid", 3), ("Dora", 0)]),
         Tank::new("Panzer Training", &[]),
@@ -417,7 +417,7 @@ fn showroom() -> (Folder, Server, [Tank; 2]) {
 }
 
 /// axe-core's source, which scripts/test installs.
-fn axe() -> String {
+pub fn axe() -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../npm/node_modules/axe-core/axe.min.js");
     std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("{}: {error}; scripts/test installs it", path.display()))
@@ -454,7 +454,7 @@ fn axe_finds_nothing() {
 }
 
 /// Writes a screenshot for the README to the folder in RALLYPOINT_SCREENSHOTS, if that is set.
-fn keep_picture(browser: &Browser, name: &str) {
+pub fn keep_picture(browser: &Browser, name: &str) {
     if let Some(folder) = std::env::var_os("RALLYPOINT_SCREENSHOTS") {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         std::fs::write(root.join(folder).join(name), browser.screenshot()).unwrap();

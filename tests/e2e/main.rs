@@ -42,6 +42,7 @@ mod quake3;
 mod quake3_programs;
 mod real_programs;
 mod screen;
+mod site;
 mod store;
 mod support;
 mod tls;

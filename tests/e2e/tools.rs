@@ -389,7 +389,7 @@ fn bad_replies_are_explained_and_do_not_stop_the_run() {
 }
 
 /// A master that handles each connection with `talk`.
-fn master(talk: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
+pub fn master(talk: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -402,7 +402,7 @@ fn master(talk: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
 }
 
 /// Reads a request's head; returns its first line.
-fn request_line(stream: &TcpStream) -> String {
+pub fn request_line(stream: &TcpStream) -> String {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let first = lines.next().unwrap_or_default();
     lines.take_while(|line| !line.is_empty()).for_each(drop);
