@@ -142,8 +142,8 @@ impl Tls {
     fn replace(&self, changed: Option<Certificate>) {
         // A new configuration may have named other files meanwhile.
         if let Some(new) = changed.filter(|new| new.files == self.certificate.load().files) {
-            info!("web.tls_certificate: the new certificate is in use");
             self.set(new);
+            info!("web.tls_certificate: the new certificate is in use");
         }
     }
 }

@@ -32,6 +32,14 @@ fn exchange_from(from: &str, to: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
+/// Whether the other side ends the connection without another byte. A timeout is no end.
+pub fn is_closed(stream: &mut TcpStream) -> bool {
+    match stream.read(&mut [0]) {
+        Ok(size) => size == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
 fn get_from(server: &Server, from: &str, headers: &str) -> Response {
     let request = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
     split(&exchange_from(from, server.address("web.listen"), request.as_bytes()))
@@ -160,7 +168,7 @@ fn the_limit_per_address_is_the_clients_and_not_the_proxys() {
     };
     let mut other = connect_as([198, 51, 100, 7]);
     let mut all: Vec<_> = (0..3).map(|_| connect_as([203, 0, 113, 7])).collect();
-    assert!(!asks(&mut all[0]), "the client's longest idle one is closed");
+    assert!(is_closed(&mut all[0]), "the client's longest idle one is closed");
     assert!(asks(&mut all[1]) && asks(&mut all[2]) && asks(&mut other));
 }
 
@@ -249,62 +257,94 @@ fn a_proxy_without_a_valid_header_is_closed_and_counted() {
     assert_eq!(server.log().matches("no valid PROXY header").count(), 1, "a warning once a minute");
 }
 
-#[test]
-fn connections_that_wait_for_a_header_do_not_delay_the_end() {
-    let server = Server::start(&[&format!("proxy.protocol={PROXY}"), "guard.idle_timeout=1h"]);
-    let mut waiting = connect_from(PROXY, server.address("web.listen"));
-    waiting.write_all(b"PROXY ").unwrap();
-    until("the connection", || server.get("/metrics").text().contains("rallypoint_connections 2\n").then_some(()));
-    server.signal(Signal::SIGTERM);
-    assert!(server.end().0.success());
-    assert!(!matches!(waiting.read(&mut [0]), Ok(1..)), "closed");
-}
+/// A real proxy program. It is killed when the test ends.
+struct Program(Child);
 
-/// A real nginx in front of the web port, with TLS. It is killed when the test ends.
-struct Nginx {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Nginx {
-    fn start(authority: &Authority, master: SocketAddr) -> Nginx {
-        let folder = authority.0.path();
-        // nginx cannot let the system choose: this port was free a moment ago.
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let file = authority.0.write(
-            "nginx.conf",
-            &format!(
-                "daemon off; master_process off; pid nginx.pid; error_log stderr;\nevents {{}}\nhttp {{\n\
-                 access_log off; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u;\n\
-                 scgi_temp_path s;\nserver {{\nlisten {address} ssl;\nssl_certificate good.crt; ssl_certificate_key server.key;\n\
-                 location / {{\nproxy_pass http://{master}; proxy_bind {PROXY}; proxy_http_version 1.1;\n\
-                 proxy_set_header Host $http_host;\n\
-                 proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n}}\n}}\n}}\n"
-            ),
-        );
-        let mut command = Command::new("nginx");
+impl Program {
+    /// Starts a program, and waits until it accepts connections at each of these addresses.
+    fn start(mut command: Command, listening: &[SocketAddr]) -> Program {
         command.env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default()));
-        command.arg("-p").arg(folder).arg("-c").arg(file).args(["-e", "stderr"]).stdin(Stdio::null());
-        let child = command.spawn().expect("nginx, from Debian");
-        let nginx = Nginx { child, address };
-        until("nginx", || TcpStream::connect(address).ok());
-        nginx
+        let program = Program(command.stdin(Stdio::null()).spawn().expect("a program from Debian"));
+        listening.iter().for_each(|address| drop(until("the proxy", || TcpStream::connect(address).ok())));
+        program
     }
 }
 
-impl Drop for Nginx {
+impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
+}
+
+/// These programs cannot let the system choose a port: this one was free a moment ago.
+fn free_address() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// nginx in front of the web port, with TLS.
+fn nginx(authority: &Authority, address: SocketAddr, master: SocketAddr) -> Program {
+    let text = format!(
+        "daemon off; master_process off; pid nginx.pid; error_log stderr;\nevents {{}}\nhttp {{\n\
+         access_log off; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u;\n\
+         scgi_temp_path s;\nserver {{\nlisten {address} ssl;\nssl_certificate good.crt; ssl_certificate_key server.key;\n\
+         location / {{\nproxy_pass http://{master}; proxy_bind {PROXY}; proxy_http_version 1.1;\n\
+         proxy_set_header Host $http_host;\n\
+         proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n}}\n}}\n}}\n"
+    );
+    let file = authority.0.write("nginx.conf", &text);
+    let mut command = Command::new("nginx");
+    command.arg("-p").arg(authority.0.path()).arg("-c").arg(file).args(["-e", "stderr"]);
+    Program::start(command, &[address])
+}
+
+/// HAProxy in front of several ports, each with the options of its line.
+fn haproxy(folder: &Folder, lines: &[(SocketAddr, SocketAddr, &str)]) -> Program {
+    let mut text = "defaults\nmode tcp\ntimeout connect 20s\ntimeout client 20s\ntimeout server 20s\n".to_string();
+    for (number, (address, master, options)) in lines.iter().enumerate() {
+        text += &format!("listen {number}\nbind {address}\nserver master {master} source {PROXY} {options}\n");
+    }
+    let file = folder.write("haproxy.cfg", &text);
+    let mut command = Command::new("haproxy");
+    command.args(["-db", "-q", "-f"]).arg(file);
+    let addresses: Vec<_> = lines.iter().map(|(address, ..)| *address).collect();
+    Program::start(command, &addresses)
+}
+
+#[test]
+fn a_real_haproxy_names_its_clients_in_both_versions_and_before_tls() {
+    let authority = Authority::new("haproxy");
+    let server = crate::tls::start(&authority, &[&format!("proxy.protocol={PROXY}")]);
+    let (web, tls, streams) = (free_address(), free_address(), free_address());
+    let _haproxy = haproxy(
+        &authority.0,
+        &[
+            (web, server.address("web.listen"), "send-proxy"),
+            (tls, server.address("web.tls_listen"), "send-proxy-v2 check inter 100ms"),
+            (streams, server.address("netpanzer.listen"), "send-proxy-v2-ssl-cn check inter 100ms"),
+        ],
+    );
+    let listed = exchange_from("127.0.0.9", web, announcement_of(77, "").as_bytes());
+    assert_eq!(address_in(&listed), "127.0.0.9");
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--interface", "127.0.0.10", "--json", r#"{"game":"other","port":77}"#, "--cacert"]);
+    let listed = curl.arg(authority.file()).arg(format!("https://{tls}/api/v1/servers")).output().unwrap();
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("\"127.0.0.10:77\""), "{listed:?}");
+    let heartbeat = exchange_from("127.0.0.11", streams, br"\heartbeat\gamename\other\port\77\final\");
+    assert_eq!(String::from_utf8_lossy(&heartbeat), r"\final\");
+    let list =
+        until("all three", || Some(server.get("/api/v1/servers")).filter(|list| list.text().contains("127.0.0.11")));
+    assert!(list.text().contains("127.0.0.9") && list.text().contains("127.0.0.10") && !list.text().contains(PROXY));
+    assert_eq!(refusals(&server), 0, "HAProxy's own checks are fine, too");
 }
 
 #[test]
 fn behind_a_real_nginx_with_tls_the_client_and_its_origin_are_seen() {
     let authority = Authority::new("nginx");
     let server = Server::start(&[&format!("proxy.networks={PROXY}"), "guard.bans=127.0.0.66"]);
-    let nginx = Nginx::start(&authority, server.address("web.listen"));
-    let url = |path: &str| format!("https://{}{path}", nginx.address);
+    let address = free_address();
+    let _nginx = nginx(&authority, address, server.address("web.listen"));
+    let url = |path: &str| format!("https://{address}{path}");
     let curl = |from: &str, arguments: &[&str]| {
         let mut command = Command::new("curl");
         command.args(["--silent", "--show-error", "--interface", from, "--cacert"]).arg(authority.file());
@@ -317,7 +357,7 @@ fn behind_a_real_nginx_with_tls_the_client_and_its_origin_are_seen() {
     let listed = announce("127.0.0.9", "X-Forwarded-For: 203.0.113.9");
     assert!(listed.contains("\"127.0.0.9:77\"") && listed.ends_with(" 200"), "{listed}");
     // A browser's page of the same origin may announce, a page of another origin may not.
-    let own = announce("127.0.0.9", &format!("Origin: https://{}", nginx.address));
+    let own = announce("127.0.0.9", &format!("Origin: https://{address}"));
     assert!(own.ends_with(" 200"), "{own}");
     let foreign = announce("127.0.0.9", "Origin: https://evil.example");
     assert!(foreign.contains("another origin") && foreign.ends_with(" 403"), "{foreign}");

@@ -12,11 +12,11 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::fetch::Authority;
-use crate::proxy::{address_in, announcement_of, connect_from, headers_of};
+use crate::proxy::{address_in, announcement_of, connect_from, headers_of, is_closed};
 use crate::support::*;
 
 /// A server with TLS, with its certificate in `live.crt` and `live.key` of the authority's folder.
-fn start(authority: &Authority, set: &[&str]) -> Server {
+pub fn start(authority: &Authority, set: &[&str]) -> Server {
     install(authority, authority, "good.crt");
     let path = |name: &str| authority.0.path().join(name).display().to_string();
     let own = [
@@ -195,14 +195,14 @@ fn a_slow_handshake_is_idle_and_ends() {
     for beginning in [&b""[..], b"\x16", b"\x16\x03\x01\x00\xff\x01"] {
         let mut slow = connect(server.address("web.tls_listen"));
         slow.write_all(beginning).unwrap();
-        assert!(!matches!(slow.read(&mut [0]), Ok(1..)), "closed without an answer");
+        assert!(is_closed(&mut slow), "closed without an answer");
     }
     drop(server);
     let server = start(&authority, &["guard.idle_timeout=1h", "guard.max_connections_per_ip=2"]);
     let mut slow: Vec<TcpStream> = (0..2).map(|_| connect(server.address("web.tls_listen"))).collect();
     slow.iter_mut().for_each(|stream| stream.write_all(b"\x16\x03\x01").unwrap());
     assert!(is_trusted(&server, &authority) && is_trusted(&server, &authority), "others evict it");
-    assert!(!matches!(slow[0].read(&mut [0]), Ok(1..)));
+    assert!(is_closed(&mut slow[0]));
     server.signal(Signal::SIGTERM);
     assert!(server.end().0.success());
 }
