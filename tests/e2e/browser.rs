@@ -454,7 +454,7 @@ fn axe_finds_nothing() {
 }
 
 /// Writes a screenshot for the README to the folder in RALLYPOINT_SCREENSHOTS, if that is set.
-pub fn keep_picture(browser: &Browser, name: &str) {
+fn keep_picture(browser: &Browser, name: &str) {
     if let Some(folder) = std::env::var_os("RALLYPOINT_SCREENSHOTS") {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         std::fs::write(root.join(folder).join(name), browser.screenshot()).unwrap();

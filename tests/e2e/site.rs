@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rallypoint::protocols::CARDS;
 use serde_json::{Value, json};
 
-use crate::browser::{axe, keep_picture, showroom};
+use crate::browser::{axe, showroom};
 use crate::chromium::Browser;
 use crate::support::*;
 use crate::tools::{Running, ends, master, request_line, simulate};
@@ -383,7 +383,6 @@ fn axe_finds_nothing_in_a_copy() {
             browser.until("the plots", "document.querySelectorAll('.day svg').length >= 5");
             browser.run("document.querySelector('tbody summary').click()");
             browser.until("a row to open", "document.querySelector('.more')");
-            keep_picture(&browser, &format!("copy-{size}-{scheme}.png"));
             browser.run(&axe);
             let found = browser.run_until_called(
                 "const done = arguments[arguments.length - 1]; \
