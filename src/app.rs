@@ -23,6 +23,7 @@ use crate::hub::Hub;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::model::Change;
+use crate::net::accounts;
 use crate::net::announcements::Announcements;
 use crate::net::datagram_lists;
 use crate::net::guard::{Admission, Guard};
@@ -81,6 +82,7 @@ impl App {
         let hub = Arc::new(Hub::new(config.registry()));
         hub.set_exempt(config.guard.exempt());
         let guard = Arc::new(Guard::new(config.guard.settings(connections_max(&config))));
+        hub.set_accounts(Arc::new(accounts::Searches::new(guard.clone(), &hub)));
         let keys = Keys::new([random()?, random()?, random()?]);
         let is_clustered = config.is_clustered();
         let metrics = if is_clustered { Metrics::new().with_cluster() } else { Metrics::new() };
@@ -148,6 +150,7 @@ impl App {
         app.tasks.spawn(prober_worker.run(app.probe_settings.subscribe(), stop.clone()));
         app.tasks.spawn(app.announcements.clone().retry_silent(stop.clone()));
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
+        app.tasks.spawn(app.site.clone().tidy(stop.clone()));
         if let Some(tls) = &app.tls {
             app.tasks.spawn(tls.clone().follow(stop.clone()));
         }

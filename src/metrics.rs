@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -46,6 +47,11 @@ pub struct Metrics {
     memory: Gauge,
     connections: Gauge,
     serial: Gauge,
+    /// The serial of the view whose servers have been counted.
+    counted: Mutex<Option<u64>>,
+    waiting: Gauge,
+    refused: Counter,
+    list_bytes: Gauge,
     /// Queries sent to game servers.
     pub questions: Counter,
     /// Readers of the event stream.
@@ -115,6 +121,10 @@ impl Metrics {
             memory: Gauge::default(),
             connections: Gauge::default(),
             serial: Gauge::default(),
+            counted: Mutex::default(),
+            waiting: Gauge::default(),
+            refused: Counter::default(),
+            list_bytes: Gauge::default(),
             questions: Counter::default(),
             readers: Gauge::default(),
             proxy_refusals: Counter::default(),
@@ -135,6 +145,12 @@ impl Metrics {
         let refusals = metrics.proxy_refusals.clone();
         registry.register("proxy_refusals", "Connections of proxies closed for lack of a PROXY header", refusals);
         registry.register("event_readers", "Readers of the event stream", metrics.readers.clone());
+        let waiting = metrics.waiting.clone();
+        registry.register("renderings_waiting", "Clients that wait for a list with parameters of their own", waiting);
+        let refused = metrics.refused.clone();
+        registry.register("renderings_refused", "Lists with clients' own parameters that were refused", refused);
+        let list_bytes = metrics.list_bytes.clone();
+        registry.register_with_unit("lists_held", "Rendered lists in memory", Unit::Bytes, list_bytes);
         registry.register("serial", "The published list's serial", metrics.serial.clone());
         metrics
     }
@@ -165,15 +181,26 @@ impl Metrics {
         self.lists.get_or_create(&OfList { list }).inc_by(count);
     }
 
-    /// All metrics as text.
-    pub fn text(
-        &self,
-        view: &View,
-        ledger: &Ledger,
-        connections: usize,
-        store: Option<&Status>,
-        budgets: (&Budgets, Now),
-    ) -> String {
+    /// Sets the figures of work that clients wait for.
+    pub fn set_work(&self, waiting: usize, refused: u64, list_bytes: usize) {
+        let _counting = self.counted.lock().unwrap_or_else(PoisonError::into_inner); // one at a time
+        self.waiting.set(waiting as i64);
+        self.refused.inc_by(refused.saturating_sub(self.refused.get()));
+        self.list_bytes.set(list_bytes as i64);
+    }
+
+    /// Whether the servers of this view have been counted, or those of a later one.
+    pub fn has_counted(&self, view: &View) -> bool {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|serial| serial >= view.serial)
+    }
+
+    /// Counts servers and players, once per view.
+    pub fn count(&self, view: &View) {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if counted.is_some_and(|serial| serial >= view.serial) {
+            return;
+        }
+        *counted = Some(view.serial);
         let mut games: BTreeMap<&'static str, (i64, i64)> = BTreeMap::from([("other", (0, 0))]);
         games.extend(crate::protocols::CARDS.iter().map(|card| (card.name, (0, 0))));
         for server in view.games() {
@@ -187,6 +214,17 @@ impl Metrics {
             self.servers.get_or_create(&OfGame { game }).set(servers);
             self.players.get_or_create(&OfGame { game }).set(players);
         }
+    }
+
+    /// All metrics as text, with servers and players as they were last counted.
+    pub fn text(
+        &self,
+        view: &View,
+        ledger: &Ledger,
+        connections: usize,
+        store: Option<&Status>,
+        budgets: (&Budgets, Now),
+    ) -> String {
         self.connections.set(connections as i64);
         self.serial.set(view.serial as i64);
         self.memory.set(resident_bytes());
@@ -289,6 +327,10 @@ mod tests {
         let now = Now { mono_ms: 1_000, unix_ms: 0 };
         budgets.charge(Kind::Searches, now, [203, 0, 113, 5].into(), 4_000_000);
         assert!(budgets.admit(Kind::Searches, now, [203, 0, 113, 5].into()).is_err());
+        metrics.count(&view);
+        assert!(metrics.has_counted(&view));
+        metrics.set_work(3, 2, 1_000);
+        metrics.set_work(4, 7, 2_000);
         let text = metrics.text(&view, &ledger, 5, None, (&budgets, now));
         for line in [
             "rallypoint_servers{game=\"netpanzer\"} 1",
@@ -302,6 +344,9 @@ mod tests {
             "rallypoint_list_answers_total{answer=\"refused\"} 0",
             "rallypoint_list_bytes_total 1400",
             "rallypoint_serial 7",
+            "rallypoint_renderings_waiting 4",
+            "rallypoint_renderings_refused_total 7",
+            "rallypoint_lists_held_bytes 2000",
             "rallypoint_events_total{kind=\"cookie_sent\"} 1",
             "rallypoint_budget_refused_total{budget=\"searches\"} 1",
             "rallypoint_budget_refused_total{budget=\"events\"} 0",

@@ -3,14 +3,20 @@
 //!
 //! Only one thread renders a list at a time. Clients that come meanwhile get the list as it was before; they wait only where
 //! there is none, or if it is old because there was no recent request.
+//!
+//! Lists that many clients share have threads of their own. Lists with a client's own parameters wait in a [queue](super::queue),
+//! and their time is charged to that client.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::time::Instant; // in a simulation, the simulated time
 
+use super::held::Held;
+use super::queue::{Queue, Refusal, SharedAccounts, on_a_thread};
 use super::{PACE_MIN, PACE_SHARE};
 use crate::registry::view::{Rendered, Renderer, View};
 
@@ -22,16 +28,26 @@ const LISTS_MAX: usize = 256;
 
 pub struct Lists {
     cells: Mutex<Cells>,
-    /// One rendering per core: lists with clients' own filters must not use up the machine.
-    renderings: Arc<Semaphore>,
+    /// How many common lists are rendered at a time: their number is bounded, and nobody else's work delays them.
+    common: Arc<Semaphore>,
+    /// Lists with clients' own parameters, and other work that takes long.
+    pub queue: Arc<Queue>,
+    pub held: Arc<Held>,
 }
 
 type Cells = Vec<(Arc<dyn Renderer>, Arc<Cell>)>;
 
-impl Default for Lists {
-    fn default() -> Lists {
+impl Lists {
+    /// Both kinds of lists together have about one rendering per core.
+    pub fn new(accounts: SharedAccounts) -> Lists {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Lists { cells: Mutex::default(), renderings: Arc::new(Semaphore::new(cores)) }
+        let common = (cores / 2).max(1);
+        Lists {
+            cells: Mutex::default(),
+            common: Arc::new(Semaphore::new(common)),
+            queue: Queue::new(cores.saturating_sub(common), accounts),
+            held: Arc::default(),
+        }
     }
 }
 
@@ -58,51 +74,81 @@ enum Found {
 }
 
 impl Lists {
-    /// The newest view as the renderer shows it, or a slightly older one.
-    pub async fn get(&self, renderer: &Arc<dyn Renderer>, view: impl Fn() -> Arc<View>) -> Arc<Rendered> {
+    /// The newest view as the renderer shows it, or a slightly older one, for a client at this address.
+    pub async fn get(
+        &self,
+        renderer: &Arc<dyn Renderer>,
+        ip: IpAddr,
+        view: impl Fn() -> Arc<View>,
+    ) -> Result<Arc<Rendered>, Refusal> {
         let cell = self.cell(renderer);
         let turn = loop {
             match cell.find(&**renderer, view().serial) {
-                Found::List(list) => return list,
+                Found::List(list) => return Ok(list),
                 Found::Turn(turn) => break turn,
                 Found::Wait => drop(cell.turn.lock().await),
             }
         };
-        // Once begun, it is rendered to its end, even if the client is gone: others may be waiting.
-        let (renderer, permit) = (renderer.clone(), self.renderings.clone().acquire_owned().await);
-        let view = view();
-        let render = move || {
-            let list = cell.render(&*renderer, &view, turn);
-            drop(permit);
-            list
-        };
-        match tokio::task::spawn_blocking(render).await.map_err(tokio::task::JoinError::try_into_panic) {
-            Ok(list) => list,
-            Err(Ok(panic)) => std::panic::resume_unwind(panic),
-            Err(Err(_)) => Arc::new(Rendered::new("")), // the program stops
-        }
+        let (renderer, view, held) = (renderer.clone(), view(), self.held.clone());
+        self.work(renderer.is_common(), ip, move || cell.render(&*renderer, &view, &held, turn)).await
     }
 
-    /// The same for a thread that may block.
+    /// Does work that takes long, on a thread of its own. Once begun, it is done to its end, even if the client is gone: others
+    /// may be waiting. What is not common is charged to the client, and refused when it is too much.
+    pub async fn work<T: Send + 'static>(
+        &self,
+        is_common: bool,
+        ip: IpAddr,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        if !is_common {
+            return if self.held.is_over() {
+                self.queue.refuse(Refusal::Busy)
+            } else {
+                self.queue.work(ip, work).await
+            };
+        }
+        let permit = self.common.clone().acquire_owned().await;
+        let work = move || {
+            let done = work();
+            drop(permit);
+            done
+        };
+        on_a_thread(work).await
+    }
+
+    /// The same for a thread that may block. It takes no place: there are few such threads, and each renders one list at a time.
     pub fn get_blocking(&self, renderer: &Arc<dyn Renderer>, view: impl Fn() -> Arc<View>) -> Arc<Rendered> {
         let cell = self.cell(renderer);
         loop {
             match cell.find(&**renderer, view().serial) {
                 Found::List(list) => return list,
-                Found::Turn(turn) => return cell.render(&**renderer, &view(), turn),
+                Found::Turn(turn) => return cell.render(&**renderer, &view(), &self.held, turn),
                 Found::Wait => drop(cell.turn.blocking_lock()),
             }
         }
     }
 
+    /// Takes lists with clients' own parameters out of the cache. Their memory is free once their readers have them.
+    pub fn forget_own(&self) {
+        self.cells().retain(|(renderer, _)| renderer.is_common());
+    }
+
+    fn cells(&self) -> MutexGuard<'_, Cells> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn cell(&self, renderer: &Arc<dyn Renderer>) -> Arc<Cell> {
-        let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cells = self.cells();
         let cell = match cells.iter().position(|(known, _)| Arc::ptr_eq(known, renderer)) {
             Some(at) => cells.remove(at).1,
             None => {
                 // A list whose renderer is held only by the cache cannot be requested again. Without this, clients that send ever
                 // new filters would replace the common lists.
                 cells.retain(|(known, _)| Arc::strong_count(known) > 1);
+                // Nor is an old one of use.
+                let now = Instant::now();
+                cells.iter().filter(|(known, _)| !known.is_common()).for_each(|(_, cell)| cell.forget_old(now));
                 Arc::default()
             }
         };
@@ -134,9 +180,22 @@ impl Cell {
         }
     }
 
-    fn render(&self, renderer: &dyn Renderer, view: &View, turn: OwnedMutexGuard<()>) -> Arc<Rendered> {
+    /// Frees the list if it is too old to be sent.
+    fn forget_old(&self, now: Instant) {
+        if self.last.load().as_ref().is_some_and(|last| !last.fresh.is_recent(now)) {
+            self.last.store(None);
+        }
+    }
+
+    fn render(
+        &self,
+        renderer: &dyn Renderer,
+        view: &View,
+        held: &Arc<Held>,
+        turn: OwnedMutexGuard<()>,
+    ) -> Arc<Rendered> {
         let started = Instant::now();
-        let list = Arc::new(Rendered::new(renderer.render(view)));
+        let list = Arc::new(Rendered::new(held.count(renderer.render(view))));
         let fresh = Freshness::new(view.serial, started, Instant::now());
         self.last.store(Some(Arc::new(Last { list: list.clone(), fresh })));
         drop(turn);
@@ -192,16 +251,24 @@ mod tests {
         assert!(Freshness::new(1, at(0), at(2)).is_good(2, at(2)));
     }
 
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
     /// A renderer that reports when it begins, and continues when the test allows it.
     struct Slow {
         begins: mpsc::Sender<u64>,
         may_go_on: Mutex<mpsc::Receiver<()>>,
         is_stale: AtomicBool,
+        is_common: bool,
     }
 
     fn slow() -> (Arc<Slow>, mpsc::Receiver<u64>, mpsc::Sender<()>) {
+        slow_and(true)
+    }
+
+    fn slow_and(is_common: bool) -> (Arc<Slow>, mpsc::Receiver<u64>, mpsc::Sender<()>) {
         let ((begins, begun), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
-        (Arc::new(Slow { begins, may_go_on: Mutex::new(may_go_on), is_stale: AtomicBool::new(false) }), begun, go_on)
+        let (may_go_on, is_stale) = (Mutex::new(may_go_on), AtomicBool::new(false));
+        (Arc::new(Slow { begins, may_go_on, is_stale, is_common }), begun, go_on)
     }
 
     impl Renderer for Slow {
@@ -213,6 +280,10 @@ mod tests {
 
         fn is_stale(&self) -> bool {
             self.is_stale.load(Ordering::Relaxed)
+        }
+
+        fn is_common(&self) -> bool {
+            self.is_common
         }
     }
 
@@ -236,7 +307,7 @@ mod tests {
 
     #[test]
     fn clients_get_the_last_list_while_a_slow_one_is_rendered() {
-        let (lists, views) = (Lists::default(), Views::default());
+        let (lists, views) = (Lists::new(SharedAccounts::default()), Views::default());
         let (slow, begun, go_on) = slow();
         let renderer: Arc<dyn Renderer> = slow.clone();
         let shown = || text(&lists.get_blocking(&renderer, || views.newest()));
@@ -279,12 +350,12 @@ mod tests {
     #[test]
     fn the_first_list_is_rendered_once_for_all_waiting_clients() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
-        let (lists, views) = (Arc::new(Lists::default()), Arc::new(Views::default()));
+        let (lists, views) = (Arc::new(Lists::new(SharedAccounts::default())), Arc::new(Views::default()));
         let (slow, begun, go_on) = slow();
         let renderer: Arc<dyn Renderer> = slow;
         let ask = || {
             let (lists, views, renderer) = (lists.clone(), views.clone(), renderer.clone());
-            runtime.spawn(async move { text(&*lists.get(&renderer, || views.newest()).await) })
+            runtime.spawn(async move { text(&lists.get(&renderer, CLIENT, || views.newest()).await.unwrap()) })
         };
         let gone = ask();
         assert_eq!(begun.recv(), Ok(0));
@@ -301,8 +372,50 @@ mod tests {
     }
 
     #[test]
+    fn lists_with_own_parameters_never_hold_up_a_common_one_and_are_refused_in_the_end() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+        let (lists, views) = (Arc::new(Lists::new(SharedAccounts::default())), Arc::new(Views::default()));
+        let (own, begun, go_on) = slow_and(false);
+        let ask = |renderer: Arc<dyn Renderer>| {
+            let (lists, views) = (lists.clone(), views.clone());
+            runtime.spawn(async move { lists.get(&renderer, CLIENT, || views.newest()).await.map(|list| text(&list)) })
+        };
+        // As many as can be rendered at a time, and one more that waits and whose client then goes.
+        let places = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).max(1);
+        let others: Vec<_> = (1..places).map(|_| slow_and(false)).collect();
+        let working: Vec<_> = others.iter().map(|(other, ..)| ask(other.clone())).chain([ask(own)]).collect();
+        assert_eq!(begun.recv(), Ok(0));
+        others.iter().for_each(|(_, begun, _)| assert_eq!(begun.recv(), Ok(0)));
+        let (gone, gone_begun, _) = slow_and(false);
+        let going = ask(gone);
+        while lists.queue.waiting() == 0 {
+            std::thread::yield_now();
+        }
+        let (common, _common_begun, common_go_on) = slow();
+        common_go_on.send(()).unwrap();
+        assert_eq!(runtime.block_on(ask(common)).unwrap(), Ok("0".into()), "while all places are taken");
+        going.abort();
+        assert!(runtime.block_on(going).is_err());
+        go_on.send(()).unwrap();
+        others.iter().for_each(|(_, _, go_on)| go_on.send(()).unwrap());
+        for one in working {
+            assert_eq!(runtime.block_on(one).unwrap(), Ok("0".into()));
+        }
+        assert!(gone_begun.try_recv().is_err(), "work for a client who has gone is not begun");
+        // When too much is held by slow readers, only common lists are rendered.
+        lists.held.set_max(0);
+        let (common, _common_begun, common_go_on) = slow();
+        common_go_on.send(()).unwrap();
+        assert!(runtime.block_on(ask(common.clone())).unwrap().is_ok() && lists.held.is_over());
+        assert_eq!(runtime.block_on(ask(slow_and(false).0)).unwrap(), Err(Refusal::Busy));
+        assert_eq!(lists.cells().len(), 2);
+        lists.forget_own();
+        assert_eq!(lists.cells().len(), 1);
+    }
+
+    #[test]
     fn lists_of_renderers_that_are_gone_make_room_first() {
-        let lists = Lists::default();
+        let lists = Lists::new(SharedAccounts::default());
         let popular: Arc<dyn Renderer> = slow().0;
         let cell = lists.cell(&popular);
         for _ in 0..LISTS_MAX * 2 {

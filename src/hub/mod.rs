@@ -2,8 +2,11 @@
 //! that neither readers nor a burst of changes can starve the writers.
 
 mod clock;
+mod held;
 mod lists;
+mod queue;
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -18,7 +21,10 @@ use crate::registry::merge::LocalState;
 use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
 use crate::registry::{AddressState, Due, Life, Outcome, Registry, Settings};
 pub use clock::{Clock, VirtualTime};
+pub use held::Held;
 use lists::Lists;
+use queue::SharedAccounts;
+pub use queue::{Accounts, Queue, Refusal};
 
 /// The least interval between two views; a burst of changes is gathered into one.
 const PACE_MIN: Duration = Duration::from_millis(20);
@@ -38,6 +44,7 @@ pub struct Hub {
     publishing: Mutex<Publishing>,
     view: ArcSwap<View>,
     lists: Lists,
+    accounts: SharedAccounts,
     batches: broadcast::Sender<Arc<Batch>>,
     stopping: AtomicBool,
 }
@@ -64,13 +71,15 @@ impl Hub {
 
     fn with_clock(settings: Settings, clock: Clock) -> Hub {
         let now = clock.now();
+        let accounts = SharedAccounts::default();
         Hub {
             clock,
             registry: Mutex::new(Registry::new(settings, now)),
             changed: Condvar::new(),
             publishing: Mutex::default(),
             view: ArcSwap::from_pointee(View::new(0, now.unix_ms, Vec::new())),
-            lists: Lists::default(),
+            lists: Lists::new(accounts.clone()),
+            accounts,
             batches: broadcast::Sender::new(BATCHES_KEPT),
             stopping: AtomicBool::new(false),
         }
@@ -191,10 +200,45 @@ impl Hub {
         self.view.load()
     }
 
+    /// Sets the accounts that clients' own work is charged to. Before that, nothing is charged.
+    pub fn set_accounts(&self, accounts: Arc<dyn Accounts>) {
+        let _ = self.accounts.set(accounts); // fails if it has been called before
+    }
+
     /// The newest view as a renderer shows it, or a slightly older one: see [`lists`]. It is rendered off the threads of the
     /// runtime, which serve others.
-    pub async fn list(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
-        self.lists.get(renderer, || self.view()).await
+    pub async fn list(&self, renderer: &Arc<dyn Renderer>, ip: IpAddr) -> Result<Arc<Rendered>, Refusal> {
+        self.lists.get(renderer, ip, || self.view()).await
+    }
+
+    /// Does work that takes long off the threads of the runtime, as if it was a list: one that is common, or for this client.
+    pub async fn work<T: Send + 'static>(
+        &self,
+        is_common: bool,
+        ip: IpAddr,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        self.lists.work(is_common, ip, work).await
+    }
+
+    /// The queue for lists with clients' own parameters.
+    pub fn queue(&self) -> &Arc<Queue> {
+        &self.lists.queue
+    }
+
+    /// Another queue, with so many places, for work of another kind.
+    pub fn new_queue(&self, places: usize) -> Arc<Queue> {
+        Queue::new(places, self.accounts.clone())
+    }
+
+    /// What rendered lists take in memory.
+    pub fn held(&self) -> &Arc<Held> {
+        &self.lists.held
+    }
+
+    /// Takes lists with clients' own parameters out of the cache.
+    pub fn forget_own_lists(&self) {
+        self.lists.forget_own();
     }
 
     /// The same for a thread that may block.

@@ -1,5 +1,6 @@
 //! Sockets: datagrams in batches, TCP connections, and the guard with bans and limits.
 
+pub mod accounts;
 pub mod announcements;
 pub mod batch;
 pub mod client;

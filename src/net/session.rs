@@ -15,7 +15,6 @@ use tracing::debug;
 
 use super::announcements::Announcements;
 use super::guard::Admission;
-use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::protocols::{Next, Output, Session, SessionInput, StreamRules};
 
@@ -69,7 +68,8 @@ pub async fn converse(
         let idle = rules.patience_ms().map_or(idle, |own| idle.min(Duration::from_millis(own)));
         (rules.open(peer, local, random), idle)
     };
-    let mut connection = Connection { stream, session, announcements: service.announcements.clone(), admission, idle };
+    let mut connection =
+        Connection { stream, peer, session, announcements: service.announcements.clone(), admission, idle };
     if let Err(error) = connection.run().await {
         debug!(%peer, %error, "connection ended");
     }
@@ -78,6 +78,7 @@ pub async fn converse(
 
 struct Connection<S> {
     stream: S,
+    peer: SocketAddr,
     session: Box<dyn Session>,
     announcements: Arc<Announcements>,
     admission: Arc<Admission>,
@@ -99,7 +100,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.announcements.quit(address, master).await;
             }
             if !out.is_empty() {
-                rendered(&self.announcements.hub, &mut out, &mut parts).await;
+                if !self.rendered(&mut out, &mut parts).await {
+                    next = Next::Close;
+                }
                 self.write(&mut parts).await?;
                 self.admission.touch();
                 deadline = Instant::now() + self.idle;
@@ -179,14 +182,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
     }
-}
 
-/// Moves answers to `parts` as bytes. Lists are rendered on other threads.
-async fn rendered(hub: &Hub, out: &mut Vec<Output>, parts: &mut Vec<Bytes>) {
-    for output in out.drain(..) {
-        parts.push(match output {
-            Output::Bytes(bytes) => bytes,
-            Output::List(renderer) => hub.list(&renderer).await.body.clone(),
-        });
+    /// Moves answers to `parts` as bytes. Lists are rendered on other threads. False if one was refused: the answers after it are
+    /// not sent, because the client would take them for others.
+    async fn rendered(&mut self, out: &mut Vec<Output>, parts: &mut Vec<Bytes>) -> bool {
+        for output in out.drain(..) {
+            match output {
+                Output::Bytes(bytes) => parts.push(bytes),
+                Output::List(renderer) => match self.announcements.hub.list(&renderer, self.peer.ip()).await {
+                    Ok(list) => parts.push(list.body.clone()),
+                    Err(refusal) => {
+                        parts.extend(self.session.refused(&refusal.to_string()));
+                        return false;
+                    }
+                },
+            }
+        }
+        true
     }
 }

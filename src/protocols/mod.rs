@@ -233,6 +233,12 @@ pub trait StreamRules: Send + Sync {
 pub trait Session: Send {
     fn on(&mut self, input: SessionInput<'_>, out: &mut Vec<Output>) -> Next;
 
+    /// What to send instead of a list that cannot be rendered now, with the reason in words; the connection is closed then. None
+    /// where the protocol has no words for it.
+    fn refused(&self, _reason: &str) -> Option<Bytes> {
+        None
+    }
+
     /// How many lists it has sent so far.
     fn lists(&self) -> u64;
 }

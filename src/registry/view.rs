@@ -20,6 +20,12 @@ pub trait Renderer: Send + Sync {
     fn is_stale(&self) -> bool {
         false
     }
+
+    /// Whether many clients share this list. The number of others is unlimited, since clients choose their parameters: they are
+    /// rendered at the cost of who asks.
+    fn is_common(&self) -> bool {
+        true
+    }
 }
 
 /// A rendered list, shared by all its readers.
@@ -54,9 +60,10 @@ impl Rendered {
         self.variants.get(number)?.get().cloned()
     }
 
-    /// True for the first caller only, which has to make the variant.
-    pub fn begin(&self, number: usize) -> bool {
-        self.begun.get(number).is_some_and(|begun| !begun.swap(true, Ordering::Relaxed))
+    /// For one caller at a time, which has to make the variant.
+    pub fn begin(self: &Arc<Rendered>, number: usize) -> Option<Begun> {
+        let is_first = self.begun.get(number).is_some_and(|begun| !begun.swap(true, Ordering::Relaxed));
+        is_first.then(|| Begun { list: self.clone(), number })
     }
 
     /// The body in another encoding, made by the first caller; None if it is of no use.
@@ -65,20 +72,64 @@ impl Rendered {
     }
 }
 
+/// The right to make a variant. If it is dropped without being used, another caller gets it.
+pub struct Begun {
+    list: Arc<Rendered>,
+    number: usize,
+}
+
+impl Begun {
+    pub fn make(self, make: impl FnOnce(&Bytes) -> Option<Bytes>) {
+        self.list.variant(self.number, make);
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(begun) = self.list.begun.get(self.number) {
+            begun.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
 /// One published state of the registry.
 pub struct View {
     pub serial: u64,
     pub published_at_ms: u64,
     pub servers: Vec<Arc<Server>>,
+    blocks: Vec<Block>,
     by_game: OnceLock<ByGame>,
 }
+
+/// Neighbouring servers. Views share what is prepared of a block while its serial stays the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Where it ends in the view's servers.
+    pub end: u32,
+    /// The first view in which it had these servers with these texts.
+    pub serial: u64,
+}
+
+/// Few enough that a change of one server does not cost much, and enough that blocks cost nothing.
+const BLOCK_SLOTS: usize = 64;
 
 /// Servers by the name of their game, then by their protocol.
 type ByGame = HashMap<Box<str>, Vec<(&'static str, Vec<Arc<Server>>)>>;
 
 impl View {
     pub fn new(serial: u64, published_at_ms: u64, servers: Vec<Arc<Server>>) -> View {
-        View { serial, published_at_ms, servers, by_game: OnceLock::new() }
+        let ends = (1..=servers.len().div_ceil(BLOCK_SLOTS)).map(|count| (count * BLOCK_SLOTS).min(servers.len()));
+        let blocks = ends.map(|end| Block { end: end as u32, serial }).collect();
+        View { serial, published_at_ms, servers, blocks, by_game: OnceLock::new() }
+    }
+
+    /// The servers in blocks.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, &[Arc<Server>])> {
+        let mut start = 0;
+        self.blocks.iter().map(move |block| {
+            let from = std::mem::replace(&mut start, block.end as usize);
+            (block.serial, self.servers.get(from..start).unwrap_or_default())
+        })
     }
 
     /// All game servers, without the listed masters.
@@ -152,6 +203,8 @@ pub struct Batch {
 #[derive(Default)]
 pub struct Publisher {
     shadow: Vec<Option<Arc<Server>>>,
+    /// The serial of each [block](Block) of slots.
+    block_serials: Vec<u64>,
     serial: u64,
 }
 
@@ -163,9 +216,15 @@ impl Publisher {
             let at = at as usize;
             if at >= self.shadow.len() {
                 self.shadow.resize(at + 1, None);
+                self.block_serials.resize(at / BLOCK_SLOTS + 1, 0);
             }
             let Some(place) = self.shadow.get_mut(at) else { continue };
             let before = std::mem::replace(place, server.clone());
+            if !same_texts(before.as_deref(), server.as_deref())
+                && let Some(block_serial) = self.block_serials.get_mut(at / BLOCK_SLOTS)
+            {
+                *block_serial = self.serial + 1;
+            }
             match (before, server) {
                 (None, None) => {}
                 (None, Some(new)) => deltas.push(Delta::Added(new)),
@@ -187,8 +246,22 @@ impl Publisher {
         // Removals first: a server may have left one slot and come back in another.
         deltas.sort_by_key(|delta| !matches!(delta, Delta::Removed(_)));
         self.serial += 1;
-        let servers = self.shadow.iter().flatten().cloned().collect();
-        Some((View::new(self.serial, now.unix_ms, servers), Batch { serial: self.serial, deltas }))
+        let mut servers = Vec::with_capacity(self.shadow.len());
+        let blocks = self.shadow.chunks(BLOCK_SLOTS).zip(&self.block_serials).map(|(slots, serial)| {
+            servers.extend(slots.iter().flatten().cloned());
+            Block { end: servers.len() as u32, serial: *serial }
+        });
+        let blocks = blocks.collect();
+        let (serial, published_at_ms, by_game) = (self.serial, now.unix_ms, OnceLock::new());
+        Some((View { serial, published_at_ms, servers, blocks, by_game }, Batch { serial, deltas }))
+    }
+}
+
+/// Whether a slot has the same server with the same texts as before.
+fn same_texts(before: Option<&Server>, after: Option<&Server>) -> bool {
+    match (before, after) {
+        (Some(before), Some(after)) => before.address == after.address && before.texts == after.texts,
+        (before, after) => before.is_none() && after.is_none(),
     }
 }
 
@@ -226,11 +299,38 @@ mod tests {
     }
 
     #[test]
+    fn blocks_keep_their_serial_while_their_texts_stay_the_same() {
+        let server = |slot: u32, name: &'static str, players: u16| {
+            let facts = Facts { name: name.into(), players_current: Some(players), ..Facts::default() };
+            let address = Address::new([192, 0, 2, 1].into(), slot as u16 + 1).unwrap();
+            Some(Arc::new(Server::new(address, Game::Own("tanks"), Proof::Query, 0, &facts)))
+        };
+        let mut publisher = Publisher::default();
+        let now = Now { mono_ms: 0, unix_ms: 0 };
+        let mut publish = |mut dirty: Vec<Dirty>| {
+            let (view, _) = publisher.publish(&mut dirty, now).unwrap();
+            assert_eq!(view.blocks().map(|(_, servers)| servers.len()).sum::<usize>(), view.servers.len());
+            view.blocks().map(|(serial, servers)| (serial, servers.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(publish((0..150).map(|slot| (slot, server(slot, "a", 0))).collect()), [(1, 64), (1, 64), (1, 22)]);
+        assert_eq!(publish(vec![(70, server(70, "a", 1))]), [(1, 64), (1, 64), (1, 22)], "players are not text");
+        assert_eq!(publish(vec![(70, server(70, "b", 1))]), [(1, 64), (3, 64), (1, 22)]);
+        assert_eq!(publish(vec![(0, None)]), [(4, 63), (3, 64), (1, 22)]);
+        assert_eq!(publish(vec![(1, server(300, "a", 1))]), [(5, 63), (3, 64), (1, 22)]);
+    }
+
+    #[test]
     fn a_variant_is_made_once() {
         let rendered = Rendered::new("body");
         assert_eq!(rendered.variant(0, |body| Some(body.slice(1..))), Some("ody".into()));
         assert_eq!(rendered.variant(0, |_| None), Some("ody".into()));
         assert_eq!(rendered.variant(1, |_| None), None);
         assert_eq!(rendered.variant(VARIANTS, |body| Some(body.clone())), None);
+        let rendered = Arc::new(Rendered::new("body"));
+        let begun = rendered.begin(2).unwrap();
+        assert!(rendered.begin(2).is_none() && rendered.begin(VARIANTS).is_none(), "another caller makes it");
+        drop(begun);
+        rendered.begin(2).unwrap().make(|body| Some(body.slice(1..)));
+        assert_eq!(rendered.made(2), Some(Some("ody".into())));
     }
 }

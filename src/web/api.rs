@@ -15,9 +15,10 @@ use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::filter::{Filter, Wrong};
+use super::filter::{Filter, Selection, Wrong};
 use super::json::ServerJson;
 use super::reply::{self, Fresh};
+use super::search::Search;
 use super::{JSON, Peer, Site, check, events, history, origin};
 use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
 use crate::protocols::{Heartbeat, Verdict, card, is_one_host};
@@ -112,19 +113,19 @@ struct ServerList<'a> {
 
 struct ListRenderer {
     filter: Filter,
+    search: Arc<Search>,
 }
 
 impl Renderer for ListRenderer {
     fn render(&self, view: &View) -> Vec<u8> {
-        let servers = self.filter.apply(view);
-        let (page, next) = self.filter.page(&servers);
-        let list = ServerList {
-            serial: view.serial,
-            total: servers.len(),
-            servers: page.iter().map(|server| ServerJson::new(server)).collect(),
-            next,
-        };
+        let Selection { total, page, next, .. } = self.filter.select(view, &self.search);
+        let servers = page.iter().map(|server| ServerJson::new(server)).collect();
+        let list = ServerList { serial: view.serial, total, servers, next };
         serde_json::to_vec(&list).unwrap_or_default()
+    }
+
+    fn is_common(&self) -> bool {
+        self.filter.limit.is_none() && self.filter.is_common()
     }
 }
 
@@ -132,13 +133,21 @@ impl Renderer for ListRenderer {
 #[utoipa::path(get, path = "/api/v1/servers", tag = "servers", params(Filter), responses(
     (status = 200, description = "The servers", body = ServerList),
     (status = 400, description = "A parameter is wrong", body = Wrong),
+    (status = 429, description = "Too many searches from this network: see `Retry-After`", body = Wrong),
+    (status = 503, description = "Too many others search: see `Retry-After`", body = Wrong),
 ))]
-async fn list(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+async fn list(
+    State(site): State<Arc<Site>>,
+    Extension(peer): Extension<Peer>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
     match Filter::parse(query.as_deref().unwrap_or_default(), true) {
         Ok(filter) => {
             site.metrics.listed("api", 1);
-            let renderer = site.lists.get(filter, |filter| Arc::new(ListRenderer { filter }));
-            reply::rendered(&*site.render(&renderer).await, JSON, &headers, LIST_FRESH)
+            let renderer =
+                site.lists.get(filter, |filter| Arc::new(ListRenderer { filter, search: site.search.clone() }));
+            site.send(&renderer, peer, JSON, &headers, LIST_FRESH).await
         }
         Err(error) => bad_request(&error),
     }

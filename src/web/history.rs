@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
-use tokio::sync::Semaphore;
 use tracing::warn;
 use url::form_urlencoded;
 use utoipa::ToSchema;
@@ -15,7 +14,8 @@ use super::filter::Wrong;
 use super::json::rfc3339;
 use super::plots::Plots;
 use super::reply::{self, Fresh};
-use super::{JSON, SVG, Site, api, aside, plot};
+use super::{JSON, Peer, SVG, Site, api, aside, plot};
+use crate::hub::{Hub, Queue, Refusal};
 use crate::model::{Address, GAME_BYTES_MAX};
 use crate::protocols::servers_of;
 use crate::registry::view::Rendered;
@@ -23,43 +23,47 @@ use crate::store::history::{History, Range, Reader};
 
 /// How long a client may cache a history: it grows once a minute.
 const FRESH: Fresh = Fresh::Seconds(30);
-/// Concurrent readers of the file; others wait.
+/// Concurrent readers of the file; others wait in a queue.
 const READERS_MAX: usize = 4;
 
 /// Access to the file.
 pub struct Access {
     reader: Reader,
-    turns: Arc<Semaphore>,
+    queue: Arc<Queue>,
     /// The plots on the page.
     pub plots: Arc<Plots>,
 }
 
 impl Access {
-    pub fn new(reader: Reader) -> Access {
+    pub fn new(reader: Reader, hub: &Hub) -> Access {
         let plots = Arc::new(Plots::new(reader.clone()));
-        Access { reader, turns: Arc::new(Semaphore::new(READERS_MAX)), plots }
+        Access { reader, queue: hub.new_queue(READERS_MAX), plots }
     }
 
-    /// Runs a read on a blocking thread. None where it failed; the log says why.
+    /// Reads for a client, on a blocking thread.
     pub async fn read<T: Send + 'static>(
         &self,
+        Peer(peer): Peer,
         read: impl FnOnce(&Reader) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Option<T> {
-        let turn = self.turns.clone().acquire_owned().await.ok()?;
+    ) -> Result<T, Unread> {
         let reader = self.reader.clone();
-        let result = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            read(&reader)
-        });
-        match result.await {
-            Ok(Ok(found)) => Some(found),
+        match self.queue.work(peer.ip(), move || read(&reader)).await {
+            Ok(Ok(found)) => Ok(found),
             Ok(Err(error)) => {
                 warn!("history cannot be read: {error}");
-                None
+                Err(Unread::Failed)
             }
-            Err(_) => None, // a panic has been logged
+            Err(refusal) => Err(Unread::Refused(refusal)),
         }
     }
+}
+
+/// Why there is no history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// The log says why.
+    Failed,
+    Refused(Refusal),
 }
 
 /// A history. There are no points for times when nothing was counted or the server was not listed.
@@ -102,14 +106,17 @@ struct PointJson {
     (status = 200, description = "The history", body = HistoryJson),
     (status = 400, description = "A parameter is wrong", body = Wrong),
     (status = 404, description = "Nothing is known of this server, or no history is kept", body = Wrong),
+    (status = 429, description = "Too many searches from this network: see `Retry-After`", body = Wrong),
+    (status = 503, description = "Too many others read histories: see `Retry-After`", body = Wrong),
 ))]
 pub async fn server(
     State(site): State<Arc<Site>>,
+    Extension(peer): Extension<Peer>,
     Path((game, address)): Path<(String, String)>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    of_server(&site, game, &address, query.as_deref(), Form::Json, &headers).await
+    of_server(&site, peer, game, &address, query.as_deref(), Form::Json, &headers).await
 }
 
 /// Players of one server, as a plot
@@ -123,18 +130,22 @@ pub async fn server(
     (status = 200, description = "The plot", body = String, content_type = "image/svg+xml"),
     (status = 400, description = "A parameter is wrong", body = Wrong),
     (status = 404, description = "Nothing is known of this server, or no history is kept", body = Wrong),
+    (status = 429, description = "Too many searches from this network: see `Retry-After`", body = Wrong),
+    (status = 503, description = "Too many others read histories: see `Retry-After`", body = Wrong),
 ))]
 pub async fn server_plot(
     State(site): State<Arc<Site>>,
+    Extension(peer): Extension<Peer>,
     Path((game, address)): Path<(String, String)>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    of_server(&site, game, &address, query.as_deref(), Form::Svg, &headers).await
+    of_server(&site, peer, game, &address, query.as_deref(), Form::Svg, &headers).await
 }
 
 async fn of_server(
     site: &Site,
+    peer: Peer,
     game: String,
     address: &str,
     query: Option<&str>,
@@ -148,7 +159,7 @@ async fn of_server(
         Err(wrong) => return api::bad_request(&wrong),
     };
     let listed = site.hub.listed(address).is_some_and(|server| server.game.name() == game);
-    answer(site, Asked { game, address: Some(address), range, listed, form }, headers).await
+    answer(site, peer, Asked { game, address: Some(address), range, listed, form }, headers).await
 }
 
 /// Players and servers of a whole game
@@ -159,9 +170,16 @@ async fn of_server(
     (status = 200, description = "The history", body = HistoryJson),
     (status = 400, description = "A parameter is wrong", body = Wrong),
     (status = 404, description = "Nothing is known of this game, or no history is kept", body = Wrong),
+    (status = 429, description = "Too many searches from this network: see `Retry-After`", body = Wrong),
+    (status = 503, description = "Too many others read histories: see `Retry-After`", body = Wrong),
 ))]
-pub async fn game(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
-    of_game(&site, query.as_deref(), Form::Json, &headers).await
+pub async fn game(
+    State(site): State<Arc<Site>>,
+    Extension(peer): Extension<Peer>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    of_game(&site, peer, query.as_deref(), Form::Json, &headers).await
 }
 
 /// Players of a whole game, as a plot
@@ -174,19 +192,26 @@ pub async fn game(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, head
     (status = 200, description = "The plot", body = String, content_type = "image/svg+xml"),
     (status = 400, description = "A parameter is wrong", body = Wrong),
     (status = 404, description = "Nothing is known of this game, or no history is kept", body = Wrong),
+    (status = 429, description = "Too many searches from this network: see `Retry-After`", body = Wrong),
+    (status = 503, description = "Too many others read histories: see `Retry-After`", body = Wrong),
 ))]
-pub async fn game_plot(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
-    of_game(&site, query.as_deref(), Form::Svg, &headers).await
+pub async fn game_plot(
+    State(site): State<Arc<Site>>,
+    Extension(peer): Extension<Peer>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    of_game(&site, peer, query.as_deref(), Form::Svg, &headers).await
 }
 
-async fn of_game(site: &Site, query: Option<&str>, form: Form, headers: &HeaderMap) -> Response {
+async fn of_game(site: &Site, peer: Peer, query: Option<&str>, form: Form, headers: &HeaderMap) -> Response {
     let (game, range) = match asked(query, true) {
         Ok(asked) => asked,
         Err(wrong) => return api::bad_request(&wrong),
     };
     let view = site.hub.view();
     let listed = aside(&view, || servers_of(&view, &game).next().is_some());
-    answer(site, Asked { game, address: None, range, listed, form }, headers).await
+    answer(site, peer, Asked { game, address: None, range, listed, form }, headers).await
 }
 
 /// The game, where it is a parameter, and the range.
@@ -226,7 +251,7 @@ enum Form {
     Svg,
 }
 
-async fn answer(site: &Site, asked: Asked, headers: &HeaderMap) -> Response {
+async fn answer(site: &Site, peer: Peer, asked: Asked, headers: &HeaderMap) -> Response {
     let wrong = |status, error: String| api::wrong(status, &Wrong { error, parameter: None });
     let Some(access) = &site.history else {
         return wrong(StatusCode::NOT_FOUND, "this node keeps no history: its data_dir is empty".into());
@@ -237,10 +262,11 @@ async fn answer(site: &Site, asked: Asked, headers: &HeaderMap) -> Response {
         Form::Json => JSON,
         Form::Svg => SVG,
     };
-    match access.read(move |reader| render(reader, asked, now_ms)).await {
-        Some(Some(list)) => reply::rendered(&list, content_type, headers, FRESH),
-        Some(None) => wrong(StatusCode::NOT_FOUND, format!("nothing is known of {whose}")),
-        None => wrong(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment".into()),
+    match access.read(peer, move |reader| render(reader, asked, now_ms)).await {
+        Ok(Some(list)) => reply::rendered(&list, content_type, headers, FRESH),
+        Ok(None) => wrong(StatusCode::NOT_FOUND, format!("nothing is known of {whose}")),
+        Err(Unread::Refused(refusal)) => reply::refused(refusal),
+        Err(Unread::Failed) => wrong(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment".into()),
     }
 }
 

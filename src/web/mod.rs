@@ -16,6 +16,7 @@ pub mod plot;
 mod plots;
 mod reply;
 mod routes;
+mod search;
 mod template;
 mod tls;
 
@@ -34,10 +35,11 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::hub::Hub;
+use crate::hub::{Hub, Refusal};
 use crate::metrics::Metrics;
 use crate::net::announcements::Announcements;
 use crate::net::guard::Guard;
+use crate::net::stopped;
 use crate::protocols::Card;
 use crate::protocols::section::{Route, Section};
 use crate::registry::recent::Recent;
@@ -49,6 +51,7 @@ pub use http::HttpService;
 use page::{Ask, Index, IndexRenderer};
 pub use page::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE};
 use reply::Fresh;
+use search::Search;
 pub use template::PageError;
 pub use tls::{Certificate, Tls};
 
@@ -61,6 +64,8 @@ const TEXT: &str = "text/plain; charset=utf-8";
 
 /// How long a page waits for its plots.
 const PLOTS_PATIENCE: Duration = Duration::from_secs(1);
+/// How often to look for what is not used.
+const TIDY_EVERY: Duration = Duration::from_secs(10);
 /// From this many servers on, rendering takes milliseconds.
 const LONG_LIST: usize = 5_000;
 
@@ -72,6 +77,7 @@ pub struct Site {
     metrics: Arc<Metrics>,
     pages: ArcSwap<Pages>,
     lists: Recent<Filter>,
+    search: Arc<Search>,
     events: Events,
     openapi: Rendered,
     /// The store; none where nothing is kept.
@@ -127,16 +133,18 @@ impl Site {
         store: Option<&Store>,
     ) -> Arc<Site> {
         let (_, document) = api::routes();
+        let hub = announcements.hub.clone();
         Arc::new(Site {
-            hub: announcements.hub.clone(),
+            hub: hub.clone(),
             announcements,
             guard,
             metrics,
             pages: ArcSwap::from_pointee(pages),
             lists: Recent::default(),
+            search: Arc::default(),
             events: Events::new(run),
             openapi: Rendered::new(document.to_pretty_json().unwrap_or_default()),
-            history: store.map(|store| history::Access::new(store.reader())),
+            history: store.map(|store| history::Access::new(store.reader(), &hub)),
             store: store.map(Store::status),
         })
     }
@@ -146,16 +154,51 @@ impl Site {
         Events::gather(self, stop).await;
     }
 
+    /// Frees what nobody has used for a while, until stopped.
+    pub async fn tidy(self: Arc<Site>, mut stop: watch::Receiver<bool>) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(TIDY_EVERY) => self.search.forget_unused(Instant::now()),
+                () = stopped(&mut stop) => return,
+            }
+        }
+    }
+
     pub fn set_pages(&self, pages: Pages) {
         self.pages.store(Arc::new(pages));
     }
 
     /// The newest view as a renderer shows it.
-    async fn render(&self, renderer: &Arc<dyn Renderer>) -> Arc<Rendered> {
+    async fn render(&self, renderer: &Arc<dyn Renderer>, Peer(peer): Peer) -> Result<Arc<Rendered>, Refusal> {
         let started = Instant::now();
-        let list = self.hub.list(renderer).await;
+        let list = self.hub.list(renderer, peer.ip()).await;
         self.metrics.render.observe(started.elapsed().as_secs_f64());
         list
+    }
+
+    /// The same as a response.
+    async fn send(
+        &self,
+        renderer: &Arc<dyn Renderer>,
+        peer: Peer,
+        content_type: &'static str,
+        headers: &HeaderMap,
+        fresh: Fresh,
+    ) -> Response {
+        match self.render(renderer, peer).await {
+            Ok(list) => {
+                self.encode(&list, renderer.is_common(), peer, headers).await;
+                reply::rendered(&list, content_type, headers, fresh)
+            }
+            Err(refusal) => reply::refused(refusal),
+        }
+    }
+
+    /// Encodes a long list as the client accepts it. If there are too many others, it is sent as it is.
+    async fn encode(&self, list: &Arc<Rendered>, is_common: bool, Peer(peer): Peer, headers: &HeaderMap) {
+        if let Some(encode) = reply::long_encoding(list, headers, self.hub.held()) {
+            let _ = self.hub.work(is_common, peer.ip(), encode).await;
+        }
     }
 }
 
@@ -195,6 +238,7 @@ pub fn router(site: Arc<Site>, home: Home) -> Router {
 async fn index(
     State(site): State<Arc<Site>>,
     Extension(Home(home)): Extension<Home>,
+    Extension(peer): Extension<Peer>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
@@ -202,19 +246,31 @@ async fn index(
     let ask = Ask::parse(query.as_deref().unwrap_or_default(), home);
     let access = site.history.as_ref().filter(|_| pages.history);
     let plots = || access.map(|access| access.plots.clone());
-    let make = |ask| Arc::new(IndexRenderer::new(pages.index.clone(), ask, plots()));
+    let make = |ask| Arc::new(IndexRenderer::new(pages.index.clone(), ask, site.search.clone(), plots()));
     let index = pages.indexes.get(ask, make);
     let renderer: Arc<dyn Renderer> = index.clone();
-    let shown = site.render(&renderer).await;
+    let shown = match site.render(&renderer, peer).await {
+        Ok(shown) => shown,
+        Err(refusal) => return reply::refused(refusal),
+    };
     let missing = index.missing();
     if let Some(access) = access.filter(|_| !missing.is_nothing()) {
         // A slow disk does not hold up the page: it is then sent without its plots.
-        let drawn = plots::draw(access, missing, site.hub.clock.now().unix_ms);
-        if tokio::time::timeout(PLOTS_PATIENCE, drawn).await == Ok(true) {
-            return page_of(&*site.render(&renderer).await, &headers);
+        let drawn = plots::draw(access, peer, missing, site.hub.clock.now().unix_ms);
+        if tokio::time::timeout(PLOTS_PATIENCE, drawn).await == Ok(true)
+            && let Ok(shown) = site.render(&renderer, peer).await
+        {
+            return site.page_of(&shown, renderer.is_common(), peer, &headers).await;
         }
     }
-    page_of(&shown, &headers)
+    site.page_of(&shown, renderer.is_common(), peer, &headers).await
+}
+
+impl Site {
+    async fn page_of(&self, page: &Arc<Rendered>, is_common: bool, peer: Peer, headers: &HeaderMap) -> Response {
+        self.encode(page, is_common, peer, headers).await;
+        page_of(page, headers)
+    }
 }
 
 /// A page for people. Its policy allows only our own scripts, styles, images and requests.
@@ -277,12 +333,20 @@ async fn ready(State(site): State<Arc<Site>>) -> Json<Ready> {
     Json(Ready { ready: true, serial: view.serial, servers: view.servers.len(), store, cluster })
 }
 
-async fn metrics(State(site): State<Arc<Site>>) -> Response {
+async fn metrics(State(site): State<Arc<Site>>, Extension(Peer(peer)): Extension<Peer>) -> Response {
     let view = site.hub.view();
+    if view.servers.len() < LONG_LIST {
+        site.metrics.count(&view);
+    } else if !site.metrics.has_counted(&view) {
+        // If there is too much other work, the last count is good enough.
+        let counting = site.clone();
+        let _ = site.hub.work(false, peer.ip(), move || counting.metrics.count(&counting.hub.view())).await;
+    }
+    let queue = site.hub.queue();
+    site.metrics.set_work(queue.waiting(), queue.refused(), site.hub.held().bytes());
     let (ledger, connections, now) = (&site.announcements.ledger, site.guard.connections(), site.hub.clock.now());
     let budgets = site.guard.budgets();
-    let text = || site.metrics.text(&view, ledger, connections, site.store.as_deref(), (&budgets, now));
-    let text = aside(&view, text);
+    let text = site.metrics.text(&view, ledger, connections, site.store.as_deref(), (&budgets, now));
     let mut response = Response::new(text.into());
     reply::set(&mut response, header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8");
     response

@@ -8,9 +8,10 @@ use std::time::Instant;
 use serde::Serialize;
 use url::form_urlencoded;
 
-use super::filter::{Filter, Wrong};
+use super::filter::{Filter, Selection, Wrong};
 use super::json::rfc3339;
 use super::plots::{self, Plots, Small, Wanted, Whole};
+use super::search::Search;
 use super::template::{PageError, Template, read};
 use crate::config;
 use crate::model::{Address, Player, Server};
@@ -150,16 +151,23 @@ impl Index {
         let index = Index { template, title: web.title.clone() };
         index
             .template
-            .try_render(&index.variables(&Ask::parse("", None), &View::new(0, 0, Vec::new()), None).0)
+            .try_render(
+                &index.variables(&Ask::parse("", None), &View::new(0, 0, Vec::new()), &Search::default(), None).0,
+            )
             .map_err(tell)?;
         Ok(index)
     }
 
     /// The template's variables, and the plots that are not drawn yet.
-    fn variables<'a>(&'a self, ask: &'a Ask, view: &'a View, plots: Option<&Plots>) -> (Variables<'a>, Wanted) {
+    fn variables<'a>(
+        &'a self,
+        ask: &'a Ask,
+        view: &'a View,
+        search: &Search,
+        plots: Option<&Plots>,
+    ) -> (Variables<'a>, Wanted) {
         let filter = &ask.filter;
-        let all = filter.apply(view);
-        let (page, next) = filter.page(&all);
+        let Selection { total, players, page, next } = filter.select(view, search);
         let bare = Filter { game: filter.game.clone(), sort: filter.sort.clone(), ..Filter::default() };
         let wanted = Wanted {
             servers: page.iter().map(|server| (server.game.name().into(), server.address)).collect(),
@@ -172,8 +180,8 @@ impl Index {
             title: &self.title,
             serial: view.serial,
             published_at: rfc3339(view.published_at_ms),
-            total: all.len(),
-            players: all.iter().map(|server| u64::from(server.players_current.unwrap_or(0))).sum(),
+            total,
+            players,
             servers: page.iter().map(|server| Row::new(server, small.next().flatten().as_deref())).collect(),
             history: plots.is_some(),
             whole: found.whole.as_deref().cloned().unwrap_or_default(),
@@ -199,6 +207,7 @@ impl Index {
 pub struct IndexRenderer {
     index: Arc<Index>,
     ask: Ask,
+    search: Arc<Search>,
     /// None where no history is kept.
     plots: Option<Arc<Plots>>,
     last: Mutex<Last>,
@@ -215,8 +224,8 @@ struct Last {
 }
 
 impl IndexRenderer {
-    pub fn new(index: Arc<Index>, ask: Ask, plots: Option<Arc<Plots>>) -> IndexRenderer {
-        IndexRenderer { index, ask, plots, last: Mutex::default() }
+    pub fn new(index: Arc<Index>, ask: Ask, search: Arc<Search>, plots: Option<Arc<Plots>>) -> IndexRenderer {
+        IndexRenderer { index, ask, search, plots, last: Mutex::default() }
     }
 
     /// The plots that the page lacked.
@@ -232,7 +241,7 @@ impl IndexRenderer {
 impl Renderer for IndexRenderer {
     fn render(&self, view: &View) -> Vec<u8> {
         let drawn = self.plots.as_ref().map_or(0, |plots| plots.drawn());
-        let (variables, missing) = self.index.variables(&self.ask, view, self.plots.as_deref());
+        let (variables, missing) = self.index.variables(&self.ask, view, &self.search, self.plots.as_deref());
         *self.last() = Last { missing, drawn, until: Some(Instant::now() + plots::KEPT) };
         self.index.template.render(&variables).into_bytes()
     }
@@ -243,6 +252,10 @@ impl Renderer for IndexRenderer {
         let last = self.last();
         !last.missing.is_nothing() && plots.drawn() != last.drawn
             || last.until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    fn is_common(&self) -> bool {
+        self.ask.wrong.is_empty() && self.ask.filter.limit == Some(ROWS) && self.ask.filter.is_common()
     }
 }
 
@@ -529,7 +542,8 @@ mod tests {
 
     fn page(query: &str, home: Option<&'static str>, view: &View) -> String {
         let index = Arc::new(Index::load(&Config::default().web).unwrap());
-        String::from_utf8(IndexRenderer::new(index, Ask::parse(query, home), None).render(view)).unwrap()
+        String::from_utf8(IndexRenderer::new(index, Ask::parse(query, home), Arc::default(), None).render(view))
+            .unwrap()
     }
 
     fn view(name: &str) -> View {
@@ -607,7 +621,7 @@ mod tests {
         std::fs::write(&path, "{{ title }}: {{ servers | length }}").unwrap();
         let index = Arc::new(Index::load(&web).unwrap());
         let ask = Ask::parse("", None);
-        assert_eq!(IndexRenderer::new(index, ask, None).render(&view("x")), b"Rallypoint: 1");
+        assert_eq!(IndexRenderer::new(index, ask, Arc::default(), None).render(&view("x")), b"Rallypoint: 1");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

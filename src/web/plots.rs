@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use url::form_urlencoded;
 use super::filter::Wrong;
 use super::history::Access;
 use super::reply::{self, Fresh};
-use super::{JSON, Site, api, plot};
+use super::{JSON, Peer, Site, api, plot};
 use crate::model::Address;
 use crate::protocols::card;
 use crate::registry::view::Rendered;
@@ -229,7 +229,12 @@ struct Fragments<'a> {
 }
 
 /// `/plots?game=iceball&server=iceball/203.0.113.5:20737&server=…`: parts of the page, not of the API.
-pub async fn fragments(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+pub async fn fragments(
+    State(site): State<Arc<Site>>,
+    Extension(peer): Extension<Peer>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
     let asked = match Asked::parse(query.as_deref().unwrap_or_default()) {
         Ok(asked) => asked,
         Err(wrong) => return api::bad_request(&wrong),
@@ -244,7 +249,7 @@ pub async fn fragments(State(site): State<Arc<Site>>, RawQuery(query): RawQuery,
     };
     let mut found = access.plots.find(&wanted);
     for _ in 0..TRIES {
-        if found.missing.is_nothing() || draw(access, found.missing, site.hub.clock.now().unix_ms).await {
+        if found.missing.is_nothing() || draw(access, peer, found.missing, site.hub.clock.now().unix_ms).await {
             break;
         }
         tokio::time::sleep(TRY_AFTER).await;
@@ -258,9 +263,9 @@ pub async fn fragments(State(site): State<Arc<Site>>, RawQuery(query): RawQuery,
 }
 
 /// Draws on a blocking thread; whether it was done.
-pub async fn draw(access: &Access, missing: Wanted, now_ms: u64) -> bool {
+pub async fn draw(access: &Access, peer: Peer, missing: Wanted, now_ms: u64) -> bool {
     let plots = access.plots.clone();
-    access.read(move |_| Ok(plots.draw(&missing, now_ms))).await == Some(true)
+    access.read(peer, move |_| Ok(plots.draw(&missing, now_ms))).await == Ok(true)
 }
 
 struct Asked {

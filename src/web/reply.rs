@@ -1,5 +1,7 @@
 //! Responses: rendered lists with conditional requests and encodings, and errors, which always have a body.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -9,6 +11,7 @@ use serde::Serialize;
 use super::{JSON, TEXT};
 use crate::budget::Over;
 use crate::encodings;
+use crate::hub::{Held, Refusal};
 use crate::registry::view::{Rendered, VARIANTS};
 
 /// Content encodings, best first. The index is that of [`Rendered::variant`].
@@ -70,11 +73,26 @@ fn encoded(list: &Rendered, request: &HeaderMap) -> Option<(&'static str, Bytes)
     let body = match list.made(number) {
         Some(made) => made,
         None if list.body.len() < LONG_BODY => list.variant(number, smaller),
-        // Not on a thread that serves others. A request that finds another one encoding gets the list unencoded.
-        None if list.begin(number) => tokio::task::block_in_place(|| list.variant(number, smaller)),
+        // It takes too long for this thread: see `long_encoding`.
         None => None,
     };
     Some((*name, body?))
+}
+
+/// How to encode a long list as the client accepts it, if nobody has. A request that finds another one encoding gets the list
+/// unencoded.
+pub fn long_encoding(
+    list: &Arc<Rendered>,
+    request: &HeaderMap,
+    held: &Arc<Held>,
+) -> Option<impl FnOnce() + Send + use<>> {
+    let (number, (_, encode)) = ENCODINGS.iter().enumerate().find(|(_, (name, _))| accepts(request, name))?;
+    if list.body.len() < LONG_BODY || list.made(number).is_some() {
+        return None;
+    }
+    let (begun, held) = (list.begin(number)?, held.clone());
+    let smaller = move |body: &Bytes| encode(body).filter(|it| it.len() < body.len()).map(|it| held.count(it));
+    Some(move || begun.make(smaller))
 }
 
 // Fast levels: a list is encoded once for each change of it.
@@ -109,7 +127,11 @@ pub fn error(status: StatusCode, text: &str) -> Response {
 
 /// A refusal for now.
 pub fn try_later(reason: &str, after_s: u32) -> Response {
-    let mut response = error(StatusCode::TOO_MANY_REQUESTS, &format!("{reason}\n"));
+    later(StatusCode::TOO_MANY_REQUESTS, reason, after_s.into())
+}
+
+fn later(status: StatusCode, reason: &str, after_s: u64) -> Response {
+    let mut response = error(status, &format!("{reason}\n"));
     set(&mut response, header::RETRY_AFTER, &after_s.to_string());
     set(&mut response, header::CACHE_CONTROL, "no-store");
     response
@@ -119,6 +141,15 @@ pub fn try_later(reason: &str, after_s: u32) -> Response {
 pub fn over(over: Over) -> Response {
     let after_s = over.retry_after_s;
     try_later(&format!("too many requests from your network: try again in {after_s} s"), after_s)
+}
+
+/// Work that was not done for a client: when to try again.
+pub fn refused(refusal: Refusal) -> Response {
+    let status = match refusal {
+        Refusal::Busy => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::OverBudget { .. } => StatusCode::TOO_MANY_REQUESTS,
+    };
+    later(status, &refusal.to_string(), refusal.retry_after_s())
 }
 
 /// Sets a header; a value that is not valid in a header is left out.

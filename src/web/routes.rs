@@ -36,7 +36,7 @@ async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: &str, head
     match asked {
         RouteAnswer::List(renderer) => {
             site.metrics.listed(label, 1);
-            reply::rendered(&*site.render(&renderer).await, content_type, &headers, Fresh::Ask)
+            site.send(&renderer, Peer(peer), content_type, &headers, Fresh::Ask).await
         }
         // The games themselves send nothing but `Host` and `Connection`.
         RouteAnswer::Announce { .. } if origin::is_cross_origin_get(&headers) => {

@@ -39,6 +39,8 @@ pub struct List {
     pub wanted: Wanted,
     /// All addresses of the answering master, so that a list that ends with it has it only once.
     pub own: Own,
+    /// Whether it is the whole list of a game with a card.
+    pub is_common: bool,
 }
 
 impl Renderer for List {
@@ -51,6 +53,10 @@ impl Renderer for List {
             emit(ip, port, *form, &mut list);
         }
         list
+    }
+
+    fn is_common(&self) -> bool {
+        self.is_common
     }
 }
 

@@ -7,6 +7,7 @@
 //! | heartbeat of a game that announces itself through its own protocol only | `\error\…\final\` |
 //! | heartbeat or quit of gamename=master without or with a wrong password | `\error\…\final\` |
 //! | list | `\ip\A.B.C.D\port\N` for each, then `\final\`; without gamename `\error\…\final\` |
+//! | a list with a filter, when the client's network has asked for too much, or too many others wait | `\error\…\final\`, and the connection is closed |
 //! | anything else | `\error\Unknown request\final\` |
 //! | HTTP | the same, and the connection is closed |
 //! | a bare `\final\`, or the end | nothing, and the connection is closed |
@@ -18,6 +19,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use subtle::ConstantTimeEq;
 
 use super::list::{Form, List, Wanted};
@@ -119,6 +121,10 @@ impl Session for Conversation {
         }
     }
 
+    fn refused(&self, reason: &str) -> Option<Bytes> {
+        Some(error_text(reason))
+    }
+
     fn lists(&self) -> u64 {
         self.lists
     }
@@ -181,7 +187,9 @@ impl Conversation {
         };
         let shared = &self.shared;
         let lists = if is_common { &shared.common } else { &shared.rare };
-        out.push(Output::List(lists.get(wanted, |wanted| Arc::new(List { wanted, own: shared.own.clone() }))));
+        out.push(Output::List(
+            lists.get(wanted, |wanted| Arc::new(List { wanted, own: shared.own.clone(), is_common })),
+        ));
         out.push(Output::text(br"\final\"));
         self.lists += 1;
         self.lists_rare += u64::from(!is_common);
@@ -264,8 +272,12 @@ fn refuse(reason: &str, out: &mut Vec<Output>) -> Next {
 }
 
 fn error(reason: &str, out: &mut Vec<Output>) {
+    out.push(Output::Bytes(error_text(reason)));
+}
+
+fn error_text(reason: &str) -> Bytes {
     // A separator in the text would end it early.
-    out.push(Output::Bytes(format!(r"\error\{}\final\", reason.replace('\\', "/")).into()));
+    format!(r"\error\{}\final\", reason.replace('\\', "/")).into()
 }
 
 impl Default for Settings {

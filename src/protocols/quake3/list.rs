@@ -64,8 +64,9 @@ impl Lists {
 
     /// The renderer of a request's list: the same one for equal requests.
     pub fn renderer(&self, request: &ListRequest) -> Arc<dyn Renderer> {
-        let recent = if self.is_common(request) { &self.common } else { &self.rare };
-        recent.get(request.clone(), |request| Arc::new(GameList { request, shared: self.shared.clone() }))
+        let is_common = self.is_common(request);
+        let recent = if is_common { &self.common } else { &self.rare };
+        recent.get(request.clone(), |request| Arc::new(GameList { request, is_common, shared: self.shared.clone() }))
     }
 
     fn is_common(&self, request: &ListRequest) -> bool {
@@ -80,6 +81,7 @@ impl Lists {
 /// One list.
 struct GameList {
     request: ListRequest,
+    is_common: bool,
     shared: Arc<Shared>,
 }
 
@@ -103,6 +105,10 @@ impl Renderer for GameList {
             rendered::push(&mut list, &packet);
         }
         list
+    }
+
+    fn is_common(&self) -> bool {
+        self.is_common
     }
 }
 
