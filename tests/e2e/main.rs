@@ -17,6 +17,7 @@ mod cluster_buckets;
 mod cluster_time;
 mod commands;
 mod families;
+mod faults;
 mod fetch;
 mod forgery;
 mod ftp;
