@@ -1,22 +1,12 @@
 //! Budgets over real sockets: who asks for too much is refused for a while, and nobody else is.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
-
-use socket2::{Domain, Socket, Type};
+use std::net::TcpStream;
 
 use crate::support::*;
 
-/// A connection from this address to the server's page.
-fn connect_from(ip: &str, to: SocketAddr) -> TcpStream {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::new(ip.parse::<IpAddr>().unwrap(), 0).into()).unwrap();
-    socket.connect(&to.into()).unwrap();
-    socket.into()
-}
-
 /// One request on an open connection: the whole answer.
-fn ask(stream: &mut BufReader<TcpStream>, request: &str) -> Response {
+pub fn ask(stream: &mut BufReader<TcpStream>, request: &str) -> Response {
     stream.get_mut().write_all(request.as_bytes()).unwrap();
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

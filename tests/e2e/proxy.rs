@@ -1,27 +1,17 @@
 //! Behind proxies: who the client is, with `X-Forwarded-For`, `Forwarded` and the PROXY protocol. Loopback addresses are
 //! machines: 127.0.0.2 is the proxy, and the clients' addresses are from the networks for examples.
 
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::Signal;
 
+use crate::budgets::ask;
 use crate::fetch::Authority;
 use crate::support::*;
 
 const PROXY: &str = "127.0.0.2";
-
-/// Connects from an address of this machine.
-pub fn connect_from(from: &str, to: SocketAddr) -> TcpStream {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    let from: IpAddr = from.parse().unwrap();
-    socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
-    socket.connect(&to.into()).unwrap();
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream
-}
 
 /// Sends bytes and reads until the other side closes.
 fn exchange_from(from: &str, to: SocketAddr, bytes: &[u8]) -> Vec<u8> {
@@ -141,6 +131,20 @@ fn a_banned_client_behind_a_proxy_is_refused_and_the_others_are_not() {
     assert_eq!(get_from(&server, "127.0.0.3", header).status(), 200, "only the proxy is believed");
     let refused = exchange_from(PROXY, server.address("web.listen"), announcement_of(77, header).as_bytes());
     assert_eq!(split(&refused).status(), 403);
+}
+
+#[test]
+fn a_client_behind_a_proxy_has_its_own_budget() {
+    let server = Server::start(&["guard.max_servers_per_ip=1", &format!("proxy.networks={PROXY}")]);
+    let mut stream = BufReader::new(connect_from(PROXY, server.address("web.listen")));
+    let mut announce = |client: &str| {
+        let request = announcement_of(77, &format!("X-Forwarded-For: {client}\r\n"));
+        ask(&mut stream, &request.replace("Connection: close\r\n", "")).status()
+    };
+    let refused = (0..500).map(|_| announce("203.0.113.5")).find(|status| *status != 200);
+    assert_eq!(refused, Some(429));
+    assert_eq!(announce("198.51.100.5"), 200, "another client on the same connection");
+    assert_eq!(announce("198.51.100.5, 203.0.113.5"), 429, "what a client sends does not help it");
 }
 
 #[test]

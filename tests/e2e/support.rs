@@ -245,6 +245,16 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
+/// Connects from another loopback address: another host to the master.
+pub fn connect_from(from: &str, to: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::new(from.parse().unwrap(), 0).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+}
+
 /// Sends bytes and reads until the other side closes.
 pub fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
     let mut stream = connect(address);

@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::fetch::Authority;
-use crate::proxy::{address_in, announcement_of, connect_from, headers_of, is_closed};
+use crate::proxy::{address_in, announcement_of, headers_of, is_closed};
 use crate::support::*;
 
 /// A server with TLS, with its certificate in `live.crt` and `live.key` of the authority's folder.
