@@ -195,6 +195,8 @@ mod tests {
         assert_eq!(folder.replace(&files("short")).unwrap(), 1);
         assert!(!sibling.exists(), "a sibling that is not smaller would be older than its file");
         assert_eq!(fs::read(root.join("a.json")).unwrap(), b"short");
+        assert_eq!(folder.replace(&files("other")).unwrap(), 1, "as long as before, but another text");
+        assert_eq!(fs::read(root.join("a.json")).unwrap(), b"other");
         assert_eq!(fs::read_dir(&root).unwrap().count(), 2, "no temporary files");
         fs::remove_dir_all(&root).unwrap();
     }
