@@ -353,7 +353,7 @@ impl World {
         let change = match what {
             0..8 => announce(port, players, now),
             8 => Change::Quit { address, master: false },
-            9 => Change::Miss { address, game },
+            9 => Change::Miss { address, game, proven_at_ms: None },
             10 => Change::Answer { address, game, rtt_us: 5, facts: None },
             12.. => connect(port, players, now),
             _ => {
@@ -571,7 +571,8 @@ fn some_records(rng: &mut Rng, of_both_strengths: bool) -> Vec<RemoteState<'stat
         registry.apply(&change(port, rng.below(5), now), now);
         if rng.one_in(4) {
             let quit = Change::Quit { address: address(port), master: false };
-            let miss = Change::Miss { address: address(port), game: if weak { other() } else { game(port) } };
+            let game = if weak { other() } else { game(port) };
+            let miss = Change::Miss { address: address(port), game, proven_at_ms: None };
             registry.apply(if rng.one_in(2) { &quit } else { &miss }, now);
             if of_both_strengths && rng.one_in(2) {
                 // A weaker proof takes the place that the stronger one held.

@@ -121,6 +121,9 @@ pub enum Change<'a> {
     Miss {
         address: Address,
         game: Game,
+        /// Its newest proof when it was asked. If there is a newer one by now, the miss does not count: the server came back
+        /// in between. None: it counts in any case.
+        proven_at_ms: Option<u64>,
     },
     /// A server said over a connection that it stops. Only servers that announced themselves with heartbeats are removed, and
     /// masters only if `master` is set.

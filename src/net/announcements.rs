@@ -317,7 +317,8 @@ mod tests {
             keys: None,
             facts: known.clone(),
         };
-        let changes = [Change::Announce(announce), Change::Miss { address, game: Game::Own("netpanzer") }];
+        let changes =
+            [Change::Announce(announce), Change::Miss { address, game: Game::Own("netpanzer"), proven_at_ms: None }];
         announcements.hub.apply(&changes, now, |_, _| {});
         assert!(announcements.hub.listed(address).is_none(), "it is off the list, but its record is kept");
         assert_eq!(announcements.announce(heartbeat(address)).await, Verdict::Listed);

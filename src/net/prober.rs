@@ -80,8 +80,15 @@ pub enum Unproven {
 pub struct Purpose {
     /// The query was started for a heartbeat, not for a regular round.
     is_proof: bool,
-    round: Option<Game>,
+    round: Option<Round>,
     proofs: Vec<oneshot::Sender<Result<Response, Unproven>>>,
+}
+
+/// A regular query.
+struct Round {
+    game: Game,
+    /// The server's newest proof when it was due.
+    proven_at_ms: u64,
 }
 
 impl Prober {
@@ -261,9 +268,9 @@ impl<P: Ports> Worker<P> {
         let room = (IN_FLIGHT_MAX / 2).saturating_sub(rounds);
         let mut targets = std::mem::take(&mut self.targets);
         self.hub.due(self.hub.clock.now(), room.min(DUE_MAX), &mut targets);
-        for Due { address, game, named, proven } in targets.drain(..) {
+        for Due { address, game, named, proven, proven_at_ms } in targets.drain(..) {
             let Some(query) = query_of(&game).filter(|_| named || (self.is_mine)(address)) else { continue };
-            let purpose = Purpose { is_proof: false, round: Some(game), proofs: Vec::new() };
+            let purpose = Purpose { is_proof: false, round: Some(Round { game, proven_at_ms }), proofs: Vec::new() };
             let ask = if proven { Ask::Facts } else { Ask::Proof };
             if let Err(Purpose { round, .. }) = self.asker.ask(address, query, ask, purpose)
                 && let Some(asked) = self.asker.tag_mut(address)
@@ -335,12 +342,12 @@ impl<P: Ports> Driver for Worker<P> {
         for proof in proofs {
             let _ = proof.send(result.clone().map_err(Unproven::Asked)); // the requester may be gone
         }
-        let Some(game) = round else { return };
+        let Some(Round { game, proven_at_ms }) = round else { return };
         self.changes.push(match result {
             Ok(Response { rtt_us, facts, .. }) => Change::Answer { address, game, rtt_us, facts },
             Err(failure) => {
                 debug!(%address, game = game.name(), ?failure, "no good answer");
-                Change::Miss { address, game }
+                Change::Miss { address, game, proven_at_ms: Some(proven_at_ms) }
             }
         });
     }

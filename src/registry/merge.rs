@@ -593,7 +593,7 @@ mod tests {
     fn a_remote_proof_resets_the_count_of_misses() {
         let mut registry = registry();
         registry.apply(&remote(1, "netpanzer", 0), at(0));
-        registry.apply(&Change::Miss { address: address(1), game: Game::Own("netpanzer") }, at(10));
+        registry.apply(&Change::Miss { address: address(1), game: Game::Own("netpanzer"), proven_at_ms: None }, at(10));
         registry.apply(&remote(1, "netpanzer", 20), at(20));
         assert_eq!(registry.address_state(address(1), at(20)).unwrap().misses, 0);
     }

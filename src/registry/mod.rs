@@ -104,6 +104,8 @@ pub struct Due {
     pub named: bool,
     /// It answered the last query.
     pub proven: bool,
+    /// Its newest proof.
+    pub proven_at_ms: u64,
 }
 
 pub struct Registry {
@@ -214,7 +216,7 @@ impl Registry {
             Change::Answer { address, game, rtt_us, facts } => {
                 self.answer(*address, game, *rtt_us, facts.as_ref(), now)
             }
-            Change::Miss { address, game } => self.miss(*address, game, now),
+            Change::Miss { address, game, proven_at_ms } => self.miss(*address, game, *proven_at_ms, now),
             Change::Quit { address, master } => self.quit(*address, *master, now),
             Change::Restore { .. } => self.restore(change, now),
             Change::Merge(remote) => self.merge(remote, now),
@@ -288,7 +290,8 @@ impl Registry {
             if slot.asked && slot.ask_tick == tick {
                 let named = self.is_named(slot.address);
                 let proven = server.verified_by == Proof::Query && slot.misses == 0;
-                out.push(Due { address: slot.address, game: server.game.clone(), named, proven });
+                let (address, proven_at_ms) = (slot.address, slot.proven_at_ms);
+                out.push(Due { address, game: server.game.clone(), named, proven, proven_at_ms });
                 self.queue_ask(at, now.mono_ms + self.settings.ask_every_ms);
             }
         }

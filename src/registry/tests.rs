@@ -210,7 +210,7 @@ fn answer(address: Address, players: u16) -> Change<'static> {
 }
 
 fn miss(address: Address) -> Change<'static> {
-    Change::Miss { address, game: Game::Own("one") }
+    Change::Miss { address, game: Game::Own("one"), proven_at_ms: None }
 }
 
 fn due(registry: &mut Registry, ms: u64) -> Vec<Address> {
@@ -279,6 +279,27 @@ fn an_announcement_resets_the_count_of_misses() {
     miss_twice(&mut registry, 90_000);
     assert_eq!(registry.address_state(server, at(90_000)).unwrap().misses, 2);
     assert_eq!(registry.apply(&miss(server), at(120_000)), Outcome::Changed, "the third in a row");
+}
+
+/// A server that was silent when it was asked announces itself before the question has timed out.
+#[test]
+fn a_miss_does_not_count_after_a_newer_proof() {
+    let settings = Settings { misses_max: 1, ..SETTINGS };
+    let mut registry = Registry::new(settings, at(0));
+    let server = address(1, 1);
+    registry.apply(&asked(server, 0), at(0));
+    let mut targets = Vec::new();
+    registry.due(at(60_000), 10, &mut targets);
+    let game = Game::Own("one");
+    let miss = Change::Miss { address: server, game, proven_at_ms: Some(targets[0].proven_at_ms) };
+    registry.apply(&asked(server, 61_000), at(61_000));
+    assert_eq!(registry.apply(&miss, at(63_000)), Outcome::Stale);
+    assert!(registry.listed(server).is_some());
+    registry.due(at(120_000), 10, &mut targets);
+    let Change::Miss { address, game, .. } = miss else { unreachable!() };
+    let miss = Change::Miss { address, game, proven_at_ms: Some(targets[1].proven_at_ms) };
+    assert_eq!(registry.apply(&miss, at(123_000)), Outcome::Changed);
+    assert!(registry.listed(server).is_none());
 }
 
 /// The announcement of a server in answer to a query: no round trip was measured.

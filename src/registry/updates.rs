@@ -76,10 +76,13 @@ impl Registry {
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
     }
 
-    pub(super) fn miss(&mut self, address: Address, game: &Game, now: Now) -> Outcome {
+    pub(super) fn miss(&mut self, address: Address, game: &Game, proven_at_ms: Option<u64>, now: Now) -> Outcome {
         let misses_max = self.settings.misses_max;
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
         let Some(server) = slot.server.as_ref().filter(|server| server.game == *game) else { return Outcome::Stale };
+        if proven_at_ms.is_some_and(|asked_after_ms| asked_after_ms != slot.proven_at_ms) {
+            return Outcome::Stale;
+        }
         slot.misses = slot.misses.saturating_add(1);
         if slot.listed && slot.misses >= misses_max {
             slot.listed = false;

@@ -190,7 +190,7 @@ impl Act {
                 Change::Heartbeat { address: server, game: Game::Own(game), life_ms: 50_000, keys: keys("2") }
             }
             Act::Answer { game } => Change::Answer { address: server, game: Game::Own(game), rtt_us: 1, facts: None },
-            Act::Miss { game } => Change::Miss { address: server, game: Game::Own(game) },
+            Act::Miss { game } => Change::Miss { address: server, game: Game::Own(game), proven_at_ms: None },
             Act::Quit => Change::Quit { address: server, master: false },
             Act::Wait { .. } => return None,
         })
