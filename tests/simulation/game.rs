@@ -1,0 +1,54 @@
+//! A simulated game server, honest or not: the other side of each protocol, as its card describes it.
+
+use rallypoint::model::{Address, Facts};
+use rallypoint::protocols::Card;
+use rallypoint::protocols::announce::{Announcer, Offer};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Up,
+    /// It neither hears nor says anything.
+    Silent,
+    Gone,
+}
+
+pub struct Game {
+    pub card: &'static Card,
+    pub address: Address,
+    pub facts: Facts<'static>,
+    /// The number that its facts were made from.
+    pub number: usize,
+    pub state: State,
+    /// It says something else each time, and sometimes nonsense.
+    pub is_liar: bool,
+    /// The node that it announces itself to.
+    pub node: usize,
+    /// Goes up with each change of state: what was planned before is void.
+    pub generation: u64,
+    pub announcer: Option<Box<dyn Announcer>>,
+    /// When it has to be listed, as long as it is up.
+    pub due_ms: u64,
+    /// When it last sent something that can prove its address, and when it last announced itself.
+    pub proof_ms: Option<u64>,
+    pub announced_ms: Option<u64>,
+    /// The same, while its master was running.
+    pub reached_ms: Option<u64>,
+    /// When it last came up or changed its facts.
+    pub up_ms: u64,
+    pub changed_ms: u64,
+    /// When it said that it quits, if it has not announced itself since.
+    pub quit_ms: Option<u64>,
+    /// When its state or its facts last changed.
+    pub ended_ms: u64,
+}
+
+impl Game {
+    pub fn offer(&self) -> Offer {
+        let game = if self.facts.game.is_empty() { self.card.name.to_string() } else { self.facts.game.to_string() };
+        Offer { game, port: self.address.port(), facts: self.facts.clone() }
+    }
+
+    pub fn is_queried(&self) -> bool {
+        self.card.query.is_some()
+    }
+}

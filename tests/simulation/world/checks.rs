@@ -1,0 +1,263 @@
+//! The invariants. Their list is in `main.rs`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use rallypoint::cookie;
+use rallypoint::model::{Address, Proof, Server};
+use rallypoint::prefix::{Networks, Prefix};
+use rallypoint::registry::view::Delta;
+
+use super::{Kind, SOON_MS, TICK_MS, World, forger, is_victim};
+use crate::game::{Game, State};
+
+/// The tries of one query, and the time until the result is published.
+const QUERY_MS: u64 = 4_000;
+/// A silent game is asked again for so long after its heartbeat.
+const RETRIES_MS: u64 = 60_000;
+/// How long after the end of a life a server may be listed because the hub looks at ends only so often.
+const SLACK_MS: u64 = 1_000;
+/// IPv6 and UDP headers, which budgets count.
+const HEADER_BYTES: u64 = 48;
+
+impl World {
+    /// 1: the address has proven itself, and recently enough. 3: a server that has gone, has gone from the list.
+    fn check_life(&self, number: usize, address: Address, server: &Server) {
+        if address.socket() == forger() {
+            return; // it can prove its own address
+        }
+        let Some(game) = self.game_at(address) else {
+            panic!("{address} is listed, and no server was ever there: {server:?}")
+        };
+        assert_eq!(server.game.protocol(), game.card.name, "{address} is listed for another protocol");
+        let Some(end_ms) = self.end_ms(number, game) else {
+            panic!("{address} is listed and has never proven itself: {server:?}")
+        };
+        assert!(
+            self.ms <= end_ms,
+            "{address} ({}) is listed {} ms after its end: {:?} since {}, announced {:?}, proven {:?}",
+            game.card.name,
+            self.ms - end_ms,
+            game.state,
+            game.ended_ms,
+            game.announced_ms,
+            game.proof_ms,
+        );
+    }
+
+    /// Until when a server may be listed at the latest.
+    fn end_ms(&self, number: usize, game: &Game) -> Option<u64> {
+        let machine = &self.machines[number];
+        let started_ms = machine.node.as_ref()?.started_ms;
+        let (proof_ms, announced_ms) = (game.proof_ms?, game.announced_ms?);
+        let is_restarted = machine.run > 1;
+        let life_ms = game.card.life_ms;
+        let grace_ms = if is_restarted { life_ms / 4 + SLACK_MS } else { 0 };
+        let delay_ms = 2 * self.plan.delay_ms + 5;
+        let counted_ms = if game.is_queried() { announced_ms + RETRIES_MS + QUERY_MS } else { proof_ms };
+        // A cookie's age is measured by the time of day, which runs slower for a while after a small step backwards.
+        let slewed_ms = if self.plan.jump_every_ms.is_some() { cookie::AGE_MAX_MS / 10 } else { 0 };
+        let mut end_ms = counted_ms + 3 * delay_ms + life_ms + grace_ms + slewed_ms + SLACK_MS + TICK_MS;
+        if is_restarted && machine.was_set_back {
+            // Its file is from the future.
+            end_ms = end_ms.max(started_ms + life_ms * 5 / 4 + SLACK_MS + TICK_MS);
+        }
+        if game.is_queried() {
+            let seen_ms = proof_ms.max(if is_restarted { started_ms } else { 0 });
+            let rounds = u64::from(self.plan.misses) + 1;
+            let unanswered_ms = rounds * (self.plan.ask_every_ms + TICK_MS) + QUERY_MS;
+            end_ms = end_ms.min(seen_ms + delay_ms + unanswered_ms + SLACK_MS);
+        }
+        if let Some(quit_ms) = game.quit_ms
+            && self.plan.is_calm()
+            && !is_restarted
+        {
+            end_ms = end_ms.min(quit_ms + SLACK_MS + TICK_MS);
+        }
+        Some(end_ms)
+    }
+
+    /// The newest server at an address.
+    fn game_at(&self, address: Address) -> Option<&Game> {
+        let found = self.by_address.get(&address.socket()).copied();
+        let found = found.or_else(|| self.active.iter().rev().copied().find(|&at| self.games[at].address == address));
+        found.map(|at| &self.games[at])
+    }
+
+    /// 2: an honest server that announces itself is listed.
+    fn check_present(&mut self, number: usize) {
+        let Some(node) = &self.machines[number].node else { return };
+        let (mut checked, mut missing) = (0, 0);
+        for &at in &self.active {
+            let game = &self.games[at];
+            if game.is_liar || game.state != State::Up || game.node != number || self.ms < game.due_ms {
+                continue;
+            }
+            checked += 1;
+            if node.listed.contains_key(&game.address) {
+                continue;
+            }
+            missing += 1;
+            assert!(
+                !self.plan.is_calm(),
+                "{} ({}) is up since {}, announced {:?}, proven {:?}, due at {}, and not listed at {}: {:?}",
+                game.address,
+                game.card.name,
+                game.up_ms,
+                game.announced_ms,
+                game.proof_ms,
+                game.due_ms,
+                self.ms,
+                node.hub.address_state(game.address),
+            );
+        }
+        self.counts.checked += checked;
+        self.counts.missing += missing;
+    }
+
+    /// 4: what is listed was said by the server itself, not too long ago.
+    fn check_facts(&self, number: usize, server: &Server) {
+        let (address, name) = (server.address, server.texts.name().to_string());
+        let protocol = server.game.protocol();
+        if address.socket() == forger() {
+            return;
+        }
+        if name.is_empty() && self.game_at(address).is_some_and(Game::is_queried) {
+            return; // it has proven its address, and its facts were lost or late
+        }
+        let Some(said) = self.said.get(&(protocol, name.clone())) else {
+            panic!("{address} is listed as {name:?}, which nobody said: {server:?}")
+        };
+        let Some(at) = said.game else {
+            // A game that returns every cookie confirms what a forger announced in its name.
+            let is_returned = server.verified_by == Proof::Cookie && said.in_the_name_of == Some(address.socket());
+            // A forgery on the right port at the right moment, while the real answer is lost.
+            let is_lucky = self.plan.guesses && !self.plan.is_calm();
+            assert!(is_returned || is_lucky, "{address} is listed as a forger says: {name:?}");
+            return;
+        };
+        let game = &self.games[at];
+        assert_eq!(game.address, address, "{address} is listed with the facts of another server: {name:?}");
+        let Some(node) = &self.machines[number].node else { return };
+        let every_ms = if game.is_queried() { self.plan.ask_every_ms } else { game.card.announce_every_ms };
+        let since_ms = said.until_ms.max(node.started_ms).max(game.up_ms);
+        let is_old = self.ms > since_ms.saturating_add(every_ms + SOON_MS);
+        let is_current = !is_old || !self.plan.is_perfect() || game.is_liar;
+        assert!(
+            is_current || game.state != State::Up,
+            "{address} ({}) is listed as {name:?}, which ended at {}; it is {:?} since {}",
+            protocol,
+            said.until_ms,
+            game.facts.name,
+            game.changed_ms
+        );
+    }
+
+    /// 5: no address and no network has more servers than it may.
+    fn check_limits(&self, number: usize) {
+        let Some(node) = &self.machines[number].node else { return };
+        let mut counts: BTreeMap<Prefix, u32> = BTreeMap::new();
+        for address in node.listed.keys() {
+            for prefix in Prefix::all(address.ip(), &Networks::default()) {
+                let count = counts.entry(prefix).or_default();
+                *count += 1;
+                let limit = prefix.limit(self.plan.servers_per_ip_max);
+                assert!(*count <= limit, "{prefix} has more than {limit} servers");
+            }
+        }
+        assert!(node.listed.len() <= self.plan.servers_max);
+        // Forged announcements leave nothing behind: there are no more entries than real servers.
+        let slots = node.hub.slots();
+        assert!(slots <= self.games.len() + 1, "{slots} entries for {} servers", self.games.len());
+    }
+
+    /// 7 and 8: what goes to addresses that proved nothing is bounded, and questions never go there.
+    pub(super) fn check_sent(&mut self, to: SocketAddr, bytes: &[u8], kind: Kind) {
+        if kind == Kind::Question {
+            self.counts.questions += 1;
+        }
+        if !is_victim(to.ip()) {
+            return;
+        }
+        let ms = self.ms;
+        let victim = self.victims.entry(to.ip()).or_default();
+        let elapsed_s = (ms - victim.since_ms) / 1_000 + 1;
+        let size = bytes.len() as u64;
+        match kind {
+            Kind::Question => panic!("{to} was asked, and it never announced anything"),
+            Kind::Reply => {
+                victim.reply_bytes += size;
+                let per_second = u64::from(self.plan.servers_per_ip_max) * 96;
+                let budget = 4 * per_second + per_second * elapsed_s;
+                let most = victim.forged_bytes * 6 / 5 + budget;
+                assert!(victim.reply_bytes <= most, "{to} got {} bytes of replies", victim.reply_bytes);
+            }
+            Kind::List => {
+                victim.list_bytes += size + HEADER_BYTES;
+                let most = (64 << 10) + (16 << 10) * elapsed_s;
+                assert!(victim.list_bytes <= most, "{to} got {} bytes of lists", victim.list_bytes);
+            }
+        }
+    }
+
+    /// What a delta says is checked at once.
+    pub(super) fn check_delta(&self, number: usize, delta: &Delta) {
+        let server = delta.server();
+        if !matches!(delta, Delta::Removed(_)) {
+            self.check_life(number, server.address, server);
+            self.check_facts(number, server);
+        }
+    }
+
+    /// Everything about a node.
+    pub(super) fn check_all(&mut self, number: usize) {
+        self.check_present(number);
+        let Some(node) = &self.machines[number].node else { return };
+        for (address, server) in &node.listed {
+            self.check_life(number, *address, server);
+            self.check_facts(number, server);
+        }
+        self.check_limits(number);
+        node.check_view();
+        self.forget_old_games();
+    }
+
+    /// Games that have been gone for long, and cannot be listed any more.
+    fn forget_old_games(&mut self) {
+        let (ms, games) = (self.ms, &self.games);
+        self.active
+            .retain(|&at| games[at].state != State::Gone || ms < games[at].ended_ms + 4 * games[at].card.life_ms);
+    }
+
+    /// 9: after a restart, what lived is listed again.
+    pub(super) fn check_restored(&mut self, number: usize) {
+        let machine = &mut self.machines[number];
+        let Some(before) = machine.before.take() else { return };
+        let Some(store_every_ms) = self.plan.store_every_ms else { return };
+        let machine = &self.machines[number];
+        let Some(node) = &machine.node else { return };
+        if before.ahead_ms != machine.ahead_ms || !self.plan.is_calm() {
+            return;
+        }
+        for address in before.listed {
+            let Some(game) = self.game_at(address) else { continue };
+            let (Some(proof_ms), Some(announced_ms)) = (game.proof_ms, game.reached_ms) else { continue };
+            let counted_ms = if game.is_queried() { announced_ms } else { proof_ms };
+            let lives = self.ms + SLACK_MS + TICK_MS < counted_ms + game.card.life_ms;
+            let was_established = game.up_ms + SOON_MS + store_every_ms + SLACK_MS < before.at_ms;
+            let has_quit = game.quit_ms.is_some();
+            let arrived_ms = counted_ms + 3 * (2 * self.plan.delay_ms + 5);
+            if lives && !has_quit && arrived_ms < before.at_ms && (before.is_clean || was_established) {
+                assert!(
+                    node.listed.contains_key(&address),
+                    "{address} ({}) was listed before the restart and lives, proven {proof_ms}, announced {announced_ms}, \
+                     down from {} to {}, clean: {}",
+                    game.card.name,
+                    before.at_ms,
+                    self.ms,
+                    before.is_clean
+                );
+            }
+        }
+    }
+}
