@@ -11,11 +11,13 @@ use std::time::Duration;
 use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::admin::answer::{Desk, Reload};
+use crate::admin::socket::AdminSocket;
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::cookie::Keys;
@@ -23,16 +25,19 @@ use crate::hub::Hub;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::model::Change;
+use crate::moderation::Board;
 use crate::net::accounts;
 use crate::net::announcements::Announcements;
 use crate::net::datagram_lists;
-use crate::net::guard::{Admission, Guard};
+use crate::net::guard::{self, Admission, Guard};
 use crate::net::listen::{self, ListenError};
+use crate::net::moderator::Moderator;
 use crate::net::network;
 use crate::net::prober;
 use crate::net::session::{self, SharedStreamRules, StreamService};
 use crate::net::tcp::{self, Entrance};
 use crate::net::udp::{self, SharedRules};
+use crate::prefix::Networks;
 use crate::protocols::Card;
 use crate::protocols::section::Transport;
 use crate::store::Store;
@@ -57,6 +62,7 @@ pub struct App {
     config: Config,
     hub: Arc<Hub>,
     guard: Arc<Guard>,
+    moderator: Arc<Moderator>,
     announcements: Arc<Announcements>,
     metrics: Arc<Metrics>,
     site: Arc<Site>,
@@ -70,6 +76,8 @@ pub struct App {
     entrance: Arc<Entrance>,
     tls: Option<Arc<Tls>>,
     store: Option<Store>,
+    /// Requests to read the configuration again.
+    reloads: Option<mpsc::Receiver<Reload>>,
 }
 
 impl App {
@@ -79,6 +87,7 @@ impl App {
         config.cluster.check().map_err(anyhow::Error::msg)?;
         let certificate = Certificate::read(&config.web)?;
         let bound = bind(&config)?;
+        let admin = config.admin_socket.as_deref().map(AdminSocket::bind).transpose().map_err(anyhow::Error::msg)?;
         let hub = Arc::new(Hub::new(config.registry()));
         hub.set_exempt(config.guard.exempt());
         let guard = Arc::new(Guard::new(config.guard.settings(connections_max(&config))));
@@ -97,11 +106,19 @@ impl App {
         .context("cannot open a UDP socket to ask game servers")?;
         let announcements = Arc::new(Announcements::new(hub.clone(), guard.clone(), prober, ledger));
         announcements.set_exempt(config.guard.exempt());
-        let store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
+        let mut store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
+        let board = Arc::new(Board::default());
+        board.configure(config.guard.moderation());
+        if let Some(store) = &mut store {
+            store.keep_board(board.clone());
+        }
+        let moderator = Arc::new(Moderator::new(board.clone(), hub.clone(), guard.clone()));
+        moderator.apply();
         let services = Arc::new(Services::new(&config, keys, &bound));
         let cluster = match is_clustered {
             true => {
-                Some(cluster(&config, &hub, &guard, &metrics, keys)?.with_cookies(services.clone().cookie_updates()))
+                let cluster = cluster(&config, &hub, &guard, &metrics, keys)?;
+                Some(cluster.with_cookies(services.clone().cookie_updates()).with_moderator(moderator.clone()))
             }
             false => None,
         };
@@ -114,11 +131,13 @@ impl App {
                 pages,
                 u32::from_ne_bytes(random()?),
                 store.as_ref(),
+                board,
             ),
             announcements,
             metrics,
             hub,
             guard,
+            moderator,
             services,
             keys_made: Instant::now(),
             probe_settings: watch::Sender::new(probe_settings(&config)),
@@ -129,6 +148,7 @@ impl App {
             entrance,
             tls: certificate.map(|certificate| Arc::new(Tls::new(certificate))),
             store,
+            reloads: None,
             started_with: config.clone(),
             config,
         };
@@ -157,8 +177,33 @@ impl App {
         for masters in app.services.all.iter().filter_map(|service| service.network.as_ref()) {
             app.tasks.spawn(network::run(app.hub.clone(), masters.subscribe(), stop.clone()));
         }
+        app.tasks.spawn(app.moderator.clone().run(stop));
+        if let Some(admin) = admin {
+            app.serve_admin(admin);
+        }
         app.serve(bound)?;
         Ok(app)
+    }
+
+    fn serve_admin(&mut self, socket: AdminSocket) {
+        let (reload, reloads) = mpsc::channel(1);
+        let desk = Desk {
+            moderator: self.moderator.clone(),
+            hub: self.hub.clone(),
+            guard: self.guard.clone(),
+            ledger: self.announcements.ledger.clone(),
+            metrics: self.metrics.clone(),
+            store: self.store.as_ref().map(Store::status),
+            started: Instant::now().into_std(),
+            reload,
+        };
+        self.reloads = Some(reloads);
+        self.tasks.spawn(socket.serve(Arc::new(desk), self.stop_tasks.subscribe()));
+    }
+
+    /// The requests to read the configuration again, which the caller has to answer. None without an admin socket.
+    pub fn take_reloads(&mut self) -> Option<mpsc::Receiver<Reload>> {
+        self.reloads.take()
     }
 
     /// Restores the list from the store before anything is served, and starts writing changes to it.
@@ -226,8 +271,8 @@ impl App {
         }
     }
 
-    /// Applies what can change while running. On an error nothing has changed.
-    pub fn reload(&mut self, mut new: Config) -> anyhow::Result<()> {
+    /// Applies what can change while running, and returns the keys that cannot. On an error nothing has changed.
+    pub fn reload(&mut self, mut new: Config) -> anyhow::Result<Vec<String>> {
         let pages = Pages::load(&new)?;
         let certificate = Certificate::read(&new.web)?;
         let fixed = self.started_with.needs_restart(&new);
@@ -239,9 +284,11 @@ impl App {
         }
         self.config = new;
         let guard = &self.config.guard;
-        self.guard.set(guard.settings(connections_max(&self.config)));
-        let bans = self.guard.bans();
-        self.hub.retain(|server| !bans.contains(server.ip()));
+        self.moderator.board.configure(guard.moderation());
+        let settings = guard.settings(connections_max(&self.config));
+        // The bans of before stay until the new ones, with those of the administration, replace them.
+        self.guard.set(guard::Settings { bans: Networks::clone(&self.guard.bans()), ..settings });
+        self.moderator.apply();
         self.entrance.set(self.config.entrance());
         if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
             tls.set(certificate);
@@ -257,7 +304,7 @@ impl App {
         if let Some(store) = &self.store {
             store.set_history(self.config.history);
         }
-        Ok(())
+        Ok(fixed)
     }
 
     /// Stops everything. What is still running after the grace time is abandoned.

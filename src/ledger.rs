@@ -77,7 +77,7 @@ pub enum What {
 }
 
 /// The labels of everything but datagrams, in the order of [`What::number`].
-const LABELS: [&str; 14] = [
+const LABELS: [&str; 17] = [
     "banned",
     "heartbeat",
     "answered",
@@ -92,6 +92,9 @@ const LABELS: [&str; 14] = [
     "refused_not_listed",
     "refused_stronger_proof",
     "disputed",
+    "refused_banned",
+    "refused_unlisted",
+    "refused_hidden",
 ];
 const OTHER: &str = "other";
 
@@ -114,6 +117,9 @@ impl What {
             What::Refused(Refusal::NotListed) => 11,
             What::Refused(Refusal::StrongerProof) => 12,
             What::Disputed => 13,
+            What::Refused(Refusal::Banned) => 14,
+            What::Refused(Refusal::Unlisted) => 15,
+            What::Refused(Refusal::Hidden) => 16,
         }
     }
 

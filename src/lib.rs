@@ -8,6 +8,7 @@
 //! blocks for protocols. [`client`] is the client side of the protocols, [`export`] writes lists to files. [`config`] reads the
 //! configuration, [`cli`] has the commands, [`app`] puts the rooms together.
 
+pub mod admin;
 pub mod app;
 pub mod asker;
 pub mod budget;
@@ -23,6 +24,7 @@ pub mod hub;
 pub mod ledger;
 pub mod metrics;
 pub mod model;
+pub mod moderation;
 pub mod net;
 pub mod prefix;
 pub mod protocols;

@@ -287,7 +287,7 @@ fn store_text(store: &Status, text: &mut String) {
 }
 
 /// Resident memory; 0 if the system does not report it.
-fn resident_bytes() -> i64 {
+pub fn resident_bytes() -> i64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: i64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     pages * 4096

@@ -26,7 +26,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(cannot)?;
     let mut program = super::Arguments::command().disable_help_subcommand(true);
     program.build();
-    let pages: Vec<_> = std::iter::once(&program).chain(program.get_subcommands()).cloned().map(Man::new).collect();
+    let commands =
+        program.get_subcommands().flat_map(|command| std::iter::once(command).chain(command.get_subcommands()));
+    let pages: Vec<_> = std::iter::once(&program).chain(commands).cloned().map(Man::new).collect();
     for page in &pages {
         let mut text = Vec::new();
         page.render(&mut text).map_err(cannot)?;

@@ -1,5 +1,6 @@
 //! The commands. Data goes to stdout, messages go to stderr.
 
+mod admin;
 mod announce;
 mod backup;
 mod completions;
@@ -52,6 +53,8 @@ const AFTER_HELP: &str = "To start a master server, run `rallypoint serve`; it n
 enum Command {
     /// Run the master server
     Serve(serve::Arguments),
+    /// Ban, unlist and look around while the master server runs
+    Admin(admin::Arguments),
     /// Back up the server's database, even while the server is running
     Backup(backup::Arguments),
     /// Print the default configuration with comments, or check a configuration file
@@ -142,6 +145,7 @@ fn print_help_or_error(output: clap::Error) -> Failure {
 fn execute(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Admin(arguments) => admin::run(arguments),
         Command::Backup(arguments) => backup::run(arguments),
         Command::Config(arguments) => config::run(arguments),
         Command::List(arguments) => list::run(arguments),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, error, info};
 use tracing_subscriber::filter::filter_fn;
@@ -13,6 +14,7 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::reload;
 
 use super::{Exit, Failure};
+use crate::admin::answer::Reload;
 use crate::app::App;
 use crate::config::Config;
 use crate::net::listen::ListenError;
@@ -55,6 +57,7 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
         let exit = if error.is::<ListenError>() { Exit::Network } else { Exit::Usage };
         Failure::new(exit, format!("{error:#}"))
     })?;
+    let mut reloads = app.take_reloads();
     info!("rallypoint {} is ready", env!("CARGO_PKG_VERSION"));
     notify_systemd(NotifyState::Ready);
     loop {
@@ -63,7 +66,10 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
                 error!("{error:#}");
                 return Err(Failure::new(Exit::Failed, error));
             }
-            _ = hangup.recv() => reload_config(&mut app, arguments, level),
+            _ = hangup.recv() => drop(reload_config(&mut app, arguments, level)),
+            Some(answer) = next(&mut reloads) => {
+                let _ = answer.send(reload_config(&mut app, arguments, level)); // fails if the client is gone
+            }
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
@@ -75,6 +81,14 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
     Ok(())
 }
 
+/// The next request over the admin socket; never, if there is none.
+async fn next(reloads: &mut Option<mpsc::Receiver<Reload>>) -> Option<Reload> {
+    match reloads {
+        Some(reloads) => reloads.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Does nothing unless the program was started by systemd.
 fn notify_systemd(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
@@ -82,21 +96,21 @@ fn notify_systemd(state: NotifyState<'_>) {
     }
 }
 
-/// An invalid configuration changes nothing.
-fn reload_config(app: &mut App, arguments: &Arguments, level: &LogLevel) {
+/// Returns the keys that need a restart, or the errors. An invalid configuration changes nothing.
+fn reload_config(app: &mut App, arguments: &Arguments, level: &LogLevel) -> Result<Vec<String>, String> {
     let mut load = || {
         let config = arguments.load().map_err(|failure| failure.message)?;
         let log = config.log;
-        app.reload(config).map_err(|error| format!("{error:#}"))?;
-        Ok(log)
+        let fixed = app.reload(config).map_err(|error| format!("{error:#}"))?;
+        let _ = level.modify(|level| *level = log.into()); // fails only without a subscriber
+        Ok(fixed)
     };
-    match load() {
-        Ok(log) => {
-            let _ = level.modify(|level| *level = log.into()); // fails only without a subscriber
-            info!("configuration reloaded");
-        }
-        Err::<_, String>(errors) => error!("configuration not reloaded, keeping the old one: {errors}"),
+    let result: Result<Vec<String>, String> = load();
+    match &result {
+        Ok(_) => info!("configuration reloaded"),
+        Err(errors) => error!("configuration not reloaded, keeping the old one: {errors}"),
     }
+    result
 }
 
 pub fn start_log(level: LevelFilter) -> LogLevel {

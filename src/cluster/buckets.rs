@@ -45,10 +45,14 @@ pub struct BucketSpec {
     /// Entries expire after this time; zero: never.
     pub age_max: Duration,
     pub storage: StorageType,
+    /// Values may have ages of their own.
+    pub ages_of_values: bool,
     /// 0: one per NATS server, up to 3.
     pub replicas: usize,
 }
 
+/// How long the store reports that a value with an age of its own is gone.
+const MARKERS: Duration = Duration::from_secs(3_600);
 /// More replicas than this would not make the data safer.
 const REPLICAS_MAX: usize = 3;
 
@@ -62,6 +66,7 @@ impl BucketSpec {
             max_age: self.age_max,
             storage: self.storage,
             num_replicas: replicas,
+            limit_markers: self.ages_of_values.then_some(MARKERS),
             ..kv::Config::default()
         }
     }
@@ -164,6 +169,7 @@ impl BucketSpec {
             sources: None,
             subject_transform: None,
             republish: None,
+            allow_message_ttl: self.ages_of_values || found.allow_message_ttl,
             ..found.clone()
         }
     }
@@ -211,6 +217,7 @@ mod tests {
             value_bytes_max: 65_536,
             age_max: Duration::from_secs(180),
             storage: StorageType::File,
+            ages_of_values: false,
             replicas: 0,
         }
     }
@@ -241,5 +248,7 @@ mod tests {
         assert_eq!(servers().expected(&longer, 1), longer);
         let keys = BucketSpec { age_max: Duration::ZERO, ..servers() };
         assert_eq!(keys.expected(&longer, 3).max_age, Duration::ZERO, "keys never expire");
+        let decisions = BucketSpec { ages_of_values: true, ..servers() };
+        assert!(decisions.expected(&longer, 1).allow_message_ttl && !servers().expected(&longer, 1).allow_message_ttl);
     }
 }

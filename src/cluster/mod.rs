@@ -6,10 +6,12 @@
 //!
 //! [`buckets`] creates and repairs the store's buckets. The other modules know no socket and no clock: [`record`] (format
 //! of the stored values), [`clock`] (the store's time), [`outbox`] (what has to be put), [`share`] (which node queries
-//! which server), [`keyring`] (the shared cookie keys), and `simulation.rs`, which tests all of it in virtual time.
+//! which server), [`keyring`] (the shared cookie keys), [`decision`] (the operator's decisions), and `simulation.rs`, which tests all of it in virtual time.
 
 mod buckets;
 pub mod clock;
+pub mod decision;
+mod decisions;
 pub mod keyring;
 pub mod outbox;
 pub mod record;
@@ -34,6 +36,7 @@ use crate::hub::Hub;
 use crate::metrics::{ClusterFigures, Metrics};
 use crate::model::SharedTime;
 use crate::net::guard::Guard;
+use crate::net::moderator::Moderator;
 use crate::net::stopped;
 use buckets::SessionError;
 use clock::Offset;
@@ -91,6 +94,8 @@ pub struct Cluster {
     hub: Arc<Hub>,
     guard: Arc<Guard>,
     share: Arc<Share>,
+    /// None: decisions are not shared.
+    moderator: Option<Arc<Moderator>>,
     metrics: Arc<Metrics>,
     /// Puts new cookie keys and the cluster's time into use before it returns.
     use_cookies: Box<dyn Fn(Keys, SharedTime) + Send + Sync>,
@@ -125,6 +130,7 @@ impl Cluster {
             hub,
             guard,
             share: Arc::new(Share::new(own)),
+            moderator: None,
             metrics,
             use_cookies: Box::new(|_, _| {}),
             ring: Mutex::new(ring),
@@ -143,6 +149,11 @@ impl Cluster {
     /// Calls `use_cookies` with the cluster's cookie keys and time whenever they change.
     pub fn with_cookies(self, use_cookies: impl Fn(Keys, SharedTime) + Send + Sync + 'static) -> Cluster {
         Cluster { use_cookies: Box::new(use_cookies), ..self }
+    }
+
+    /// Shares the operator's decisions, too.
+    pub fn with_moderator(self, moderator: Arc<Moderator>) -> Cluster {
+        Cluster { moderator: Some(moderator), ..self }
     }
 
     /// Runs one session after another until `stop` is set.

@@ -24,6 +24,8 @@ use tracing::debug;
 
 use super::buckets::{BucketSpec, SessionError};
 use super::clock::{self, Offset};
+use super::decision;
+use super::decisions::Decisions;
 use super::keyring;
 use super::outbox::{Outbox, RejectedPuts, StoredRecords, must_put};
 use super::record::{self, RecordError, VALUE_BYTES_MAX};
@@ -36,6 +38,7 @@ use crate::registry::view::Batch;
 
 const SERVERS: &str = "rallypoint-servers";
 const KEYS: &str = "rallypoint-keys";
+const DECISIONS: &str = "rallypoint-decisions";
 /// The key carries the version of its value, so that nodes of different versions do not touch each other's keys.
 const COOKIE: &str = "cookie.2";
 const NODE_PREFIX: &str = "node.";
@@ -80,6 +83,8 @@ pub struct Session<'a> {
     context: Context,
     servers: Store,
     keys: Store,
+    /// None: they are not shared.
+    decisions: Option<Store>,
     batches: tokio::sync::Mutex<broadcast::Receiver<std::sync::Arc<Batch>>>,
     outbox: Mutex<Outbox>,
     rejected: Mutex<RejectedPuts>,
@@ -116,6 +121,7 @@ impl<'a> Session<'a> {
             value_bytes_max: VALUE_BYTES_MAX,
             age_max: cluster.life_max + AGE_SLACK,
             storage: StorageType::File,
+            ages_of_values: false,
             replicas,
         };
         let keys = BucketSpec {
@@ -125,11 +131,22 @@ impl<'a> Session<'a> {
             age_max: Duration::ZERO,
             // Short-lived secrets do not belong on a disk.
             storage: StorageType::Memory,
+            ages_of_values: false,
+            replicas,
+        };
+        let decisions = BucketSpec {
+            name: DECISIONS,
+            description: "Rallypoint: the operator's decisions",
+            value_bytes_max: decision::VALUE_BYTES_MAX,
+            age_max: Duration::ZERO,
+            storage: StorageType::File,
+            ages_of_values: true,
             replicas,
         };
         let session = Session {
             servers: servers.open(&context).await?,
             keys: keys.open(&context).await?,
+            decisions: open_decisions(cluster, &decisions, &context).await,
             context,
             cluster,
             batches: tokio::sync::Mutex::new(cluster.hub.subscribe()),
@@ -161,7 +178,15 @@ impl<'a> Session<'a> {
             error = self.write() => error,
             error = self.send_keep_alives() => error,
             error = self.follow_keys(keys) => error,
+            error = self.share_decisions() => error,
         }
+    }
+
+    async fn share_decisions(&self) -> SessionError {
+        let (Some(store), Some(moderator)) = (&self.decisions, &self.cluster.moderator) else {
+            return std::future::pending().await;
+        };
+        Decisions { context: &self.context, store, moderator }.share(self.caught_up.subscribe()).await
     }
 
     /// Puts what is still queued and deletes this node's keep-alive, within [`LEAVE_TIMEOUT`].
@@ -522,6 +547,13 @@ impl<'a> Session<'a> {
     fn stored(&self) -> MutexGuard<'_, Option<StoredRecords>> {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Where the operator's decisions are shared. Nodes go on without it: NATS may not allow them to create it.
+async fn open_decisions(cluster: &Cluster, spec: &BucketSpec, context: &Context) -> Option<Store> {
+    cluster.moderator.as_ref()?;
+    let opened = spec.open(context).await;
+    opened.inspect_err(|error| cluster.warn("decisions", || format!("bans are not shared: {error}"))).ok()
 }
 
 fn watch_failed(error: &WatcherError) -> SessionError {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::Config;
+use crate::moderation::PATTERNS_MAX;
 use crate::net::client::Header;
 use crate::settings::{Item, Key, Problem};
 
@@ -231,11 +232,31 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "guard.bans",
-        doc: "Addresses and networks that get no answer and are not listed, e.g. [\"203.0.113.7\", \"198.51.100.0/24\"].",
+        doc: "Addresses and networks that get no answer and are not listed, e.g. [\"203.0.113.7\", \"198.51.100.0/24\"].\n\
+              `rallypoint admin ban` adds others while the server runs, with a reason and an end.",
         default: "[]",
         example: "",
         set: |config, item| {
             config.guard.bans = networks(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "guard.hidden_names",
+        doc: "Patterns of names that are kept off the list, e.g. [\"*casino*\"]: `*` is any text, `?` any character, and case\n\
+              does not matter. Servers that you name yourself are listed whatever they are called.",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            let what = "a list of patterns like [\"*casino*\"]";
+            let hidden = item.list(what, |item| {
+                let text = item.text()?;
+                text.parse().map_err(|why| (None, format!("\"{text}\" cannot be a pattern: {why}")))
+            })?;
+            if hidden.len() > PATTERNS_MAX {
+                return Err((None, format!("must not have more than {PATTERNS_MAX} patterns")));
+            }
+            config.guard.hidden_names = hidden;
             Ok(())
         },
     },
@@ -281,6 +302,17 @@ pub const KEYS: &[Key<Config>] = &[
         example: "",
         set: |config, item| {
             config.proxy.protocol = networks(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "admin.socket",
+        doc: "The Unix socket for `rallypoint admin`, which bans and unlists while the server runs. Only the user that the server\n\
+              runs as, and root, can use it. Empty: there is none.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            config.admin_socket = file(item)?;
             Ok(())
         },
     },

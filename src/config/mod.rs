@@ -17,6 +17,8 @@ use tracing::Level;
 use crate::budget;
 use crate::cluster;
 use crate::model::NamedServer;
+use crate::moderation::board::FromConfig;
+use crate::moderation::{Pattern, canonical};
 use crate::net::client::{Header, Proxies};
 use crate::net::{guard, tcp};
 use crate::prefix::Networks;
@@ -39,6 +41,8 @@ pub struct Config {
     pub probe: Probe,
     pub guard: Guard,
     pub proxy: Proxy,
+    /// None: no administration.
+    pub admin_socket: Option<PathBuf>,
     pub cluster: cluster::Settings,
 }
 
@@ -73,6 +77,7 @@ pub struct Guard {
     pub idle: Duration,
     pub list_bytes_per_second: u64,
     pub bans: Vec<IpNet>,
+    pub hidden_names: Vec<Pattern>,
     pub exempt: Vec<IpNet>,
 }
 
@@ -110,9 +115,11 @@ impl Default for Config {
                 idle: Duration::ZERO,
                 list_bytes_per_second: 0,
                 bans: Vec::new(),
+                hidden_names: Vec::new(),
                 exempt: Vec::new(),
             },
             proxy: Proxy::default(),
+            admin_socket: None,
             cluster: cluster::Settings::default(),
         };
         KEYS.iter().for_each(|key| key.set_default(&mut config));
@@ -231,13 +238,14 @@ impl Config {
     pub fn needs_restart(&self, new: &Config) -> Vec<String> {
         let changed = self.listeners().into_iter().zip(new.listeners()).filter(|(old, new)| old != new);
         let data_dir = (self.data_dir != new.data_dir).then_some("data_dir");
+        let admin = (self.admin_socket != new.admin_socket).then_some("admin.socket");
         let cluster = (self.cluster != new.cluster).then_some("cluster");
         let other_life = |(old, new): &((&Card, &dyn Section), (&Card, &dyn Section))| {
             self.is_clustered() && old.1.life_max_ms() != new.1.life_max_ms()
         };
         let lives = self.sections().zip(new.sections()).filter(other_life);
         let lives = lives.map(|((card, _), _)| format!("{}.life", card.name));
-        let general = data_dir.into_iter().chain(cluster).map(String::from);
+        let general = data_dir.into_iter().chain(admin).chain(cluster).map(String::from);
         changed.map(|((path, _), _)| path).chain(general).chain(lives).collect()
     }
 
@@ -342,6 +350,12 @@ impl Guard {
                 exempt: self.exempt(),
             },
         }
+    }
+
+    /// What the configuration keeps off the list.
+    pub fn moderation(&self) -> FromConfig {
+        let bans = self.bans.iter().copied().map(canonical).collect();
+        FromConfig { bans, hidden_names: self.hidden_names.clone() }
     }
 
     pub fn exempt(&self) -> Networks {

@@ -16,6 +16,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 
 use crate::model::{Address, Change, Now, Server, SharedTime};
+use crate::moderation::Rules;
 use crate::prefix::Networks;
 use crate::registry::merge::LocalState;
 use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
@@ -142,10 +143,16 @@ impl Hub {
         self.registry().address_state(address, self.clock.now())
     }
 
-    /// Removes the servers that `keep` rejects, wherever they came from.
-    pub fn retain(&self, keep: impl Fn(Address) -> bool) {
-        self.registry().retain(keep);
+    /// Sets what the operator keeps off the list, and removes what is on it. Returns how many servers left the list.
+    pub fn set_rules(&self, rules: Arc<Rules>) -> usize {
+        let removed = self.registry().set_rules(rules);
         self.changed.notify_one();
+        removed
+    }
+
+    /// The name that a server was refused for, if it was.
+    pub fn hidden_name(&self, address: Address) -> Option<String> {
+        self.registry().hidden_name(address).map(String::from)
     }
 
     /// Sets this node's number in the cluster.
@@ -162,6 +169,12 @@ impl Hub {
     /// How far the clock is behind that time: see [`Registry::behind_ms`].
     pub fn behind_ms(&self, now: Now) -> Option<i64> {
         self.registry().behind_ms(now)
+    }
+
+    /// The time that all nodes share, in milliseconds since 1970; without a cluster, this node's.
+    pub fn shared_ms(&self) -> u64 {
+        let now = self.clock.now();
+        now.unix_ms.saturating_add_signed(self.behind_ms(now).unwrap_or(0))
     }
 
     /// The states of some addresses for other nodes, in the given order, under one lock.

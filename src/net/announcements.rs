@@ -219,6 +219,9 @@ fn refusal_text(refusal: Refusal) -> &'static str {
         Refusal::Late => "the announcement came too late",
         Refusal::NotListed => "not listed",
         Refusal::StrongerProof => "another server at your address and port has proven itself by more than a connection",
+        Refusal::Banned => "this master's operator has banned your address",
+        Refusal::Unlisted => "this master's operator keeps your server off the list; the doctor says why",
+        Refusal::Hidden => "this master's operator keeps servers of this name off the list; the doctor says why",
     }
 }
 

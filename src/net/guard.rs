@@ -81,10 +81,16 @@ impl Guard {
             self.budgets.store(Arc::new(new_budgets(settings.budgets.clone())));
         }
         let mut groups = self.groups();
-        let is_banned = |connection: &&Arc<Connection>| settings.bans.contains(connection.ip);
-        let banned: Vec<_> = groups.all.connections.iter().filter(is_banned).cloned().collect();
-        banned.iter().for_each(|connection| groups.evict(connection));
         groups.settings = settings;
+        groups.evict_banned();
+    }
+
+    /// Sets new bans only. Returns how many connections were evicted.
+    pub fn set_bans(&self, bans: Networks) -> usize {
+        self.bans.store(Arc::new(bans.clone()));
+        let mut groups = self.groups();
+        groups.settings.bans = bans;
+        groups.evict_banned()
     }
 
     /// Evicts one of the longest idle connections, for when the system runs out of descriptors.
@@ -124,6 +130,10 @@ impl Guard {
         }
         let active_at_ms = AtomicU64::new(self.now_ms());
         let mut groups = self.groups();
+        // It may have been banned in between: under the lock, either this sees it or the ban sees the connection.
+        if groups.settings.bans.contains(ip) {
+            return None;
+        }
         let prefixes = prefixes(&groups);
         groups.evict_for(&prefixes);
         let connection =
@@ -152,6 +162,13 @@ fn new_budgets(settings: budget::Settings) -> Budgets {
 }
 
 impl Groups {
+    fn evict_banned(&mut self) -> usize {
+        let is_banned = |connection: &&Arc<Connection>| self.settings.bans.contains(connection.ip);
+        let banned: Vec<_> = self.all.connections.iter().filter(is_banned).cloned().collect();
+        banned.iter().for_each(|connection| self.evict(connection));
+        banned.len()
+    }
+
     fn evict_for(&mut self, prefixes: &[Prefix]) {
         // More than one if the limits were lowered.
         while let Some(connection) = self.next_to_evict(prefixes) {
@@ -420,6 +437,10 @@ mod tests {
         let inside = guard.admit(ip(15)).unwrap();
         guard.set(with_bans());
         assert!(evicted(&inside), "banned while connected");
+        guard.set_bans(Networks::default());
+        let (inside, outside) = (guard.admit(ip(15)).unwrap(), guard.admit(ip(16)).unwrap());
+        assert_eq!(guard.set_bans(with_bans().bans), 1);
+        assert!(evicted(&inside) && !evicted(&outside) && guard.admit(ip(15)).is_none());
     }
 
     #[test]

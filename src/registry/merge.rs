@@ -205,6 +205,10 @@ impl Registry {
         if named.is_some_and(|named| named.game != announce.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
+        let is_named = named.is_some();
+        if let Some(refusal) = self.refuses(address, &announce.facts.name) {
+            return Outcome::Refused(refusal);
+        }
         if self.removal(address, now).is_some_and(|gone| gone.ends(announce.proof, announce.proven_at_ms)) {
             return Outcome::Stale;
         }
@@ -212,9 +216,7 @@ impl Registry {
         if let Some(at) = self.find(address) {
             return self.merge_into(at, listed, end_ms, now);
         }
-        if named.is_none()
-            && let Err(refusal) = self.make_room_for(address.ip())
-        {
+        if !is_named && let Err(refusal) = self.make_room_for(address.ip()) {
             return Outcome::Refused(refusal);
         }
         let server = Server {

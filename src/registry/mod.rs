@@ -5,6 +5,7 @@
 
 mod limits;
 pub mod merge;
+mod moderation;
 mod prefix_counts;
 mod ranking;
 pub mod recent;
@@ -22,6 +23,7 @@ use hashbrown::HashTable;
 
 use crate::model::{Address, Announce, Change, Facts, Game, NamedServer, Now, Proof, Server, SharedTime, round_trip};
 use merge::Removals;
+use moderation::Moderation;
 use prefix_counts::PrefixCounts;
 use ranking::Ranking;
 pub use restore::Life;
@@ -79,6 +81,12 @@ pub enum Refusal {
     NotListed,
     /// A server with a stronger proof is listed at this address.
     StrongerProof,
+    /// The operator has banned its address.
+    Banned,
+    /// The operator keeps this server off the list.
+    Unlisted,
+    /// The operator keeps servers of such a name off the list.
+    Hidden,
 }
 
 /// An entry's changed state since the last drain: the slot, and what is listed there now.
@@ -128,6 +136,7 @@ pub struct Registry {
     asks: Wheel,
     named: HashMap<Address, NamedServer>,
     removals: Removals,
+    moderation: Moderation,
     dirty: Vec<u32>,
 }
 
@@ -180,6 +189,7 @@ impl Registry {
             asks: Wheel::new(now.mono_ms),
             named: HashMap::new(),
             removals: Removals::default(),
+            moderation: Moderation::default(),
             dirty: Vec::new(),
         }
     }
@@ -298,6 +308,7 @@ impl Registry {
     }
 
     /// Removes every entry that `keep` rejects.
+    #[cfg(test)]
     pub fn retain(&mut self, keep: impl Fn(Address) -> bool) {
         let gone = |slot: &Slot| slot.server.is_some() && !keep(slot.address);
         let gone: Vec<u32> = (0u32..).zip(&self.slots).filter(|(_, slot)| gone(slot)).map(|(at, _)| at).collect();
@@ -327,6 +338,9 @@ impl Registry {
         }
         if self.named.get(&announce.address).is_some_and(|named| named.game != announce.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
+        }
+        if let Some(refusal) = self.refuses(announce.address, &announce.facts.name) {
+            return Outcome::Refused(refusal);
         }
         let end_ms = now.mono_ms + announce.life_ms - age_ms;
         match self.find(announce.address) {
@@ -447,11 +461,12 @@ impl Registry {
         self.named.extend(named.iter().map(|named| (named.address, named.clone())));
         touched.extend(named.iter().map(|named| named.address));
         let mut outcome = Outcome::Refreshed;
-        for address in touched {
-            if self.apply_overrides(address, now) {
+        for address in &touched {
+            if self.apply_overrides(*address, now) {
                 outcome = Outcome::Changed;
             }
         }
+        self.recheck_names(&touched);
         outcome
     }
 

@@ -83,6 +83,10 @@ impl Registry {
         if named.is_some_and(|named| named.game != server.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
+        if let Some(refusal) = self.refuses(server.address, server.texts.name()) {
+            return Outcome::Refused(refusal);
+        }
+        let named = self.named.get(&server.address);
         // A named server stays for as long as its answers may be missed.
         let unanswered_ms = self.settings.ask_every_ms * u64::from(self.settings.misses_max);
         let kept_ms = if named.is_some_and(|named| named.asked) { unanswered_ms } else { 0 };

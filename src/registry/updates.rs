@@ -52,8 +52,15 @@ impl Registry {
     ) -> Outcome {
         let (republish_ms, node) = (self.settings.ask_every_ms, self.node);
         let is_named = self.is_named(address);
+        let known =
+            self.slot_of(address).and_then(|(_, slot)| slot.server.clone()).filter(|server| server.game == *game);
+        let Some(known) = known else { return Outcome::Stale };
+        let name = facts.map_or(known.texts.name(), |facts| &facts.name);
+        if let Some(refusal) = self.refuses(address, name) {
+            return Outcome::Refused(refusal);
+        }
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
-        let Some(server) = slot.server.as_mut().filter(|server| server.game == *game) else { return Outcome::Stale };
+        let Some(server) = slot.server.as_mut() else { return Outcome::Stale };
         let was_listed = std::mem::replace(&mut slot.listed, true);
         if is_named {
             slot.restored_end_s = 0; // a named server needs no heartbeat

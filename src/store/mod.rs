@@ -4,6 +4,7 @@
 mod folder;
 pub mod history;
 pub(crate) mod lives;
+pub(crate) mod moderation;
 pub(crate) mod restore;
 mod row;
 pub mod sqlite;
@@ -23,6 +24,7 @@ use rusqlite::Connection;
 use tracing::{info, warn};
 
 use crate::hub::Hub;
+use crate::moderation::Board;
 use folder::FolderLock;
 use history::Reader;
 pub use restore::Restored;
@@ -65,6 +67,8 @@ pub struct Store {
     connection: Option<Connection>,
     thread: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
     folder_lock: Arc<FolderLock>,
+    /// The operator's decisions.
+    board: Arc<Board>,
 }
 
 impl Store {
@@ -83,7 +87,22 @@ impl Store {
         };
         let status = Status { failing: connection.is_none().into(), ..Status::default() };
         let settings = Arc::new(ArcSwap::from_pointee(settings));
-        Ok(Store { path, status: Arc::new(status), settings, connection, thread: None, folder_lock })
+        let (status, board) = (Arc::new(status), Arc::default());
+        Ok(Store { path, status, settings, connection, thread: None, folder_lock, board })
+    }
+
+    /// Puts the operator's decisions of earlier runs on the board, and keeps what changes there from now on.
+    pub fn keep_board(&mut self, board: Arc<Board>) {
+        let read = match &self.connection {
+            Some(connection) => moderation::read(connection),
+            // On a full disk, the file can still be read.
+            None => sqlite::open_without_room(&self.path).map_or(Ok(Vec::new()), |file| moderation::read(&file)),
+        };
+        match read {
+            Ok(statements) => drop(board.merge(statements)),
+            Err(error) => warn!("{}: {error}; bans of earlier runs are not in effect", self.path.display()),
+        }
+        self.board = board;
     }
 
     /// Lists the servers of the last run again, except banned ones. Apply the operator's overrides first.
@@ -133,7 +152,7 @@ impl Store {
     pub fn writer(&mut self, hub: &Arc<Hub>) -> Writer {
         let connection = self.connection.take();
         let (status, settings) = (self.status.clone(), self.settings.clone());
-        Writer::new(hub.clone(), self.folder_lock.clone(), connection, status, settings)
+        Writer::new(hub.clone(), self.folder_lock.clone(), connection, status, settings).keeping(self.board.clone())
     }
 
     /// Writes what the hub has published and ends the thread, waiting at most [`STOP_MAX`] for a slow disk.

@@ -72,6 +72,17 @@ const MIGRATIONS: &[&str] = &[
     -- One protocol carries many games. NULL in rows from before: the protocol follows from the game's name.
     ALTER TABLE servers ADD COLUMN protocol TEXT;
 ",
+    "
+    -- What the operator decided while the program ran: the newest statement about each subject, ended ones included.
+    CREATE TABLE moderation (
+        kind TEXT NOT NULL,          -- ban, unlist or hide
+        subject TEXT NOT NULL,       -- the network, the address, the pattern
+        at INTEGER NOT NULL,         -- milliseconds since 1970, by the clock that the nodes share
+        ends INTEGER,                -- NULL: until another statement
+        reason TEXT NOT NULL, author TEXT NOT NULL,
+        PRIMARY KEY (kind, subject)
+    ) WITHOUT ROWID;
+",
 ];
 
 /// Why the file could not be opened or written.

@@ -11,6 +11,7 @@ use crate::model::{
     Address, Announce, Change, Details, Facts, Game, HeartbeatKeys, NamedServer, Now, Overrides, Player, Proof,
     RemoteServer, RemoteState, Server,
 };
+use crate::moderation::{KEPT_MS, Statement, Subject};
 use crate::protocols::game_named;
 use crate::registry::Settings;
 
@@ -295,8 +296,8 @@ fn newer_and_foreign_files_are_refused_and_not_changed() {
     };
     pragma("user_version", 99);
     let newer = folder.open().err().unwrap().to_string();
-    assert!(newer.contains("written by a newer rallypoint (its schema is 99, this one knows up to 3)"), "{newer}");
-    pragma("user_version", 3);
+    assert!(newer.contains("written by a newer rallypoint (its schema is 99, this one knows up to 4)"), "{newer}");
+    pragma("user_version", 4);
     assert_eq!(folder.restored().1.listed, 1);
 
     std::fs::remove_file(folder.file()).unwrap();
@@ -317,7 +318,7 @@ fn a_file_of_an_older_version_is_migrated() {
     let older = Connection::open(folder.file()).unwrap();
     older
         .execute_batch(
-            "ALTER TABLE servers DROP COLUMN protocol;
+            "DROP TABLE moderation; ALTER TABLE servers DROP COLUMN protocol;
              DROP TABLE samples; CREATE TABLE samples (at INTEGER PRIMARY KEY, data BLOB NOT NULL)",
         )
         .unwrap();
@@ -330,7 +331,7 @@ fn a_file_of_an_older_version_is_migrated() {
     let newer = Connection::open(folder.file()).unwrap();
     newer.prepare("SELECT part FROM samples").unwrap();
     newer.prepare("SELECT protocol FROM servers").unwrap();
-    assert_eq!(newer.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(3));
+    assert_eq!(newer.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(4));
 }
 
 #[test]
@@ -338,13 +339,59 @@ fn a_file_of_an_older_version_is_restored_where_there_is_no_room_to_migrate_it()
     let folder = Folder::new("older-without-room");
     folder.run(&[announce(1, 0, Proof::Cookie)]);
     let older = Connection::open(folder.file()).unwrap();
-    older.execute_batch("ALTER TABLE servers DROP COLUMN protocol").unwrap();
+    older.execute_batch("DROP TABLE moderation; ALTER TABLE servers DROP COLUMN protocol").unwrap();
     older.pragma_update(None, "user_version", 2).unwrap();
     drop(older);
     let (file, hub) = (sqlite::open_without_room(&folder.file()).unwrap(), hub());
     let restored = restore::restore(&file, &hub, |_| false).unwrap();
     assert_eq!((restored.listed, restored.unreadable), (1, 0));
     assert_eq!(hub.listed(address(1)).unwrap().game, game_named("tanks").unwrap());
+}
+
+#[test]
+fn the_operators_decisions_are_kept_and_a_file_of_the_version_before_them_has_none() {
+    let folder = Folder::new("decisions");
+    let ban = |network: &str, ends_at_ms| Statement {
+        subject: Subject::network(network).unwrap(),
+        at_ms: 5,
+        ends_at_ms,
+        reason: "it's \"why\"".into(),
+        by: "root".into(),
+    };
+    let run = |act: &dyn Fn(&Board)| {
+        let (hub, board) = (hub(), Arc::new(Board::default()));
+        let mut store = folder.open().unwrap();
+        store.keep_board(board.clone());
+        act(&board);
+        store.start(&hub).unwrap();
+        store.stop();
+        board.statements()
+    };
+    run(&|board| {
+        board.add(ban("192.0.2.0/24", Some(9)), 5).unwrap();
+        board.add(ban("2001:db8::/32", None), 5).unwrap();
+        let hide = Statement { subject: Subject::name("*x*").unwrap(), ..ban("192.0.2.1", None) };
+        board.add(hide, 5).unwrap();
+    });
+    let kept = run(&|_| {});
+    assert_eq!(kept.all().count(), 3);
+    assert_eq!(kept.get(&Subject::network("192.0.2.0/24").unwrap()), Some(&ban("192.0.2.0/24", Some(9))));
+    // What was forgotten leaves the file, and what changed is changed in it.
+    run(&|board| {
+        board.forget(9 + KEPT_MS);
+        board.add(ban("2001:db8::/32", Some(6)), 6).unwrap();
+    });
+    let kept = run(&|_| {});
+    assert_eq!(kept.all().count(), 2);
+    assert!(kept.live(7).all(|statement| statement.subject.kind() == "hide"));
+    // The version before.
+    let older = Connection::open(folder.file()).unwrap();
+    older.execute_batch("DROP TABLE moderation").unwrap();
+    older.pragma_update(None, "user_version", 3).unwrap();
+    drop(older);
+    assert_eq!(moderation::read(&sqlite::open_without_room(&folder.file()).unwrap()), Ok(Vec::new()));
+    assert_eq!(run(&|board| drop(board.add(ban("192.0.2.1", None), 5).unwrap())).all().count(), 1);
+    assert_eq!(run(&|_| {}).all().count(), 1);
 }
 
 /// What the file says of the protocol counts, and a row of a protocol that is not known here is left out.

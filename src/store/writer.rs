@@ -18,9 +18,10 @@ use super::folder::{FolderLock, Identity};
 use super::history::{Recorder, Settings};
 use super::lives::{self, Sweep};
 use super::sqlite::{self, Fault};
-use super::{Status, row};
+use super::{Status, moderation, row};
 use crate::hub::Hub;
 use crate::model::{Address, Now, Server};
+use crate::moderation::Board;
 use crate::registry::Life;
 use crate::registry::view::{Batch, Delta, View};
 
@@ -45,6 +46,9 @@ pub struct Writer {
     behind: bool,
     sweep: Sweep,
     recorder: Recorder,
+    board: Arc<Board>,
+    /// The board's change that the file has.
+    board_written: Option<u64>,
     pause: Duration,
 }
 
@@ -91,8 +95,15 @@ impl Writer {
             proven: HashMap::new(),
             behind: true,
             recorder: Recorder::default(),
+            board: Arc::default(),
+            board_written: None,
             pause: EVERY,
         }
+    }
+
+    /// Also writes the operator's decisions.
+    pub fn keeping(self, board: Arc<Board>) -> Writer {
+        Writer { board, ..self }
     }
 
     /// Writes until the sender of `stop` is dropped; then once more, with the exact end of every life.
@@ -142,6 +153,7 @@ impl Writer {
         self.behind = true;
         self.sweep = Sweep::new(self.hub.clock.now());
         self.recorder = Recorder::default();
+        self.board_written = None;
     }
 
     /// Collects what has been published since the last time.
@@ -193,11 +205,16 @@ impl Writer {
                 None => row::delete(&transaction, *address)?,
             }
         }
+        let change = *self.board.changes().borrow();
+        if self.board_written != Some(change) {
+            moderation::write(&transaction, &self.board.statements())?;
+        }
         let proven: Vec<Life> = self.proven.values().copied().collect();
         self.sweep.write(&transaction, &self.hub, &proven, now, stopping)?;
         transaction.commit()?; // writes nothing if nothing changed
         self.status.writes.fetch_add(1, Ordering::Relaxed);
         self.behind = false;
+        self.board_written = Some(change);
         self.pending.clear();
         self.proven.clear();
         if !stopping {

@@ -33,11 +33,27 @@ pub struct Diagnosis<'a> {
     /// What its owner can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
+    /// The operator's decision that keeps it off the list, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept_off: Option<KeptOff>,
     /// Recent events, oldest first.
     pub seen: Vec<Seen>,
     /// The server as it is listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerJson<'a>>,
+}
+
+/// A decision of the operator.
+#[derive(Serialize, ToSchema)]
+pub struct KeptOff {
+    /// `ban`: the address gets no answers. `unlist`: this server is kept off the list. `hide`: servers with its name are.
+    pub kind: &'static str,
+    /// When it ends; absent if it has no end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Absent if none was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// An event.
@@ -143,9 +159,9 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
         record => (record, None),
     };
     let listed = record.is_some_and(|record| record.listed);
-    let banned = site.guard.bans().contains(address.ip());
+    let kept_off = kept_off(site, address, listed);
     let (summary, advice) = match record {
-        _ if banned => (format!("{} is banned here.", address.ip()), Some(ASK_OPERATOR.into())),
+        _ if let Some(kept_off) = &kept_off => (kept_off.words(address), Some(ASK_OPERATOR.into())),
         Some(record) if record.listed => {
             let by = record.server.verified_by.name();
             (format!("Listed. Last verified by {by} at {}.", rfc3339(record.proven_at_ms)), None)
@@ -172,8 +188,38 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
         listed,
         summary,
         advice,
+        kept_off,
         seen: notes.iter().map(|note| seen(&pages, note)).collect(),
         server: record.filter(|_| listed).map(|record| ServerJson::new(&record.server)),
+    }
+}
+
+/// The operator's decision that keeps a server off the list.
+fn kept_off(site: &Site, address: Address, listed: bool) -> Option<KeptOff> {
+    let (board, now_ms) = (&site.board, site.hub.shared_ms());
+    let hidden = || {
+        let name = Some(address).filter(|_| !listed).and_then(|address| site.hub.hidden_name(address))?;
+        board.hiding_of(&name, now_ms)
+    };
+    let found = board.ban_of(address.ip(), now_ms).or_else(|| board.unlisting_of(address, now_ms)).or_else(hidden)?;
+    Some(KeptOff {
+        kind: found.subject.kind(),
+        until: found.ends_at_ms().map(rfc3339),
+        reason: Some(found.reason()).filter(|reason| !reason.is_empty()).map(String::from),
+    })
+}
+
+impl KeptOff {
+    /// In words, for the server's owner.
+    fn words(&self, address: Address) -> String {
+        let what = match self.kind {
+            "ban" => format!("{} is banned here", address.ip()),
+            "unlist" => format!("The operator keeps {address} off the list"),
+            _ => "The operator keeps servers with its name off the list".into(),
+        };
+        let until = self.until.as_ref().map(|until| format!(" until {until}")).unwrap_or_default();
+        let reason = self.reason.as_ref().map(|reason| format!(" Reason: {reason}")).unwrap_or_default();
+        format!("{what}{until}.{reason}")
     }
 }
 
@@ -259,6 +305,7 @@ fn refusal_advice(refusal: Refusal) -> &'static str {
              This one can be listed once the other no longer answers."
         }
         Refusal::Full | Refusal::OtherGameConfigured | Refusal::Late | Refusal::NotListed => ASK_OPERATOR,
+        Refusal::Banned | Refusal::Unlisted | Refusal::Hidden => ASK_OPERATOR,
     }
 }
 
@@ -320,5 +367,8 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::StrongerProof => {
             "Refused: another server is listed at this address and port, with a stronger proof than a connection."
         }
+        Refusal::Banned => "Refused: the operator has banned its address.",
+        Refusal::Unlisted => "Refused: the operator keeps this server off the list.",
+        Refusal::Hidden => "Refused: the operator keeps servers of this name off the list.",
     }
 }

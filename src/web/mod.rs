@@ -37,6 +37,7 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::hub::{Hub, Refusal};
 use crate::metrics::Metrics;
+use crate::moderation::Board;
 use crate::net::announcements::Announcements;
 use crate::net::guard::Guard;
 use crate::net::stopped;
@@ -83,6 +84,8 @@ pub struct Site {
     /// The store; none where nothing is kept.
     history: Option<history::Access>,
     store: Option<Arc<Status>>,
+    /// What the operator keeps off the list.
+    board: Arc<Board>,
 }
 
 /// What follows from the configuration: renderers and files. Replaced as a whole.
@@ -131,6 +134,7 @@ impl Site {
         pages: Pages,
         run: u32,
         store: Option<&Store>,
+        board: Arc<Board>,
     ) -> Arc<Site> {
         let (_, document) = api::routes();
         let hub = announcements.hub.clone();
@@ -146,6 +150,7 @@ impl Site {
             openapi: Rendered::new(document.to_pretty_json().unwrap_or_default()),
             history: store.map(|store| history::Access::new(store.reader(), &hub)),
             store: store.map(Store::status),
+            board,
         })
     }
 

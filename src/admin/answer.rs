@@ -1,0 +1,257 @@
+//! The answers to the operator's commands.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tracing::info;
+
+use super::{Request, Terms};
+use crate::budget::Heavy;
+use crate::hub::Hub;
+use crate::ledger::Ledger;
+use crate::metrics::{Metrics, resident_bytes};
+use crate::moderation::board::Decision;
+use crate::moderation::{Full, PATTERNS_MAX, REASON_BYTES_MAX, STATEMENTS_MAX, Statement, Subject};
+use crate::net::guard::Guard;
+use crate::net::moderator::Moderator;
+use crate::store::Status;
+use crate::text;
+use crate::times::rfc3339;
+
+/// The shortest and the longest time that something can be decided for.
+const FOR_MS_MIN: u64 = 1_000;
+const FOR_MS_MAX: u64 = 10 * 366 * 86_400_000;
+
+/// Asks the program to read its configuration again; answered with the keys that need a restart, or with the errors.
+pub type Reload = oneshot::Sender<Result<Vec<String>, String>>;
+
+/// What the answers need.
+pub struct Desk {
+    pub moderator: Arc<Moderator>,
+    pub hub: Arc<Hub>,
+    pub guard: Arc<Guard>,
+    pub ledger: Arc<Ledger>,
+    pub metrics: Arc<Metrics>,
+    /// None: nothing is kept on disk.
+    pub store: Option<Arc<Status>>,
+    pub started: Instant,
+    pub reload: mpsc::Sender<Reload>,
+}
+
+/// A row of `bans`, `unlisted` and `hidden`.
+#[derive(Serialize)]
+struct Row<'a> {
+    kind: &'static str,
+    subject: String,
+    /// `admin` or `configuration`.
+    source: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<String>,
+    /// None: until it is lifted.
+    until: Option<String>,
+    reason: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    by: &'a str,
+}
+
+impl Desk {
+    /// The lines of the answer to a request of a user.
+    pub async fn answer(&self, request: Request, user: &str) -> Result<Vec<Value>, String> {
+        match request {
+            Request::Status => Ok(vec![self.status()]),
+            Request::Top => Ok(self.top()),
+            Request::Bans => Ok(self.decisions("ban")),
+            Request::Unlisted => Ok(self.decisions("unlist")),
+            Request::Hidden => Ok(self.decisions("hide")),
+            Request::Ban { network, terms } => self.decide(Subject::network(&network)?, &terms, user),
+            Request::Unlist { address, terms } => self.decide(Subject::server(&address)?, &terms, user),
+            Request::Hide { pattern, terms } => self.decide(Subject::name(&pattern)?, &terms, user),
+            Request::Unban { network } => self.lift(Subject::network(&network)?, user),
+            Request::Relist { address } => self.lift(Subject::server(&address)?, user),
+            Request::Unhide { pattern } => self.lift(Subject::name(&pattern)?, user),
+            Request::Reload => self.reload(user).await,
+        }
+    }
+
+    fn decide(&self, subject: Subject, terms: &Terms, user: &str) -> Result<Vec<Value>, String> {
+        let now_ms = self.moderator.now_ms();
+        if let Some(for_ms) = terms.for_ms.filter(|for_ms| !(FOR_MS_MIN..=FOR_MS_MAX).contains(for_ms)) {
+            return Err(format!("it cannot last {for_ms} ms: from a second to ten years"));
+        }
+        let reason = text::clean(terms.reason.trim().as_bytes());
+        if reason.len() > REASON_BYTES_MAX {
+            return Err(format!("the reason is longer than {REASON_BYTES_MAX} bytes"));
+        }
+        let statement = Statement {
+            subject,
+            at_ms: now_ms,
+            ends_at_ms: terms.for_ms.map(|for_ms| now_ms + for_ms),
+            reason: reason.into(),
+            by: user.into(),
+        };
+        let (added, effect) = self.moderator.state(statement).map_err(full)?;
+        let until = added.ends_at_ms.map(time);
+        let (kind, subject) = (added.subject.kind(), added.subject.text());
+        info!("admin: {user}: {added}");
+        Ok(vec![json!({
+            "done": kind,
+            "subject": subject,
+            "until": until,
+            "reason": added.reason,
+            "servers_removed": effect.servers_removed,
+            "connections_closed": effect.connections_closed,
+            "kept": self.kept(),
+        })])
+    }
+
+    fn lift(&self, subject: Subject, user: &str) -> Result<Vec<Value>, String> {
+        let now_ms = self.moderator.now_ms();
+        let (kind, text, board) = (subject.kind(), subject.text(), &self.moderator.board);
+        let is_configured = board.is_configured(&subject);
+        if board.live(&subject, now_ms).is_none() {
+            return Err(match (is_configured, kind) {
+                (true, "ban") => format!("{text} is banned by the configuration: change guard.bans and reload"),
+                (true, _) => format!("`{text}` is hidden by the configuration: change guard.hidden_names and reload"),
+                (false, "ban") => format!("{text} is not banned{}", self.around(&subject, now_ms)),
+                (false, "unlist") => format!("{text} is not unlisted"),
+                (false, _) => format!("`{text}` is not hidden"),
+            });
+        }
+        let done = subject.opposite();
+        let statement =
+            Statement { subject, at_ms: now_ms, ends_at_ms: Some(now_ms), reason: "".into(), by: user.into() };
+        let (lifted, _) = self.moderator.state(statement).map_err(full)?;
+        info!("admin: {user}: {lifted}");
+        Ok(vec![json!({
+            "done": done,
+            "subject": text,
+            "still_configured": is_configured,
+            "kept": self.kept(),
+        })])
+    }
+
+    /// For a network that has no ban of its own: the ban that contains it.
+    fn around(&self, subject: &Subject, now_ms: u64) -> String {
+        let Subject::Network(net) = subject else { return String::new() };
+        let ban = self.moderator.board.ban_of(net.network(), now_ms);
+        ban.map(|ban| format!(" by itself, but {} is", ban.subject.text())).unwrap_or_default()
+    }
+
+    fn decisions(&self, kind: &str) -> Vec<Value> {
+        // What is shown is what is in effect.
+        self.moderator.end_what_has_ended();
+        let decisions = self.moderator.board.decisions(self.moderator.now_ms());
+        let rows = decisions.iter().filter(|decision| decision.subject.kind() == kind).map(row);
+        let mut lines: Vec<Value> = rows.collect();
+        lines.push(json!({ "count": lines.len() }));
+        lines
+    }
+
+    /// The prefixes that cost most.
+    fn top(&self) -> Vec<Value> {
+        let heaviest = self.guard.budgets().heaviest(self.hub.clock.now());
+        let row = |heavy: &Heavy| {
+            json!({
+                "prefix": heavy.prefix.to_string(),
+                "budget": heavy.kind.name(),
+                "cost": heavy.cost,
+                "unit": heavy.kind.unit(),
+                "used_permille": heavy.share,
+                "refused": heavy.refused,
+            })
+        };
+        let mut lines: Vec<Value> = heaviest.iter().map(row).collect();
+        lines.push(json!({ "count": lines.len() }));
+        lines
+    }
+
+    async fn reload(&self, user: &str) -> Result<Vec<Value>, String> {
+        let (sender, answer) = oneshot::channel();
+        info!("admin: {user}: reload");
+        let gone = "the program is stopping";
+        self.reload.send(sender).await.map_err(|_| gone.to_string())?;
+        let restart_needed = answer.await.map_err(|_| gone.to_string())??;
+        Ok(vec![json!({ "done": "reload", "restart_needed": restart_needed })])
+    }
+
+    /// Where decisions are kept.
+    fn kept(&self) -> &'static str {
+        match &self.store {
+            Some(store) if store.is_failing() => "memory, because writing to data_dir fails",
+            Some(_) => "disk",
+            None => "memory, because data_dir is not set",
+        }
+    }
+
+    fn status(&self) -> Value {
+        let view = self.hub.view();
+        let mut games: BTreeMap<&str, usize> = BTreeMap::new();
+        view.games().for_each(|server| *games.entry(server.game.name()).or_default() += 1);
+        let decisions = self.moderator.board.decisions(self.moderator.now_ms());
+        let count = |kind: &str| decisions.iter().filter(|decision| decision.subject.kind() == kind).count();
+        let events: BTreeMap<&str, u64> =
+            self.ledger.counts().filter(|(label, count)| is_refusal(label) && *count > 0).collect();
+        let budgets: BTreeMap<&str, u64> =
+            self.guard.budgets().refused().map(|(kind, count)| (kind.name(), count)).collect();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "uptime_s": self.started.elapsed().as_secs(),
+            "serial": view.serial,
+            "servers": view.games().count(),
+            "servers_by_game": games,
+            "connections": self.guard.connections(),
+            "event_readers": self.metrics.readers.get(),
+            "memory_bytes": resident_bytes(),
+            "store": self.store.as_deref().map(store),
+            "cluster": self.metrics.cluster.as_ref().map(|figures| json!({
+                "connected": figures.connected.get() == 1,
+                "nodes": figures.nodes.get(),
+            })),
+            "moderation": { "bans": count("ban"), "unlisted": count("unlist"), "hidden": count("hide") },
+            "refused": { "budgets": budgets, "events": events },
+        })
+    }
+}
+
+/// Events that say that something was refused.
+fn is_refusal(label: &str) -> bool {
+    label == "banned" || label.starts_with("refused_")
+}
+
+fn store(status: &Status) -> Value {
+    json!({
+        "failing": status.is_failing(),
+        "failures": status.failures.load(Ordering::Relaxed),
+        "file_bytes": status.file_bytes.load(Ordering::Relaxed),
+    })
+}
+
+fn row(decision: &Decision) -> Value {
+    let statement = decision.statement.as_ref();
+    json!(Row {
+        kind: decision.subject.kind(),
+        subject: decision.subject.text(),
+        source: if statement.is_some() { "admin" } else { "configuration" },
+        at: statement.map(|statement| time(statement.at_ms)),
+        until: decision.ends_at_ms().map(time),
+        reason: decision.reason(),
+        by: statement.map_or("", |statement| &statement.by),
+    })
+}
+
+/// To the second; what ends in a part of a second has ended after it.
+fn time(unix_ms: u64) -> String {
+    rfc3339(Duration::from_millis(unix_ms).as_secs())
+}
+
+fn full(full: Full) -> String {
+    match full {
+        Full::Statements => format!("there are {STATEMENTS_MAX} decisions already: lift some, or ban wider networks"),
+        Full::Patterns => format!("there are {PATTERNS_MAX} patterns already: unhide some"),
+    }
+}

@@ -1,0 +1,252 @@
+//! Keeps servers off the list that the operator has banned, unlisted or hidden by their names, wherever they come from.
+//!
+//! A listed server was compared with all rules when it came and when its name changed, so new rules are compared with all
+//! servers once, and a proof of a known server is not compared again.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::{Refusal, Registry};
+use crate::model::Address;
+use crate::moderation::{Rules, Withheld};
+
+/// Names of hidden servers to remember, for the doctor. The oldest is forgotten first.
+const NAMES_MAX: usize = 4096;
+
+#[derive(Default)]
+pub(super) struct Moderation {
+    rules: Arc<Rules>,
+    /// Servers that were refused because of their names.
+    hidden: HashMap<Address, Box<str>>,
+    order: VecDeque<Address>,
+}
+
+impl Moderation {
+    fn remember(&mut self, address: Address, name: &str) {
+        if let Some(known) = self.hidden.get_mut(&address) {
+            if **known != *name {
+                *known = name.into();
+            }
+            return;
+        }
+        self.hidden.insert(address, name.into());
+        self.order.push_back(address);
+        if self.order.len() > NAMES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.hidden.remove(&oldest);
+        }
+    }
+}
+
+impl Registry {
+    /// Sets what is kept off the list, and removes what is on it. Returns how many servers left the list.
+    pub fn set_rules(&mut self, rules: Arc<Rules>) -> usize {
+        let new = rules.since(&self.moderation.rules);
+        self.moderation.rules = rules;
+        let Some(new) = new else { return 0 };
+        let withheld = |address: Address, name: &str| new.withholds(address, name, self.named.contains_key(&address));
+        let named = self.slots.iter().filter_map(|slot| Some((slot, slot.server.as_ref()?.texts.name())));
+        let gone = named.filter_map(|(slot, name)| Some((slot.address, withheld(slot.address, name)?, slot.listed)));
+        let gone: Vec<_> = gone.collect();
+        for (address, why, _) in &gone {
+            self.withdraw(*address, *why, None);
+        }
+        gone.iter().filter(|(.., listed)| *listed).count()
+    }
+
+    /// The name that a server was refused for, if it was.
+    pub fn hidden_name(&self, address: Address) -> Option<&str> {
+        self.moderation.hidden.get(&address).map(|name| &**name)
+    }
+
+    /// Whether the operator keeps this server off the list. If so, it is off the list now.
+    pub(super) fn refuses(&mut self, address: Address, name: &str) -> Option<Refusal> {
+        let listed = self.listed(address);
+        if listed.is_some_and(|server| server.texts.name() == name) {
+            return None;
+        }
+        let why = self.moderation.rules.withholds(address, name, self.named.contains_key(&address))?;
+        self.withdraw(address, why, Some(name));
+        Some(match why {
+            Withheld::Banned => Refusal::Banned,
+            Withheld::Unlisted => Refusal::Unlisted,
+            Withheld::Hidden => Refusal::Hidden,
+        })
+    }
+
+    /// Takes a server off the list. A named one keeps its entry, so that it is back when the operator allows it. `name`: the
+    /// one that it is hidden for, if not its known one.
+    fn withdraw(&mut self, address: Address, why: Withheld, name: Option<&str>) {
+        let is_named = self.is_named(address);
+        let known = self.slot_of(address).and_then(|(_, slot)| slot.server.clone());
+        if why == Withheld::Hidden
+            && let Some(name) = name.or(known.as_ref().map(|server| server.texts.name()))
+        {
+            self.moderation.remember(address, name);
+        }
+        let Some((at, slot)) = self.slot_of(address) else { return };
+        if !is_named {
+            self.remove(at);
+        } else if std::mem::replace(&mut slot.listed, false) {
+            self.mark(at);
+        }
+    }
+
+    /// Compares servers that the configuration names no longer.
+    pub(super) fn recheck_names(&mut self, addresses: &[Address]) {
+        for address in
+            addresses.iter().filter(|address| !self.named.contains_key(*address)).copied().collect::<Vec<_>>()
+        {
+            let Some(server) = self.slot_of(address).and_then(|(_, slot)| slot.server.clone()) else { continue };
+            if self.moderation.rules.withholds(address, server.texts.name(), false) == Some(Withheld::Hidden) {
+                self.withdraw(address, Withheld::Hidden, None);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        Announce, Change, Facts, Game, NamedServer, Now, Overrides, Proof, RemoteServer, RemoteState, Server,
+    };
+    use crate::moderation::Subject;
+    use crate::registry::{Outcome, Settings};
+
+    const T: u64 = 1_760_000_000_000;
+    const SETTINGS: Settings =
+        Settings { servers_max: 100, servers_per_ip_max: 9, ask_every_ms: 30_000, misses_max: 3 };
+
+    fn at(ms: u64) -> Now {
+        Now { mono_ms: ms, unix_ms: T + ms }
+    }
+
+    fn address(text: &str) -> Address {
+        text.parse().unwrap()
+    }
+
+    fn announced<'a>(text: &str, name: &'a str, ms: u64) -> Announce<'a> {
+        Announce {
+            address: address(text),
+            game: Game::Own("one"),
+            proof: Proof::Cookie,
+            proven_at_ms: T + ms,
+            life_ms: 60_000,
+            asked: false,
+            rtt_us: None,
+            keys: None,
+            facts: Facts { name: name.into(), ..Facts::default() },
+        }
+    }
+
+    fn rules(subjects: &[(&str, &str)]) -> Arc<Rules> {
+        Arc::new(Rules::new(subjects.iter().map(|(kind, text)| Subject::of_kind(kind, text).unwrap())))
+    }
+
+    const ALL: [(&str, &str); 3] = [("ban", "192.0.2.0/28"), ("unlist", "192.0.2.20:1"), ("hide", "*spam*")];
+    /// One server for each of them, and one that nobody minds.
+    const SERVERS: [(&str, &str, Option<Refusal>); 4] = [
+        ("192.0.2.1:1", "a", Some(Refusal::Banned)),
+        ("192.0.2.20:1", "b", Some(Refusal::Unlisted)),
+        ("192.0.2.30:1", "SPAM!", Some(Refusal::Hidden)),
+        ("192.0.2.20:2", "c", None),
+    ];
+
+    #[test]
+    fn every_source_of_servers_obeys() {
+        let merged = |announce: Announce<'static>| {
+            let listed = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None };
+            Change::Merge(Box::new(RemoteState::Listed(listed)))
+        };
+        let restored = |announce: Announce<'static>| {
+            let server = Arc::new(Server { life_ms: 60_000, ..Server::announced(&announce) });
+            Change::Restore { server, ends_at_ms: T + 60_000, grace_ms: 0, behind_ms: 0, ask_in_ms: 0 }
+        };
+        let sources: [&dyn Fn(Announce<'static>) -> Change<'static>; 3] = [&Change::Announce, &merged, &restored];
+        for change in sources {
+            let mut registry = Registry::new(SETTINGS, at(0));
+            registry.set_rules(rules(&ALL));
+            for (text, name, refusal) in SERVERS {
+                let expected = refusal.map_or(Outcome::Added, Outcome::Refused);
+                assert_eq!(registry.apply(&change(announced(text, name, 0)), at(0)), expected, "{text}");
+            }
+            assert_eq!(registry.len(), 1);
+            assert_eq!(registry.hidden_name(address("192.0.2.30:1")), Some("SPAM!"));
+            assert_eq!(registry.hidden_name(address("192.0.2.20:1")), None);
+            registry.set_rules(rules(&[]));
+            for (text, name, _) in SERVERS {
+                registry.apply(&change(announced(text, name, 1)), at(1));
+            }
+            assert_eq!(registry.len(), 4, "all are back");
+        }
+    }
+
+    #[test]
+    fn new_rules_remove_what_is_listed_and_old_ones_are_not_compared_again() {
+        let mut registry = Registry::new(SETTINGS, at(0));
+        for (text, name, _) in SERVERS {
+            registry.apply(&Change::Announce(announced(text, name, 0)), at(0));
+        }
+        registry.drain(&mut Vec::new());
+        assert_eq!(registry.set_rules(rules(&ALL)), 3);
+        let mut changes = Vec::new();
+        registry.drain(&mut changes);
+        assert_eq!(changes.iter().filter(|(_, listed)| listed.is_none()).count(), 3, "for the deltas");
+        assert_eq!(registry.set_rules(rules(&ALL)), 0);
+        // A listed server that takes a hidden name, by an announcement or in an answer.
+        let renamed = Change::Announce(announced("192.0.2.20:2", "no spam", 5));
+        assert_eq!(registry.apply(&renamed, at(5)), Outcome::Refused(Refusal::Hidden));
+        assert!(registry.is_empty());
+        let asked = Announce { proof: Proof::Query, asked: true, ..announced("192.0.2.40:1", "d", 6) };
+        assert_eq!(registry.apply(&Change::Announce(asked), at(6)), Outcome::Added);
+        let facts = Some(Facts { name: "spam".into(), ..Facts::default() });
+        let answer = Change::Answer { address: address("192.0.2.40:1"), game: Game::Own("one"), rtt_us: 1, facts };
+        assert_eq!(registry.apply(&answer, at(7)), Outcome::Refused(Refusal::Hidden));
+        assert!(registry.is_empty());
+    }
+
+    #[test]
+    fn a_named_server_can_be_unlisted_but_is_not_hidden_by_its_name() {
+        let (hidden, unlisted) = ("192.0.2.30:1", "192.0.2.20:1");
+        let game = Game::Own("one");
+        let named = |text| NamedServer {
+            address: address(text),
+            game: game.clone(),
+            overrides: Overrides::default(),
+            asked: true,
+        };
+        let mut registry = Registry::new(SETTINGS, at(0));
+        registry.set_rules(rules(&ALL));
+        registry.apply(&Change::NamedServers(Arc::new([named(hidden), named(unlisted)])), at(0));
+        let answer = |text| {
+            let facts = Some(Facts { name: "our spam".into(), ..Facts::default() });
+            Change::Answer { address: address(text), game: game.clone(), rtt_us: 1, facts }
+        };
+        assert_eq!(registry.apply(&answer(hidden), at(1)), Outcome::Changed);
+        assert_eq!(registry.apply(&answer(unlisted), at(1)), Outcome::Refused(Refusal::Unlisted));
+        assert!(registry.listed(address(hidden)).is_some() && registry.listed(address(unlisted)).is_none());
+        registry.set_rules(rules(&[("hide", "*spam*")]));
+        assert_eq!(registry.apply(&answer(unlisted), at(2)), Outcome::Changed, "queried all the time");
+        assert!(registry.listed(address(unlisted)).is_some());
+        assert_eq!(registry.set_rules(rules(&ALL)), 1);
+        assert!(registry.listed(address(unlisted)).is_none());
+        // Once the configuration names it no longer, its name counts.
+        registry.apply(&Change::NamedServers(Arc::new([])), at(3));
+        assert!(registry.listed(address(hidden)).is_none());
+    }
+
+    #[test]
+    fn the_names_of_hidden_servers_are_bounded() {
+        let mut registry = Registry::new(SETTINGS, at(0));
+        registry.set_rules(rules(&ALL));
+        for number in 0..=NAMES_MAX as u32 {
+            let text = format!("{}:1", std::net::Ipv4Addr::from(0x0a00_0000 + number));
+            registry.apply(&Change::Announce(announced(&text, "spam", 0)), at(0));
+        }
+        assert_eq!(registry.moderation.hidden.len(), NAMES_MAX);
+        assert_eq!(registry.hidden_name(address("10.0.0.0:1")), None);
+        assert_eq!(registry.hidden_name(address("10.0.0.1:1")), Some("spam"));
+    }
+}
