@@ -123,6 +123,7 @@ impl App {
             false => None,
         };
         let entrance = Arc::new(Entrance::new(guard.clone(), metrics.clone(), config.entrance()));
+        let tls = certificate.map(|certificate| Arc::new(Tls::new(certificate, hub.clone())));
         let mut app = App {
             site: Site::new(
                 announcements.clone(),
@@ -146,7 +147,7 @@ impl App {
             stop_threads: Arc::default(),
             stop_tasks: watch::Sender::new(false),
             entrance,
-            tls: certificate.map(|certificate| Arc::new(Tls::new(certificate))),
+            tls,
             store,
             reloads: None,
             started_with: config.clone(),

@@ -37,6 +37,8 @@ pub enum Kind {
     Events,
     /// Queries to a game server because it announced itself: one each.
     Probing,
+    /// TLS handshakes, each of which takes up to some milliseconds of a core: one each.
+    Tls,
 }
 
 /// The cost of a proof that changes nothing.
@@ -52,7 +54,7 @@ const PROVEN_PLACES: usize = 1 << 16;
 const RECORDED: u64 = 64;
 
 impl Kind {
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Announcements,
         Kind::Replies,
         Kind::Handshakes,
@@ -61,6 +63,7 @@ impl Kind {
         Kind::Searches,
         Kind::Events,
         Kind::Probing,
+        Kind::Tls,
     ];
 
     /// Its name in the metrics.
@@ -74,6 +77,7 @@ impl Kind {
             Kind::Searches => "searches",
             Kind::Events => "events",
             Kind::Probing => "probing",
+            Kind::Tls => "tls",
         }
     }
 
@@ -82,6 +86,7 @@ impl Kind {
         match self {
             Kind::Announcements | Kind::Probing => "datagrams",
             Kind::Handshakes => "points",
+            Kind::Tls => "connections",
             Kind::Replies | Kind::DatagramLists | Kind::Lists | Kind::Events => "bytes",
             Kind::Searches => "microseconds",
         }
@@ -100,6 +105,7 @@ impl Kind {
             Kind::Searches => Rate { burst: 1_000_000, per_second: 50_000 },
             Kind::Events => Rate { burst: 128 << 20, per_second: 12 << 20 },
             Kind::Probing => Rate { burst: 16 * servers, per_second: servers },
+            Kind::Tls => Rate { burst: 2_048, per_second: 64 },
         }
     }
 }
@@ -222,7 +228,7 @@ impl Budgets {
 
     /// The table of a kind, and how often it was refused.
     fn kind(&self, kind: Kind) -> &(Table, AtomicU64) {
-        let [announcements, replies, handshakes, datagram_lists, lists, searches, events, probing] = &self.kinds;
+        let [announcements, replies, handshakes, datagram_lists, lists, searches, events, probing, tls] = &self.kinds;
         match kind {
             Kind::Announcements => announcements,
             Kind::Replies => replies,
@@ -232,6 +238,7 @@ impl Budgets {
             Kind::Searches => searches,
             Kind::Events => events,
             Kind::Probing => probing,
+            Kind::Tls => tls,
         }
     }
 
@@ -373,6 +380,8 @@ mod tests {
             take(Kind::Lists, if started { 200 } else { 4 }, 320 << 10);
             take(Kind::Searches, if started { 200 } else { 7 }, 300);
             take(Kind::Events, 200, if started { 500 << 10 } else { 60_000 });
+            // A browser opens four connections for a page; a server that announces itself over HTTPS one every 15 seconds.
+            take(Kind::Tls, if started { 832 } else { 16 }, 1);
         }
         assert_eq!(refused, []);
     }

@@ -24,7 +24,9 @@ use tokio_rustls::server::TlsStream;
 use tracing::{debug, info, warn};
 
 use super::{HttpService, PageError, reply};
+use crate::budget::Kind;
 use crate::config::Web;
+use crate::hub::Hub;
 use crate::net::guard::Admission;
 use crate::net::stopped;
 use crate::times::rfc3339;
@@ -42,6 +44,7 @@ const HANDSHAKE: u8 = 22;
 /// TLS with the certificate that is in use.
 pub struct Tls {
     certificate: ArcSwap<Certificate>,
+    hub: Arc<Hub>,
 }
 
 /// One certificate with its key, read and checked together.
@@ -68,9 +71,9 @@ enum Opened {
 }
 
 impl Tls {
-    pub fn new(certificate: Certificate) -> Tls {
+    pub fn new(certificate: Certificate, hub: Arc<Hub>) -> Tls {
         certificate.report();
-        Tls { certificate: ArcSwap::from_pointee(certificate) }
+        Tls { certificate: ArcSwap::from_pointee(certificate), hub }
     }
 
     pub fn set(&self, certificate: Certificate) {
@@ -88,8 +91,9 @@ impl Tls {
     ) {
         let idle = service.entrance.settings().idle;
         let mut stop = service.stop.clone();
+        let may_open = || service.entrance.guard.budgets().take(Kind::Tls, self.hub.clock.now(), peer.ip(), 1).is_ok();
         let opened = tokio::select! {
-            opened = self.open(stream, idle) => opened,
+            opened = self.open(stream, idle, may_open) => opened,
             () = stopped(&mut stop) => return,
         };
         match opened {
@@ -101,14 +105,15 @@ impl Tls {
         }
     }
 
-    /// The TLS handshake, within the idle time.
-    async fn open(&self, stream: TcpStream, idle: Duration) -> io::Result<Opened> {
+    /// The TLS handshake, within the idle time and if `may_open` allows it.
+    async fn open(&self, stream: TcpStream, idle: Duration, may_open: impl Fn() -> bool) -> io::Result<Opened> {
         let config = self.certificate.load().config.clone();
         let opened = async {
             let mut first = [0];
             match stream.peek(&mut first).await? {
                 0 => Err(io::ErrorKind::UnexpectedEof.into()),
                 _ if first != [HANDSHAKE] => Ok(Opened::Plain(stream)),
+                _ if !may_open() => Err(io::Error::other("the client's network has no budget left")),
                 _ => Ok(Opened::Tls(Box::new(TlsAcceptor::from(config).accept(stream).await?))),
             }
         };

@@ -227,3 +227,23 @@ fn the_proxy_protocol_comes_before_the_handshake() {
         assert_eq!(address_in(&answer), "203.0.113.9");
     }
 }
+
+#[test]
+fn a_flood_of_handshakes_is_refused_and_nobody_else_is() {
+    let authority = Authority::new("tls-flood");
+    let server = start(&authority, &[]);
+    let refused = || {
+        let start = "rallypoint_budget_refused_total{budget=\"tls\"} ";
+        let metrics = server.get("/metrics");
+        metrics.text().lines().find_map(|line| line.strip_prefix(start)?.parse::<u64>().ok())
+    };
+    until("a refusal", || {
+        for _ in 0..500 {
+            let _ = connect_from("127.0.0.7", server.address("web.tls_listen")).write_all(b"\x16");
+        }
+        refused().filter(|count| *count > 0)
+    });
+    let from_elsewhere = curl(&authority, &["--interface", "127.1.0.1", &url(&server, "/healthz")]);
+    assert_eq!(from_elsewhere.stdout, b"ok\n");
+    assert_eq!(get(server.address("web.listen"), "/healthz", "").status(), 200);
+}
