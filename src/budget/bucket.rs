@@ -15,6 +15,8 @@ use crate::prefix::{LEVELS_MAX, Networks, Prefix};
 
 /// Half a megabyte in all.
 const PLACES: usize = 1 << 16;
+/// Costs are counted in this fraction (1/N) of their unit: every factor of a wide prefix divides it.
+const FRACTION: u64 = 16;
 /// A debt is never larger than this many bursts, so that it is paid off in bounded time.
 const DEBT_MAX: u64 = 4;
 
@@ -36,11 +38,14 @@ pub struct Table {
 
 /// A bucket in one number: the time, in cost at `per_second`, at which the bucket would be full. The bucket is full when that
 /// time has passed, and empty when it is `burst` ahead.
+///
+/// Prefixes of all widths share the table, so they share the rate, and a wide one is charged a fraction of each cost instead.
 pub struct Bucket<'a> {
     level: &'a AtomicU64,
+    /// In fractions of the unit of costs, see [`Bucket::scaled`].
     rate: Rate,
-    /// Multiplies the bucket's burst and rate: the factor of a wide prefix.
-    factor: u64,
+    /// A cost is multiplied by this.
+    scale: u64,
     /// None: the bucket of all together.
     pub prefix: Option<Prefix>,
 }
@@ -60,13 +65,16 @@ impl Table {
         if !exempt.contains(ip) {
             let of_prefix = |prefix: Prefix| {
                 let level = self.places.get(self.place(&prefix))?;
-                Some(Bucket { level, rate: self.rate, factor: prefix.limit(1).into(), prefix: Some(prefix) })
+                let Rate { burst, per_second } = self.rate;
+                let rate = Rate { burst: burst * FRACTION, per_second: per_second * FRACTION };
+                let scale = FRACTION / u64::from(prefix.limit(1)).max(1);
+                Some(Bucket { level, rate, scale, prefix: Some(prefix) })
             };
             buckets.extend(Prefix::all(ip, &Networks::NONE).into_iter().filter_map(of_prefix));
         }
         if let Some((level, per_second)) = &self.all {
             let rate = Rate { burst: *per_second, per_second: *per_second };
-            buckets.push(Bucket { level, rate, factor: 1, prefix: None });
+            buckets.push(Bucket { level, rate, scale: 1, prefix: None });
         }
         buckets
     }
@@ -103,7 +111,7 @@ pub fn charge_all(buckets: &[Bucket<'_>], now: Now, cost: u64, quarters_kept: u6
 impl Bucket<'_> {
     /// What is left apart from the reserved quarters.
     pub fn left(&self, now: Now, quarters_kept: u64) -> u64 {
-        self.room(quarters_kept).saturating_sub(self.used(now)) * self.factor
+        self.room(quarters_kept).saturating_sub(self.used(now)) / self.scale
     }
 
     /// How much of it is used, in thousandths of the burst: more than 1,000 is debt.
@@ -132,14 +140,14 @@ impl Bucket<'_> {
         let quantum = (self.rate.burst / n).max(1);
         let recorded = scaled.max(quantum);
         (level / quantum != level.saturating_sub(scaled) / quantum)
-            .then(|| (recorded.saturating_mul(self.factor), recorded.saturating_mul(1_000) / self.rate.burst.max(1)))
+            .then(|| (recorded / self.scale, recorded.saturating_mul(1_000) / self.rate.burst.max(1)))
     }
 
     fn charge(&self, now: Now, cost: u64, quarters_kept: u64) -> bool {
         let (axis, room, cost) = (self.axis(now), self.room(quarters_kept), self.scaled(cost));
         let charged = |level: u64| {
             let level = level.max(axis).saturating_add(cost);
-            (level - axis <= room).then_some(level)
+            (level.saturating_sub(axis) <= room).then_some(level)
         };
         self.level.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charged).is_ok()
     }
@@ -153,7 +161,7 @@ impl Bucket<'_> {
     }
 
     fn scaled(&self, cost: u64) -> u64 {
-        cost.div_ceil(self.factor)
+        cost.saturating_mul(self.scale)
     }
 
     fn room(&self, quarters_kept: u64) -> u64 {
@@ -204,9 +212,16 @@ mod tests {
             let taken = (1..=count + 4).filter(|number| take(&table, 0, &ip(*number), 1_000)).count() as u32;
             assert_eq!(taken, count, "{address}");
         }
-        let table = table(Rate { burst: 1_600, ..RATE }, None);
-        let taken = (0..40).filter(|number| take(&table, 0, &format!("2001:db8:0:{number:x}00::1"), 1_600)).count();
+        let table = table(RATE, None);
+        let taken = (0..40).filter(|number| take(&table, 0, &format!("2001:db8:0:{number:x}00::1"), 1_000)).count();
         assert_eq!(taken, 16, "a /48");
+    }
+
+    #[test]
+    fn wide_networks_have_their_multiple_of_small_costs_too() {
+        let table = table(RATE, None);
+        let taken = (0..20_000).filter(|number| take(&table, 0, &format!("192.0.2.{}", number % 250), 1)).count();
+        assert_eq!(taken, 8_000);
     }
 
     #[test]
