@@ -398,17 +398,23 @@ fn a_table_on_a_terminal_fits_it_and_progress_shows() {
     assert!(!screen.contains("querying"), "the bar is left behind:\n{screen}");
 }
 
-#[test]
-fn completions_and_man_pages_know_every_command() {
-    let (help, _) = ends(0, &["--help"]);
+/// The commands that a command's help names; none if it has no commands of its own.
+fn commands_of(arguments: &[&str]) -> Vec<String> {
+    let (help, _) = ends(0, &[arguments, &["--help"]].concat());
     let commands = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
     let commands = commands.take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix("  "));
     let commands = commands.filter(|line| !line.starts_with(' ')).map(|line| line.split(' ').next().unwrap());
-    let commands: Vec<&str> = commands.filter(|command| *command != "help").collect();
-    assert!(commands.len() >= 12 && commands.contains(&"completions"), "{commands:?}");
+    commands.filter(|command| *command != "help").map(String::from).collect()
+}
+
+#[test]
+fn completions_and_man_pages_know_every_command() {
+    let commands = commands_of(&[]);
+    assert!(commands.len() >= 12 && commands.iter().any(|command| command == "completions"), "{commands:?}");
+    assert!(commands_of(&["admin"]).iter().any(|command| command == "unban"));
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (script, _) = ends(0, &["completions", shell]);
-        assert!(commands.iter().all(|command| script.contains(command)), "{shell}");
+        assert!(commands.iter().all(|command| script.contains(command.as_str())), "{shell}");
         assert!(script.contains("no-header"), "{shell}");
     }
     let folder = Folder::new("man");
@@ -420,13 +426,17 @@ fn completions_and_man_pages_know_every_command() {
         text(&output.stdout).trim().to_string()
     };
     assert_eq!(completed(&["comp"]), "completions");
+    assert_eq!(completed(&["admin", "unb"]), "unban");
+    assert_eq!(completed(&["admin", "ban", "--rea"]), "--reason");
     assert_eq!(completed(&["list", "--no-h"]), "--no-header");
 
     let pages = folder.path().join("deep/man1");
     ends(0, &["man", pages.to_str().unwrap()]);
-    let mut expected: Vec<_> =
-        commands.iter().map(|command| PathBuf::from(format!("rallypoint-{command}.1"))).collect();
-    expected.push("rallypoint.1".into());
+    let mut expected: Vec<PathBuf> = vec!["rallypoint.1".into()];
+    for command in &commands {
+        expected.push(format!("rallypoint-{command}.1").into());
+        expected.extend(commands_of(&[command]).iter().map(|of| format!("rallypoint-{command}-{of}.1").into()));
+    }
     expected.sort();
     assert_eq!(names(&pages), expected);
     let page = fs::read_to_string(pages.join("rallypoint-list.1")).unwrap();
