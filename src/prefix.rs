@@ -171,7 +171,9 @@ mod tests {
             Networks::new(&nets).contains(ip.parse().unwrap())
         };
         for net in ["::/0", "::/64", "::/80"] {
-            assert!(!contains(&[net], "192.0.2.1") && !contains(&[net], "::ffff:192.0.2.1"), "{net}");
+            for ip in ["0.0.0.0", "192.0.2.1", "255.255.255.255", "::ffff:0.0.0.0", "::ffff:192.0.2.1"] {
+                assert!(!contains(&[net], ip), "{net} {ip}");
+            }
             assert!(contains(&[net], "::1") && contains(&[net], "::fffe:ffff:ffff"), "{net}");
             assert_eq!(contains(&[net], "::1:0:0:0"), net != "::/80", "{net}");
             assert!(contains(&[net, "0.0.0.0/0"], "192.0.2.1"), "{net}");

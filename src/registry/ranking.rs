@@ -217,6 +217,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_entry_that_leaves_is_never_evicted_again() {
+        let mut list = List::default();
+        (0..4).for_each(|slot| list.toggle(slot, slot as u64, 1));
+        list.advance(usize::MAX);
+        let evicted = |list: &List| list.ranking.as_ref().unwrap().to_evict_for(&limit_key(2));
+        list.toggle(2, 4, 1); // from the middle
+        assert_eq!(evicted(&list), Some(3));
+        list.toggle(3, 5, 1);
+        assert_eq!(evicted(&list), Some(1), "not 2, which has left");
+    }
+
     proptest! {
         /// Compares the ranking, which begins after some steps and advances slowly, with a full search.
         #[test]

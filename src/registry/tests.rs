@@ -1,5 +1,6 @@
 //! The registry's rules one by one, and a comparison with a simple model.
 
+mod edges;
 mod strength;
 
 use std::collections::BTreeMap;

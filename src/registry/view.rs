@@ -333,4 +333,62 @@ mod tests {
         rendered.begin(2).unwrap().make(|body| Some(body.slice(1..)));
         assert_eq!(rendered.made(2), Some(Some("ody".into())));
     }
+
+    #[test]
+    fn one_caller_makes_a_variant_and_the_others_see_when_it_is_there() {
+        let rendered = Rendered::new("body");
+        assert!(rendered.begin(0) && !rendered.begin(0), "the first only");
+        assert!(rendered.begin(1), "each variant on its own");
+        assert!(!rendered.begin(VARIANTS), "there are no more");
+        assert_eq!(rendered.made(0), None, "begun is not made");
+        rendered.variant(0, |body| Some(body.slice(1..)));
+        rendered.variant(1, |_| None);
+        assert_eq!((rendered.made(0), rendered.made(1)), (Some(Some("ody".into())), Some(None)));
+    }
+
+    #[test]
+    fn a_rendering_is_as_old_as_its_view_unless_its_renderer_says_otherwise() {
+        struct Count;
+        impl Renderer for Count {
+            fn render(&self, view: &View) -> Vec<u8> {
+                view.servers.len().to_string().into()
+            }
+        }
+        assert!(!Count.is_stale());
+    }
+
+    #[test]
+    fn a_batch_has_what_changed_removals_first_under_the_next_serial() {
+        let now = Now { mono_ms: 0, unix_ms: 77 };
+        let server = |port: u16, game: &'static str, proven_at_ms: u64, players: u16| {
+            let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+            let facts = Facts { players_current: Some(players), ..Facts::default() };
+            let mut server = Server::new(address, Game::Own(game), Proof::Query, proven_at_ms, &facts);
+            server.first_seen_ms = 0;
+            Arc::new(server)
+        };
+        let mut publisher = Publisher::default();
+        assert!(publisher.publish(&mut Vec::new(), now).is_none());
+        let [first, proven, changed] = [(1, 0), (2, 0), (2, 9)].map(|(ms, players)| server(1, "tanks", ms, players));
+        let (other_game, elsewhere) = (server(1, "planes", 3, 9), server(2, "tanks", 1, 0));
+        let steps = [
+            (vec![(0, Some(first.clone()))], vec![Delta::Added(first)]),
+            (vec![(3, Some(elsewhere.clone()))], vec![Delta::Added(elsewhere.clone())]),
+            (vec![(0, Some(proven.clone()))], vec![Delta::Proven(proven)]),
+            (vec![(0, Some(changed.clone()))], vec![Delta::Changed(changed.clone())]),
+            (vec![(0, Some(other_game.clone()))], vec![Delta::Removed(changed), Delta::Added(other_game.clone())]),
+            // It left its slot and came back in another.
+            (
+                vec![(4, Some(elsewhere.clone())), (3, None)],
+                vec![Delta::Removed(elsewhere.clone()), Delta::Added(elsewhere)],
+            ),
+            (vec![(0, None)], vec![Delta::Removed(other_game)]),
+        ];
+        for (serial, (mut dirty, deltas)) in (1..).zip(steps) {
+            let (view, batch) = publisher.publish(&mut dirty, now).unwrap();
+            assert_eq!((view.serial, batch.serial, view.published_at_ms), (serial, serial, 77));
+            assert_eq!(batch.deltas, deltas);
+        }
+        assert!(publisher.publish(&mut vec![(0, None)], now).is_none(), "it was gone already");
+    }
 }

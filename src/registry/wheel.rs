@@ -78,6 +78,16 @@ mod tests {
     }
 
     #[test]
+    fn an_end_beyond_the_clocks_range_is_due_late_even_after_years() {
+        let year_ms = 365 * 24 * 3_600_000;
+        let mut wheel = Wheel::new(year_ms);
+        let far = wheel.tick_for(u64::MAX);
+        wheel.add(far, 1);
+        assert_eq!(wheel.pop_due(year_ms + u64::from(RING - 2) * TICK_MS), None);
+        assert_eq!(wheel.pop_due(year_ms + u64::from(RING - 1) * TICK_MS), Some((far, 1)));
+    }
+
+    #[test]
     fn an_emptied_bucket_can_be_filled_again_within_its_tick() {
         let mut wheel = Wheel::new(0);
         assert_eq!(wheel.pop_due(999), None);

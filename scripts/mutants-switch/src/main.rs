@@ -1,0 +1,241 @@
+//! Tests many mutants with one build: `mutants-switch PACKAGE [FOLDER=FILTER,FILTER...]...`. The filters say which tests are
+//! run for the mutants in a folder; the first folder that a file is in counts. Without any, all tests are run.
+//!
+//! PACKAGE has the sources in `original/`, and in `mutants.json` what `cargo mutants --list --json` says of them. All mutants
+//! are put into one copy of the sources, beside the original code ([`rewrite`]); those that do not compile are taken out again.
+//! Then the tests run once for each mutant, which an environment variable chooses. Results, one name per line: `caught.txt`,
+//! `timeout.txt`, `missed.txt`, and `left.txt` for those that cargo-mutants has to build one by one.
+
+mod rewrite;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rewrite::{Mutant, Place};
+use serde_json::Value;
+
+/// Chooses a mutant.
+const VARIABLE: &str = "RALLYPOINT_MUTANT";
+/// The least time that the tests get; a mutant that takes longer has an endless loop.
+const TIMEOUT_MIN: Duration = Duration::from_secs(20);
+const TIMEOUT_FACTOR: u32 = 8;
+/// How much address space the tests may take, in KiB: a mutant may allocate without end.
+const MEMORY_MAX_KIB: u64 = 6 << 20;
+
+const CHOICE: &str = r#"//! Which mutant is chosen.
+pub fn is(number: usize) -> bool {
+    static CHOSEN: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    let read = || std::env::var("RALLYPOINT_MUTANT").ok().and_then(|number| number.parse().ok());
+    *CHOSEN.get_or_init(|| read().unwrap_or(usize::MAX)) == number
+}
+"#;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Caught,
+    Timeout,
+    Missed,
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let package = PathBuf::from(arguments.next().expect("the package's folder"));
+    let rules: Vec<String> = arguments.collect();
+    let list = fs::read_to_string(package.join("mutants.json")).expect("the list of mutants can be read");
+    let list: Vec<Value> = serde_json::from_str(&list).expect("the list is JSON");
+    let name = |number: usize| list[number]["name"].as_str().expect("a name");
+    let filters = |number: usize| -> Vec<&str> {
+        let file = list[number]["file"].as_str().expect("a file");
+        let rule = rules.iter().filter_map(|rule| rule.split_once('=')).find(|(folder, _)| file.starts_with(folder));
+        rule.map(|(_, filters)| filters.split(',').collect()).unwrap_or_default()
+    };
+
+    let (mut unviable, mut skipped) = (BTreeSet::new(), BTreeSet::new());
+    let (program, used) = loop {
+        let used = write_sources(&package, &list, &skipped, &mut unviable);
+        match build(&package) {
+            Ok(program) => break (program, used),
+            Err(Culprits { inside, beside }) => {
+                eprintln!("{} mutants do not compile, and perhaps {}", inside.len(), beside.len());
+                let before = skipped.len();
+                skipped.extend(inside.iter().chain(&beside));
+                unviable.extend(inside);
+                assert!(skipped.len() > before, "the package does not compile: see error.txt");
+            }
+        }
+    };
+    let all: Vec<&str> =
+        rules.iter().filter_map(|rule| rule.split_once('=')).flat_map(|(_, all)| all.split(',')).collect();
+    let begun = Instant::now();
+    assert!(
+        run(&program, &all, usize::MAX, Duration::from_secs(600)) == Outcome::Missed,
+        "the tests fail without a mutant"
+    );
+    let timeout = TIMEOUT_MIN.max(begun.elapsed() * TIMEOUT_FACTOR);
+    eprintln!("{} of {} mutants in one build; the tests take {:?}", used.len(), list.len(), begun.elapsed());
+
+    let queue = Mutex::new(used.iter().copied());
+    let results = Mutex::new(Vec::new());
+    let jobs = std::env::var("MUTANTS_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(2);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                loop {
+                    let Some(number) = queue.lock().expect("a lock").next() else { return };
+                    let outcome = run(&program, &filters(number), number, timeout);
+                    if outcome == Outcome::Missed {
+                        println!("MISSED {}", name(number));
+                    }
+                    let mut results = results.lock().expect("a lock");
+                    results.push((number, outcome));
+                    if results.len() % 100 == 0 {
+                        println!("{} of {}", results.len(), used.len());
+                    }
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().expect("a lock");
+    results.sort_unstable_by_key(|(number, _)| *number);
+    let write = |file: &str, numbers: Vec<usize>| {
+        let names: String = numbers.iter().map(|number| format!("{}\n", name(*number))).collect();
+        fs::write(package.join(file), names).expect("the results can be written");
+        println!("{file}: {}", numbers.len());
+    };
+    let of = |outcome| results.iter().filter(|result| result.1 == outcome).map(|result| result.0).collect();
+    write("caught.txt", of(Outcome::Caught));
+    write("timeout.txt", of(Outcome::Timeout));
+    write("missed.txt", of(Outcome::Missed));
+    write("unviable.txt", unviable.iter().copied().collect());
+    let is_left = |number: &usize| !used.contains(number) && !unviable.contains(number);
+    write("left.txt", (0..list.len()).filter(is_left).collect());
+}
+
+/// Writes `src` with all mutants but the skipped ones, and returns the numbers of those in it.
+fn write_sources(
+    package: &Path,
+    list: &[Value],
+    skipped: &BTreeSet<usize>,
+    unviable: &mut BTreeSet<usize>,
+) -> BTreeSet<usize> {
+    let mut files: BTreeMap<&str, BTreeMap<Place, Vec<Mutant>>> = BTreeMap::new();
+    for (number, mutant) in list.iter().enumerate().filter(|(number, _)| !skipped.contains(number)) {
+        let text = |key: &str| mutant[key].as_str().expect("a text");
+        let start = &mutant["span"]["start"];
+        let at = (start["line"].as_u64().expect("a line"), start["column"].as_u64().expect("a column"));
+        let (genre, replacement) = (text("genre").to_string(), text("replacement").to_string());
+        files.entry(text("file")).or_default().entry(at).or_default().push(Mutant { number, genre, replacement });
+    }
+    let mut used = BTreeSet::new();
+    for (file, mutants) in files {
+        let original = package.join("original").join(file.trim_start_matches("src/"));
+        let text = fs::read_to_string(&original).expect("the source can be read");
+        let (rewritten, numbers, no_rust) = rewrite::rewrite(&text, mutants);
+        used.extend(numbers);
+        unviable.extend(no_rust);
+        fs::write(package.join(file), rewritten).expect("the source can be written");
+    }
+    let lib = fs::read_to_string(package.join("original/lib.rs")).expect("lib.rs can be read");
+    fs::write(package.join("src/lib.rs"), format!("#![allow(warnings)]\n{lib}pub mod mutant;\n"))
+        .expect("lib.rs can be written");
+    fs::write(package.join("src/mutant.rs"), CHOICE).expect("the source can be written");
+    used
+}
+
+/// The mutants that the compiler complains about.
+#[derive(Default)]
+struct Culprits {
+    /// The mutant itself does not compile.
+    inside: BTreeSet<usize>,
+    /// The code around it does not compile; the mutant alone may.
+    beside: BTreeSet<usize>,
+}
+
+/// The test program, or what keeps it from being built.
+fn build(package: &Path) -> Result<PathBuf, Culprits> {
+    let cargo = Command::new("cargo")
+        .args(["test", "--lib", "--no-run", "--message-format=json", "--quiet"])
+        .current_dir(package)
+        .stderr(Stdio::null())
+        .output()
+        .expect("cargo runs");
+    let messages = String::from_utf8_lossy(&cargo.stdout);
+    let mut culprits = Culprits::default();
+    for message in messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        if cargo.status.success() {
+            if let Some(program) = message["executable"].as_str() {
+                return Ok(program.into());
+            }
+        } else if message["message"]["level"] == "error" {
+            let spans = message["message"]["spans"].as_array().into_iter().flatten();
+            spans.filter(|span| span["is_primary"] == true).for_each(|span| culprits.find(package, span));
+            if let Some(text) = message["message"]["rendered"].as_str() {
+                fs::write(package.join("error.txt"), text).expect("the error can be written");
+            }
+        }
+    }
+    Err(culprits)
+}
+
+impl Culprits {
+    /// Adds the mutants around a place in the rewritten sources; or else those on its line; or else the nearest before it.
+    fn find(&mut self, package: &Path, span: &Value) {
+        let file = package.join(span["file_name"].as_str().unwrap_or_default());
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let at = (span["byte_start"].as_u64().unwrap_or_default() as usize).min(text.len());
+        let (before, after) = text.split_at(at);
+        let before_it = numbers(before, "/*[");
+        let is_around = |number: &usize| {
+            let end = format!("/*{number}]*/");
+            after.contains(&end) && !before.contains(&end)
+        };
+        let around: Vec<usize> = before_it.into_iter().filter(is_around).collect();
+        if !around.is_empty() {
+            return self.inside.extend(around);
+        }
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line_end = after.find('\n').map_or(text.len(), |end| at + end);
+        let on_line = numbers(&text[line_start..line_end], "mutant::is(");
+        let nearest = numbers(before, "mutant::is(").last().copied();
+        self.beside.extend(if on_line.is_empty() { nearest.into_iter().collect() } else { on_line });
+    }
+}
+
+/// The numbers that follow a mark.
+fn numbers(text: &str, mark: &str) -> Vec<usize> {
+    let digits = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok();
+    text.split(mark).skip(1).filter_map(digits).collect()
+}
+
+/// Runs the tests until the first fails.
+fn run(program: &Path, filters: &[&str], number: usize, timeout: Duration) -> Outcome {
+    let limited = format!("ulimit -v {MEMORY_MAX_KIB}; exec \"$0\" \"$@\"");
+    let mut child = Command::new("sh")
+        .args(["-c", &limited])
+        .arg(program)
+        .args(filters)
+        .args(["-Zunstable-options", "--fail-fast", "--quiet"])
+        .env("RUSTC_BOOTSTRAP", "1") // for --fail-fast
+        .env(VARIABLE, number.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the tests run");
+    let begun = Instant::now();
+    loop {
+        match child.try_wait().expect("the tests end") {
+            Some(status) if status.success() => return Outcome::Missed,
+            Some(_) => return Outcome::Caught,
+            None if begun.elapsed() > timeout => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Outcome::Timeout;
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
