@@ -247,6 +247,21 @@ mod tests {
     }
 
     #[test]
+    fn a_charge_is_recorded_when_it_crosses_a_part_of_the_burst() {
+        let table = table(RATE, None);
+        let [address, network] = &table.buckets([192, 0, 2, 1].into(), &Networks::default())[..] else { panic!("two") };
+        let charge = |bucket: &Bucket<'_>, cost| {
+            bucket.charge_debt(at(0), cost);
+            bucket.crossed(cost, 10) // parts of 100
+        };
+        assert_eq!(charge(address, 60), None);
+        assert_eq!(charge(address, 60), Some((100, 100)), "for the part, and in thousandths of the burst");
+        assert_eq!(charge(address, 250), Some((250, 250)), "or for all of a charge that is larger");
+        assert_eq!(charge(network, 8 * 99), None);
+        assert_eq!(charge(network, 8), Some((800, 100)), "a /24 has eight times the budget");
+    }
+
+    #[test]
     fn an_exempt_network_has_only_the_budget_of_all() {
         let exempt = Networks::new(&["192.0.2.0/24".parse().unwrap()]);
         let table = table(RATE, Some(500));

@@ -140,6 +140,16 @@ mod tests {
     }
 
     #[test]
+    fn costs_halve_each_minute_however_often_they_are_looked_at() {
+        let heaviest = Heaviest::default();
+        heaviest.add(Kind::Lists, prefix(1), at(5_000), 800, 100);
+        for (ms, cost) in [(64_999, 800), (65_000, 400), (95_000, 400), (125_000, 200), (184_999, 200), (185_000, 100)]
+        {
+            assert_eq!(all(&heaviest, ms), [(cost, 0)], "at {ms}");
+        }
+    }
+
+    #[test]
     fn what_costs_most_stays_among_many() {
         let heaviest = Heaviest::default();
         for round in 0..20u32 {

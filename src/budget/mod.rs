@@ -311,6 +311,50 @@ mod tests {
     }
 
     #[test]
+    fn costs_are_counted_in_the_documented_units() {
+        let units = Kind::ALL.map(Kind::unit);
+        let bytes = "bytes";
+        assert_eq!(units, ["datagrams", bytes, "points", bytes, bytes, "microseconds", bytes, "datagrams"]);
+    }
+
+    #[test]
+    fn an_address_that_may_have_twice_the_servers_may_announce_twice_as_much() {
+        let double = |rate: Rate| Rate { burst: 2 * rate.burst, per_second: 2 * rate.per_second };
+        for kind in [Kind::Announcements, Kind::Replies, Kind::Handshakes, Kind::Probing] {
+            assert_eq!(kind.rate(64), double(kind.rate(32)), "{kind:?}");
+        }
+        for kind in [Kind::DatagramLists, Kind::Lists, Kind::Searches, Kind::Events] {
+            assert_eq!(kind.rate(64), kind.rate(32), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_settings_can_be_read_back() {
+        assert_eq!(*budgets().settings(), SETTINGS);
+    }
+
+    #[test]
+    fn an_address_is_proven_for_an_hour_from_the_first_moment_of_the_clock() {
+        let (budgets, address) = (budgets(), ip("192.0.2.1"));
+        let after = |ms| Now { mono_ms: ms, unix_ms: 0 };
+        assert!(!budgets.is_proven(after(0), address));
+        budgets.prove(after(0), address);
+        let hour_ms = 3_600_000;
+        for (ms, proven) in [(0, true), (hour_ms, true), (hour_ms + 1_000, false)] {
+            assert_eq!(budgets.is_proven(after(ms), address), proven, "after {ms} ms");
+        }
+    }
+
+    #[test]
+    fn each_of_the_heaviest_shows_the_share_of_its_own_budget() {
+        let budgets = budgets();
+        budgets.charge(Kind::Searches, at(0), ip("192.0.2.7"), 500_000);
+        let shares: Vec<_> =
+            budgets.heaviest(at(0)).iter().map(|heavy| (heavy.prefix.to_string(), heavy.share)).collect();
+        assert_eq!(shares, [("192.0.2.7/32".into(), 500), ("192.0.2.0/24".into(), 62)]);
+    }
+
+    #[test]
     fn a_flood_of_one_kind_starves_no_other() {
         for flooded in Kind::ALL {
             let budgets = budgets();

@@ -109,6 +109,29 @@ mod tests {
     }
 
     #[test]
+    fn only_refused_requests_count_as_refused() {
+        let budget = budget(ALL, &[]);
+        let refused = || budget.refused().find(|(kind, _)| *kind == Kind::DatagramLists).map(|(_, count)| count);
+        assert!(budget.may_ask(at(0), "192.0.2.1:27950".parse().unwrap()));
+        assert_eq!(refused(), Some(0));
+        assert!(!budget.may_ask(at(0), "192.0.2.1:53".parse().unwrap()), "a service's port");
+        assert_eq!(refused(), Some(1));
+    }
+
+    #[test]
+    fn what_is_left_can_be_used_to_the_last_byte() {
+        let one = on_the_wire(100);
+        assert_eq!(fitting([100, 100].into_iter(), one, 0), (1, one));
+        assert_eq!(fitting([100, 100].into_iter(), one - 1, 0), (0, 0));
+        assert_eq!(fitting([100, 100].into_iter(), 3 * one, 2 * one), (2, 2 * one));
+        assert_eq!(
+            fitting([100, 100].into_iter(), 3 * one, 2 * one - 1),
+            (1, one),
+            "more than one spare the last quarter"
+        );
+    }
+
+    #[test]
     fn a_thousand_forged_requests_in_a_second_bring_their_victim_less_than_100_kb() {
         for victim in ["192.0.2.1", "2001:db8::1"] {
             for packets in [1, 3, LONG] {

@@ -1,6 +1,7 @@
 //! The registry's rules one by one, and a comparison with a simple model.
 
 mod edges;
+mod records;
 mod strength;
 
 use std::collections::BTreeMap;

@@ -335,18 +335,6 @@ mod tests {
     }
 
     #[test]
-    fn one_caller_makes_a_variant_and_the_others_see_when_it_is_there() {
-        let rendered = Rendered::new("body");
-        assert!(rendered.begin(0) && !rendered.begin(0), "the first only");
-        assert!(rendered.begin(1), "each variant on its own");
-        assert!(!rendered.begin(VARIANTS), "there are no more");
-        assert_eq!(rendered.made(0), None, "begun is not made");
-        rendered.variant(0, |body| Some(body.slice(1..)));
-        rendered.variant(1, |_| None);
-        assert_eq!((rendered.made(0), rendered.made(1)), (Some(Some("ody".into())), Some(None)));
-    }
-
-    #[test]
     fn a_rendering_is_as_old_as_its_view_unless_its_renderer_says_otherwise() {
         struct Count;
         impl Renderer for Count {

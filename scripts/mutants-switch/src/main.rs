@@ -171,11 +171,15 @@ fn build(package: &Path) -> Result<PathBuf, Culprits> {
                 return Ok(program.into());
             }
         } else if message["message"]["level"] == "error" {
+            let rendered = message["message"]["rendered"].as_str().unwrap_or_default();
+            fs::write(package.join("error.txt"), rendered).expect("the error can be written");
+            if message["message"]["code"]["code"] == "E0004" {
+                // An arm without which a match is not exhaustive: the message shows it.
+                culprits.beside.extend(numbers(rendered, "mutant::is("));
+                continue;
+            }
             let spans = message["message"]["spans"].as_array().into_iter().flatten();
             spans.filter(|span| span["is_primary"] == true).for_each(|span| culprits.find(package, span));
-            if let Some(text) = message["message"]["rendered"].as_str() {
-                fs::write(package.join("error.txt"), text).expect("the error can be written");
-            }
         }
     }
     Err(culprits)
