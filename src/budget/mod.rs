@@ -312,9 +312,8 @@ mod tests {
 
     #[test]
     fn costs_are_counted_in_the_documented_units() {
-        let units = Kind::ALL.map(Kind::unit);
-        let bytes = "bytes";
-        assert_eq!(units, ["datagrams", bytes, "points", bytes, bytes, "microseconds", bytes, "datagrams"]);
+        let kinds = [Kind::Announcements, Kind::Handshakes, Kind::Lists, Kind::Searches];
+        assert_eq!(kinds.map(Kind::unit), ["datagrams", "points", "bytes", "microseconds"]);
     }
 
     #[test]

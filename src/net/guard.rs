@@ -427,6 +427,33 @@ mod tests {
     }
 
     #[test]
+    fn every_connection_is_compared_in_its_turn() {
+        let guard = guard(100, 100);
+        let all: Vec<_> = (0..64).map(|last| guard.admit(ip(last)).unwrap()).collect();
+        for admission in all.iter().rev() {
+            all.iter().for_each(|other| other.connection.active_at_ms.store(9, Ordering::Relaxed));
+            admission.connection.active_at_ms.store(1, Ordering::Relaxed);
+            let mut groups = guard.groups();
+            let mut found = (0..64 / COMPARED).filter_map(|_| groups.all.longest_idle(COMPARED));
+            assert!(found.any(|found| Arc::ptr_eq(&found, &admission.connection)));
+        }
+    }
+
+    #[test]
+    fn only_other_budgets_forget_what_was_used() {
+        let guard = guard(10, 10);
+        let now = crate::model::Now { mono_ms: 0, unix_ms: 0 };
+        let search = || guard.budgets().take(budget::Kind::Searches, now, ip(1), 1_000_000);
+        assert!(search().is_ok() && search().is_err());
+        guard.set(limits(20, 10));
+        assert!(search().is_err(), "the limit of connections is no budget");
+        let budgets = budget::Settings { servers_per_ip_max: 7, ..budget::Settings::default() };
+        guard.set(Settings { budgets: budgets.clone(), ..limits(20, 10) });
+        assert!(search().is_ok());
+        assert_eq!(*guard.budgets().settings(), budgets);
+    }
+
+    #[test]
     fn banned_addresses_are_not_admitted() {
         let with_bans = || Settings { bans: networks(&["192.0.2.0/28"]), ..limits(10, 10) };
         let guard = Arc::new(Guard::new(with_bans()));
