@@ -33,6 +33,7 @@ mod map;
 mod masters;
 mod nats;
 mod netpanzer;
+mod no_way_in;
 mod output;
 mod pipelining;
 mod plots;
