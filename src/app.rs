@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::admin::answer::{Desk, Reload};
+use crate::admin::answer::{Answers, Reload};
 use crate::admin::socket::AdminSocket;
 use crate::cluster::Cluster;
 use crate::config::Config;
@@ -188,7 +188,7 @@ impl App {
 
     fn serve_admin(&mut self, socket: AdminSocket) {
         let (reload, reloads) = mpsc::channel(1);
-        let desk = Desk {
+        let answers = Answers {
             moderator: self.moderator.clone(),
             hub: self.hub.clone(),
             guard: self.guard.clone(),
@@ -199,7 +199,7 @@ impl App {
             reload,
         };
         self.reloads = Some(reloads);
-        self.tasks.spawn(socket.serve(Arc::new(desk), self.stop_tasks.subscribe()));
+        self.tasks.spawn(socket.serve(Arc::new(answers), self.stop_tasks.subscribe()));
     }
 
     /// The requests to read the configuration again, which the caller has to answer. None without an admin socket.

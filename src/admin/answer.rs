@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ const FOR_MS_MAX: u64 = 10 * 366 * 86_400_000;
 pub type Reload = oneshot::Sender<Result<Vec<String>, String>>;
 
 /// What the answers need.
-pub struct Desk {
+pub struct Answers {
     pub moderator: Arc<Moderator>,
     pub hub: Arc<Hub>,
     pub guard: Arc<Guard>,
@@ -59,7 +59,7 @@ struct Row<'a> {
     by: &'a str,
 }
 
-impl Desk {
+impl Answers {
     /// The lines of the answer to a request of a user.
     pub async fn answer(&self, request: Request, user: &str) -> Result<Vec<Value>, String> {
         match request {
@@ -244,9 +244,9 @@ fn row(decision: &Decision) -> Value {
     })
 }
 
-/// To the second; what ends in a part of a second has ended after it.
+/// To the second.
 fn time(unix_ms: u64) -> String {
-    rfc3339(Duration::from_millis(unix_ms).as_secs())
+    rfc3339(unix_ms / 1_000)
 }
 
 fn full(full: Full) -> String {

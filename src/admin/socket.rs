@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use super::answer::Desk;
+use super::answer::Answers;
 use super::{REQUEST_BYTES_MAX, Request};
 use crate::net::stopped;
 
@@ -59,7 +59,7 @@ impl AdminSocket {
     }
 
     /// Answers until stopped. An error never ends this.
-    pub async fn serve(self, desk: Arc<Desk>, mut stop: watch::Receiver<bool>) {
+    pub async fn serve(self, answers: Arc<Answers>, mut stop: watch::Receiver<bool>) {
         let places = Arc::new(Semaphore::new(CLIENTS_MAX));
         loop {
             let accepted = tokio::select! {
@@ -75,9 +75,9 @@ impl AdminSocket {
                 }
             };
             let Ok(place) = places.clone().try_acquire_owned() else { continue }; // too many: closed
-            let desk = desk.clone();
+            let answers = answers.clone();
             tokio::spawn(async move {
-                if let Err(error) = converse(stream, &desk).await {
+                if let Err(error) = converse(stream, &answers).await {
                     debug!("admin.socket: {error}");
                 }
                 drop(place);
@@ -138,7 +138,7 @@ fn try_connect(path: &Path) -> io::Result<()> {
 }
 
 /// One request, one answer.
-async fn converse(mut stream: UnixStream, desk: &Desk) -> io::Result<()> {
+async fn converse(mut stream: UnixStream, answers: &Answers) -> io::Result<()> {
     let user = stream.peer_cred().map_or_else(|_| "unknown".into(), |peer| user_name(peer.uid()));
     let (reader, mut writer) = stream.split();
     let mut line = Vec::new();
@@ -146,7 +146,7 @@ async fn converse(mut stream: UnixStream, desk: &Desk) -> io::Result<()> {
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX as u64 + 1));
     timeout(PATIENCE, reader.read_until(b'\n', &mut line)).await??;
     let answer = match request(&line) {
-        Ok(request) => desk.answer(request, &user).await,
+        Ok(request) => answers.answer(request, &user).await,
         Err(error) => Err(error),
     };
     let lines = answer.unwrap_or_else(|error| vec![json!({ "error": error })]);

@@ -1,6 +1,7 @@
 //! The statements and the configuration's own bans and patterns, shared by all rooms. Behind a lock, which the hot path never
 //! takes: it reads the [`Rules`] that follow.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -49,13 +50,12 @@ struct State {
 }
 
 impl State {
-    fn decisions(&self, now_ms: u64) -> impl Iterator<Item = Decision> {
+    /// Everything in effect, the configuration's first, which has no statement.
+    fn in_effect(&self, now_ms: u64) -> impl Iterator<Item = (Cow<'_, Subject>, Option<&Statement>)> {
         let bans = self.configured.bans.iter().map(|net| Subject::Network(*net));
         let hidden = self.configured.hidden_names.iter().cloned().map(Subject::Name);
-        let configured = bans.chain(hidden).map(|subject| Decision { subject, statement: None });
-        let stated = self.statements.live(now_ms).cloned();
-        let stated = stated.map(|stated| Decision { subject: stated.subject.clone(), statement: Some(stated) });
-        configured.chain(stated)
+        let configured = bans.chain(hidden).map(|subject| (Cow::Owned(subject), None));
+        configured.chain(self.statements.live(now_ms).map(|stated| (Cow::Borrowed(&stated.subject), Some(stated))))
     }
 }
 
@@ -123,14 +123,18 @@ impl Board {
 
     /// Everything in effect, the configuration's first.
     pub fn decisions(&self, now_ms: u64) -> Vec<Decision> {
-        self.state().decisions(now_ms).collect()
+        let state = self.state();
+        let decided = state.in_effect(now_ms);
+        decided
+            .map(|(subject, stated)| Decision { subject: subject.into_owned(), statement: stated.cloned() })
+            .collect()
     }
 
     /// What follows at this moment, and until when.
     pub fn rules(&self, now_ms: u64) -> (Rules, Option<u64>) {
         let state = self.state();
         let next_end_ms = state.statements.next_end_ms(now_ms);
-        (Rules::new(state.decisions(now_ms).map(|decision| decision.subject)), next_end_ms)
+        (Rules::new(state.in_effect(now_ms).map(|(subject, _)| subject.into_owned())), next_end_ms)
     }
 
     /// The ban of an address. Of several, the one that ends last.
@@ -151,8 +155,13 @@ impl Board {
     /// Of the decisions about a subject, the one that ends last; one with a reason, if several do.
     fn lasting(&self, now_ms: u64, is_about: impl Fn(&Subject) -> bool) -> Option<Decision> {
         let state = self.state();
-        let found = state.decisions(now_ms).filter(|decision| is_about(&decision.subject));
-        found.max_by_key(|decision| (decision.ends_at_ms().unwrap_or(u64::MAX), !decision.reason().is_empty()))
+        let found = state.in_effect(now_ms).filter(|(subject, _)| is_about(subject));
+        let lasts = |statement: Option<&Statement>| {
+            let ends_at_ms = statement.and_then(|statement| statement.ends_at_ms).unwrap_or(u64::MAX);
+            (ends_at_ms, statement.is_some_and(|statement| !statement.reason.is_empty()))
+        };
+        let longest = found.max_by_key(|(_, statement)| lasts(*statement));
+        longest.map(|(subject, statement)| Decision { subject: subject.into_owned(), statement: statement.cloned() })
     }
 
     fn changed(&self) {
