@@ -85,6 +85,8 @@ pub struct Card {
     pub decoders: &'static [Decoder],
     /// One valid message for each decoder, in the same order.
     pub samples: fn() -> Vec<Vec<u8>>,
+    /// Every message that can be both read and written, for fuzzing.
+    pub round_trips: &'static [RoundTrip],
 }
 
 /// An attribute's name, and its value if the server reports it.
@@ -92,6 +94,9 @@ pub type XmlAttribute = (&'static str, fn(&Facts<'_>) -> Option<String>);
 
 /// A message's name, and whether bytes parse as that message.
 pub type Decoder = (&'static str, fn(&[u8]) -> bool);
+
+/// A message's name, and whether it is the same after it was written and read again. None: the bytes are not that message.
+pub type RoundTrip = (&'static str, fn(&[u8]) -> Option<bool>);
 
 /// All protocols. A new one is a folder and a row here.
 pub const CARDS: &[Card] = &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, bloodmasters::CARD, quake3::CARD];
@@ -426,6 +431,16 @@ mod tests {
                 for other in &samples {
                     decode(other);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn samples_survive_being_written_and_read_again() {
+        for card in CARDS {
+            for (message, survives) in card.round_trips {
+                let trips: Vec<bool> = (card.samples)().iter().filter_map(|sample| survives(sample)).collect();
+                assert!(!trips.is_empty() && trips.iter().all(|same| *same), "{} {message}: {trips:?}", card.name);
             }
         }
     }

@@ -57,6 +57,28 @@ pub const CARD: Card = Card {
             b"198.51.100.7\n192.0.2.*\n".to_vec(),
         ]
     },
+    round_trips: &[
+        ("query", |bytes| {
+            let query = wire::parse_queries(bytes).find_map(Result::ok)?;
+            Some(wire::parse_queries(&query.emit()).eq([Ok(query)]))
+        }),
+        ("reply", |bytes| {
+            let reply = Reply::parse(bytes).ok()?;
+            // What is longer than a datagram cannot come from one.
+            let again = reply.emit().ok()?;
+            Some(Reply::parse(&again) == Ok(reply))
+        }),
+        ("list", |bytes| {
+            let servers: Vec<_> = list::parse_servers(bytes).filter_map(Result::ok).collect();
+            let again = list::emit_servers(servers.iter().copied());
+            Some(list::parse_servers(again.as_bytes()).eq(servers.into_iter().map(Ok)))
+        }),
+        ("ban list", |bytes| {
+            let bans: Vec<_> = list::parse_bans(bytes).filter_map(Result::ok).collect();
+            let again: String = bans.iter().map(|ban| format!("{ban}\n")).collect();
+            Some(list::parse_bans(again.as_bytes()).eq(bans.into_iter().map(Ok)))
+        }),
+    ],
 };
 
 /// The original server's answer in a version of the protocol, for samples and tests.

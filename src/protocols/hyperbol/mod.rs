@@ -64,6 +64,23 @@ pub const CARD: Card = Card {
             EXAMPLE.emit().to_vec(),
         ]
     },
+    round_trips: &[
+        ("greeting", |bytes| Greeting::parse(bytes).ok().map(|read| Greeting::parse(&read.emit()) == Ok(read))),
+        ("list request", |bytes| {
+            ListRequest::parse(bytes).ok().map(|read| ListRequest::parse(&read.emit()) == Ok(read))
+        }),
+        ("list", |bytes| {
+            let records: Vec<ListRecord> = wire::parse_list(bytes).ok()?.filter_map(Result::ok).collect();
+            let again: Vec<u8> = records.iter().flat_map(ListRecord::emit).collect();
+            Some(wire::parse_list(&again).is_ok_and(|read| read.eq(records.iter().copied().map(Ok))))
+        }),
+        ("query", |bytes| Query::parse(bytes).ok().map(|read| Query::parse(&read.emit()) == Ok(read))),
+        ("info", |bytes| {
+            // A text without an end is cut by a byte when it is written.
+            let written = Info::parse(bytes).ok()?.emit();
+            Some(Info::parse(&written).is_ok_and(|read| read.emit() == written))
+        }),
+    ],
 };
 
 /// A game server's answer, for samples and tests.

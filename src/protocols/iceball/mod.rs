@@ -65,4 +65,20 @@ pub const CARD: Card = Card {
         let body = whole.get(wire::BODY..).unwrap_or_default().to_vec();
         vec![whole.to_vec(), b"MSOKcookie".to_vec(), fetch::EXAMPLE.into(), body]
     },
+    round_trips: &[
+        ("announcement", |bytes| {
+            let Ok(ToMaster::Announce { heartbeat_version, whole, .. }) = ToMaster::parse(bytes) else { return None };
+            let announcement = Announcement::parse_body(whole.get(wire::BODY..)?)?;
+            let again = announcement.emit(heartbeat_version);
+            let same_version = matches!(ToMaster::parse(&again), Ok(ToMaster::Announce { heartbeat_version: read, .. })
+                if read == heartbeat_version);
+            Some(same_version && Announcement::parse_body(again.get(wire::BODY..)?) == Some(announcement))
+        }),
+        ("from master", |bytes| {
+            let message = FromMaster::parse(bytes).ok()?;
+            let mut again = Vec::new();
+            message.emit(&mut again);
+            Some(FromMaster::parse(&again) == Ok(message))
+        }),
+    ],
 };

@@ -66,4 +66,23 @@ pub const CARD: Card = Card {
             .into(),
         ]
     },
+    round_trips: &[
+        ("request", |bytes| {
+            let request = wire::RequestReader::default().read(bytes).1?.ok()?;
+            Some(wire::RequestReader::default().read(&request.emit()).1 == Some(Ok(request)))
+        }),
+        ("list", |bytes| {
+            let servers = wire::parse_list(bytes).ok()?;
+            let mut again = Vec::new();
+            servers.iter().filter_map(|at| Some((at.ipv4()?, at.port()))).for_each(|(ip, port)| {
+                wire::emit_server(ip, port, &mut again);
+            });
+            again.extend(br"\final\");
+            Some(wire::parse_list(&again) == Ok(servers))
+        }),
+        ("status", |bytes| {
+            let status = wire::Status::parse(bytes).ok()?;
+            Some(wire::Status::parse(&status.emit()) == Ok(status))
+        }),
+    ],
 };

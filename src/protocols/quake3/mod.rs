@@ -98,6 +98,31 @@ pub const CARD: Card = Card {
                 .concat(),
         ]
     },
+    round_trips: &[
+        ("list request", |bytes| {
+            let Ok(wire::ToMaster::List(request)) = wire::ToMaster::parse(bytes) else { return None };
+            let mut again = Vec::new();
+            request.emit(&mut again);
+            Some(wire::ToMaster::parse(&again) == Ok(wire::ToMaster::List(request)))
+        }),
+        ("to game", |bytes| {
+            let question = wire::ToGame::parse(bytes).ok()?;
+            let (command, challenge) = match question {
+                wire::ToGame::Info { challenge } => ("getinfo", challenge),
+                wire::ToGame::Status { challenge } => ("getstatus", challenge),
+            };
+            let mut again = Vec::new();
+            wire::ask(command, challenge, &mut again);
+            Some(wire::ToGame::parse(&again) == Ok(question))
+        }),
+        ("list packet", |bytes| {
+            let servers = packets::decode(bytes)?.servers;
+            let again = packets::encode(true, servers.iter().copied(), usize::MAX);
+            let read: Vec<_> = again.iter().filter_map(|packet| packets::decode(packet)).collect();
+            let is_ended = read.iter().rev().map(|packet| packet.end).eq((0..read.len()).map(|number| number == 0));
+            Some(is_ended && read.into_iter().flat_map(|packet| packet.servers).eq(servers))
+        }),
+    ],
 };
 
 fn is_listable(info: &wire::InfoString<'_>) -> bool {
