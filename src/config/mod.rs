@@ -142,13 +142,23 @@ impl std::error::Error for Errors {}
 impl Config {
     /// The defaults, then the file, then what was set on the command line.
     pub fn load(file: Option<&Path>, set: &[String]) -> Result<Config, Errors> {
+        let name = file.map(|path| path.display().to_string()).unwrap_or_default();
+        match file.map(std::fs::read_to_string).transpose() {
+            Ok(text) => Config::parse(text.as_deref().map(|text| (&*name, text)), set),
+            Err(error) => {
+                let mut errors = vec![format!("{name}: cannot be read: {error}")];
+                errors.extend(Config::parse(None, set).err().map(|Errors(errors)| errors).unwrap_or_default());
+                Err(Errors(errors))
+            }
+        }
+    }
+
+    /// The same from a file's name and text.
+    pub fn parse(file: Option<(&str, &str)>, set: &[String]) -> Result<Config, Errors> {
         let mut config = Config::default();
         let mut errors = Vec::new();
-        if let Some(path) = file {
-            match std::fs::read_to_string(path) {
-                Ok(text) => config.read(&path.display().to_string(), &text, &mut errors),
-                Err(error) => errors.push(format!("{}: cannot be read: {error}", path.display())),
-            }
+        if let Some((name, text)) = file {
+            config.read(name, text, &mut errors);
         }
         for assignment in set {
             if let Err(reason) = config.assign(assignment) {

@@ -22,7 +22,7 @@ pub struct Wheel {
 
 impl Wheel {
     pub fn new(now_ms: u64) -> Wheel {
-        Wheel { buckets: vec![Vec::new(); RING as usize], next: tick_at(now_ms) }
+        Wheel { buckets: std::iter::repeat_with(Vec::new).take(RING as usize).collect(), next: tick_at(now_ms) }
     }
 
     /// The tick at which an item with this end is due.
