@@ -1,7 +1,4 @@
-//! Fuzz target: arbitrary bytes to all protocols.
+//! Fuzz target: see `src/decoders.rs`.
 #![no_main]
 
-#[path = "../feed.rs"]
-mod feed;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| feed::feed(bytes));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| rallypoint_fuzz::decoders::run(input));

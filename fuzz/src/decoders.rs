@@ -1,0 +1,90 @@
+//! Arbitrary bytes to every function that parses a message. What parses is written and read again as the same message, and
+//! nothing that is read exceeds its bounds.
+
+use super::tape::Tape;
+use rallypoint::model::{Address, Details, Facts};
+use rallypoint::protocols::announce::{AnnounceMethod, Offer};
+use rallypoint::protocols::{CARDS, Card, Fetch, Heard, List};
+
+/// The longest text of a reason for people: 200 characters.
+const REASON_BYTES_MAX: usize = 800;
+
+pub fn run(input: &[u8]) {
+    let mut tape = Tape::new(input);
+    let card = tape.choice(CARDS);
+    let bytes = tape.rest();
+    for (_, decode) in card.decoders {
+        decode(bytes);
+    }
+    for (message, survives) in card.round_trips {
+        assert_ne!(survives(bytes), Some(false), "{} {message}: written and read again, it differs", card.name);
+    }
+    hear(card, bytes);
+    fetch(card, bytes);
+    announce(card, bytes);
+}
+
+/// A game's answers, and its questions.
+fn hear(card: &Card, bytes: &[u8]) {
+    let heard = card.query.map(|query| query.hear(bytes));
+    if let Some(Ok(Heard::Whole { facts, .. } | Heard::Some { facts, .. } | Heard::Facts(facts))) = heard {
+        check(&facts);
+    }
+    let at = Address::new([203, 0, 113, 5].into(), card.game_port);
+    if let (Some(answer), Some(at)) = (card.answer, at) {
+        answer(&(card.pretend)(0), at, bytes);
+    }
+}
+
+/// Facts are clean and bounded.
+fn check(facts: &Facts<'_>) {
+    for text in [&facts.game, &facts.name, &facts.mode, &facts.map] {
+        assert!(!text.chars().any(char::is_control), "{text:?} has control characters");
+    }
+    let Some(details) = &facts.details else { return };
+    assert!(details.players.len() <= Details::PLAYERS_MAX && details.rules.len() <= Details::RULES_MAX);
+    let names = details.players.iter().map(|player| player.name.len());
+    let rules = details.rules.iter().map(|(name, value)| name.len() + value.len());
+    assert!(names.chain(rules).sum::<usize>() <= Details::BYTES_MAX);
+}
+
+/// A master's list.
+fn fetch(card: &Card, bytes: &[u8]) {
+    let list = match &card.fetch {
+        Fetch::Http { read, .. } => read(bytes),
+        Fetch::Stream(fetch) => {
+            let _ = (fetch.request(bytes), fetch.is_whole(bytes));
+            fetch.read(bytes)
+        }
+        Fetch::Datagrams(fetch) => {
+            if let Some(packet) = fetch.read(bytes) {
+                assert!(packet.servers.len() <= bytes.len());
+            }
+            return;
+        }
+    };
+    if let Ok(List { servers, left_out, .. }) = list {
+        assert!(servers.len() + left_out <= bytes.len());
+        servers.iter().for_each(|server| check(&server.facts));
+    }
+}
+
+/// What a master answers to an announcement.
+fn announce(card: &Card, bytes: &[u8]) {
+    match &card.announce {
+        AnnounceMethod::Http(http) => _ = (http.verdict)(200, bytes),
+        AnnounceMethod::Stream { rules, .. } => _ = (rules.verdict(bytes), rules.final_verdict(bytes)),
+        AnnounceMethod::Datagrams { start, .. } => {
+            let offer = Offer { game: card.name.into(), port: card.game_port, facts: (card.pretend)(0) };
+            let mut reply = Vec::new();
+            if let Ok(mut announcer) = start(0, &offer) {
+                announcer.ready(0);
+                announcer.step(0);
+                announcer.hear(1, bytes, &mut reply);
+            }
+            assert!(reply.len() <= bytes.len(), "more comes out of a game than went in");
+        }
+        AnnounceMethod::OwnPort { .. } | AnnounceMethod::None => {}
+    }
+    assert!(rallypoint::protocols::announce::reason(bytes).len() <= REASON_BYTES_MAX);
+}
