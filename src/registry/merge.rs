@@ -206,7 +206,7 @@ impl Registry {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
         let is_named = named.is_some();
-        if let Some(refusal) = self.refuses(address, &announce.facts.name) {
+        if let Some(refusal) = self.refuses(address, &announce.facts.name, announce.proof, announce.proven_at_ms, now) {
             return Outcome::Refused(refusal);
         }
         if self.removal(address, now).is_some_and(|gone| gone.ends(announce.proof, announce.proven_at_ms)) {

@@ -339,7 +339,9 @@ impl Registry {
         if self.named.get(&announce.address).is_some_and(|named| named.game != announce.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
-        if let Some(refusal) = self.refuses(announce.address, &announce.facts.name) {
+        if let Some(refusal) =
+            self.refuses(announce.address, &announce.facts.name, announce.proof, announce.proven_at_ms, now)
+        {
             return Outcome::Refused(refusal);
         }
         let end_ms = now.mono_ms + announce.life_ms - age_ms;

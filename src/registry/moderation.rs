@@ -6,8 +6,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Refusal, Registry};
-use crate::model::Address;
+use super::{Refusal, Registry, is_from_the_future};
+use crate::model::{Address, Now, Proof};
 use crate::moderation::{Rules, Withheld};
 
 /// Names of hidden servers to remember, for the doctor. The oldest is forgotten first.
@@ -60,19 +60,41 @@ impl Registry {
         self.moderation.hidden.get(&address).map(|name| &**name)
     }
 
-    /// Whether the operator keeps this server off the list. If so, it is off the list now.
-    pub(super) fn refuses(&mut self, address: Address, name: &str) -> Option<Refusal> {
+    /// Whether the operator keeps a server with this name and proof off the list. If so, it is off the list now. A proof that
+    /// is weaker or older than the listed server's changes nothing, so its name hides nothing.
+    pub(super) fn refuses(
+        &mut self,
+        address: Address,
+        name: &str,
+        proof: Proof,
+        proven_at_ms: u64,
+        now: Now,
+    ) -> Option<Refusal> {
         let listed = self.listed(address);
         if listed.is_some_and(|server| server.texts.name() == name) {
             return None;
         }
         let why = self.moderation.rules.withholds(address, name, self.named.contains_key(&address))?;
+        let at = self.find(address);
+        if at.is_some_and(|at| {
+            self.has_stronger_proof(at, proof, now) || self.has_newer_proof(at, proof, proven_at_ms, now)
+        }) {
+            return None;
+        }
         self.withdraw(address, why, Some(name));
         Some(match why {
             Withheld::Banned => Refusal::Banned,
             Withheld::Unlisted => Refusal::Unlisted,
             Withheld::Hidden => Refusal::Hidden,
         })
+    }
+
+    /// Whether this slot has a listed server with a newer proof of the same strength.
+    fn has_newer_proof(&self, at: u32, proof: Proof, proven_at_ms: u64, now: Now) -> bool {
+        let Some(slot) = self.slots.get(at as usize).filter(|slot| slot.listed) else { return false };
+        slot.server.as_ref().is_some_and(|server| server.verified_by.strength() == proof.strength())
+            && !is_from_the_future(slot.proven_at_ms, now)
+            && proven_at_ms < slot.proven_at_ms
     }
 
     /// Takes a server off the list. A named one keeps its entry, so that it is back when the operator allows it. `name`: the
@@ -205,6 +227,26 @@ mod tests {
         let answer = Change::Answer { address: address("192.0.2.40:1"), game: Game::Own("one"), rtt_us: 1, facts };
         assert_eq!(registry.apply(&answer, at(7)), Outcome::Refused(Refusal::Hidden));
         assert!(registry.is_empty());
+    }
+
+    /// Somebody else at its address can connect from there, and replay what it once announced.
+    #[test]
+    fn a_hidden_name_with_a_weaker_or_older_proof_hides_nothing() {
+        let text = "192.0.2.20:2";
+        let mut registry = Registry::new(SETTINGS, at(10));
+        registry.set_rules(rules(&ALL));
+        assert_eq!(registry.apply(&Change::Announce(announced(text, "c", 10)), at(10)), Outcome::Added);
+        let weaker = Announce { proof: Proof::Connection, ..announced(text, "spam", 20) };
+        let older = announced(text, "spam", 5);
+        for (announce, outcome) in [(weaker, Outcome::Refused(Refusal::StrongerProof)), (older, Outcome::Stale)] {
+            assert_eq!(registry.apply(&Change::Announce(announce.clone()), at(20)), outcome);
+            let remote = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None };
+            let merge = Change::Merge(Box::new(RemoteState::Listed(remote)));
+            assert_eq!(registry.apply(&merge, at(20)), Outcome::Stale);
+            assert!(registry.listed(address(text)).is_some());
+        }
+        let newer = announced(text, "spam", 30);
+        assert_eq!(registry.apply(&Change::Announce(newer), at(30)), Outcome::Refused(Refusal::Hidden));
     }
 
     #[test]

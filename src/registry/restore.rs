@@ -83,7 +83,9 @@ impl Registry {
         if named.is_some_and(|named| named.game != server.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
-        if let Some(refusal) = self.refuses(server.address, server.texts.name()) {
+        if let Some(refusal) =
+            self.refuses(server.address, server.texts.name(), server.verified_by, server.proven_at_ms, now)
+        {
             return Outcome::Refused(refusal);
         }
         let named = self.named.get(&server.address);

@@ -56,7 +56,7 @@ impl Registry {
             self.slot_of(address).and_then(|(_, slot)| slot.server.clone()).filter(|server| server.game == *game);
         let Some(known) = known else { return Outcome::Stale };
         let name = facts.map_or(known.texts.name(), |facts| &facts.name);
-        if let Some(refusal) = self.refuses(address, name) {
+        if let Some(refusal) = self.refuses(address, name, Proof::Query, u64::MAX, now) {
             return Outcome::Refused(refusal);
         }
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
