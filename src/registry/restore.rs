@@ -255,6 +255,68 @@ mod tests {
         assert_eq!(lives[0].ends_at_ms, T - 1_000, "the grace is not written either, so it is not granted twice");
     }
 
+    fn proven_by(proof: Proof, ask_in_ms: u64) -> Change<'static> {
+        let Change::Restore { server, ends_at_ms, grace_ms, behind_ms, .. } = restore(50_000, 0) else {
+            unreachable!()
+        };
+        let server = Arc::new(Server { verified_by: proof, ..Server::clone(&server) });
+        Change::Restore { server, ends_at_ms, grace_ms, behind_ms, ask_in_ms }
+    }
+
+    fn due(registry: &mut Registry, ms: u64) -> usize {
+        let mut due = Vec::new();
+        registry.due(at(ms, 0), 10, &mut due);
+        due.len()
+    }
+
+    #[test]
+    fn a_restored_server_is_queried_at_its_time_if_queries_prove_it() {
+        for (proof, queries) in [(Proof::Query, 1), (Proof::Cookie, 0)] {
+            let mut registry = Registry::new(SETTINGS, at(0, 0));
+            registry.apply(&proven_by(proof, 7_000), at(0, 0));
+            assert_eq!((due(&mut registry, 6_750), due(&mut registry, 7_250)), (0, queries), "{proof:?}");
+        }
+        // The same if the address was listed with a weaker proof meanwhile.
+        let mut registry = Registry::new(SETTINGS, at(0, 0));
+        registry.apply(&proven_by(Proof::Connection, 0), at(0, 0));
+        assert_eq!(registry.apply(&proven_by(Proof::Query, 7_000), at(0, 0)), Outcome::Added);
+        assert_eq!((due(&mut registry, 6_750), due(&mut registry, 7_250)), (0, 1));
+    }
+
+    #[test]
+    fn a_named_server_is_restored_while_its_last_answer_is_recent_and_queried_at_once() {
+        let overrides = Overrides { official: true, priority: 3, flavor: 0 };
+        let named = NamedServer { address: address(), game: Game::Own("one"), overrides, asked: true };
+        let Change::Restore { server, behind_ms, .. } = restore(-60_000, 0) else { unreachable!() };
+        // Its life ended a minute ago; it answered ten seconds ago.
+        let server = Arc::new(Server { proven_at_ms: T - 10_000, verified_by: Proof::Query, ..Server::clone(&server) });
+        let ended = Change::Restore { server, ends_at_ms: T - 60_000, grace_ms: 0, behind_ms, ask_in_ms: 20_000 };
+        let mut registry = Registry::new(SETTINGS, at(0, 0));
+        assert_eq!(registry.apply(&ended, at(0, 0)), Outcome::Refused(Refusal::Late), "not named");
+        registry.apply(&Change::NamedServers(Arc::new([named])), at(0, 0));
+        assert_eq!(registry.apply(&ended, at(0, 0)), Outcome::Added);
+        let state = registry.address_state(address(), at(0, 0)).unwrap();
+        assert_eq!((state.life_left_ms, state.server.overrides), (80_000, overrides), "three misses after that");
+        assert_eq!(due(&mut registry, 0), 1);
+    }
+
+    #[test]
+    fn differences_of_up_to_two_seconds_are_not_corrected() {
+        for (behind_ms, shift_ms) in [(2_000, 0), (2_001, 2_001), (-2_000, 0)] {
+            let now = at(0, behind_ms);
+            let mut registry = restored(50_000, now);
+            registry.set_time(SHARED, now);
+            let server = registry.listed(address()).unwrap();
+            let stamps = (server.first_seen_ms, server.proven_at_ms);
+            assert_eq!(stamps, (T - 70_000 - shift_ms, T - 70_000 - shift_ms), "{behind_ms} behind");
+        }
+        for (seen_ms, is_reported) in [(0, true), (2_000, true), (3_000, false)] {
+            let mut registry = restored(LIFE_MS as i64 + seen_ms, at(0, 0));
+            registry.set_time(SHARED, at(0, 0));
+            assert_eq!(reported_ms(&registry, at(0, 0)).is_some(), is_reported, "seen {seen_ms} ms in the future");
+        }
+    }
+
     #[test]
     fn a_clock_that_is_behind_lists_nothing_for_longer_than_the_grace() {
         let behind_ms = 600_000;

@@ -159,6 +159,21 @@ fn a_server_is_queried_within_an_interval_after_it_becomes_one_to_query() {
 }
 
 #[test]
+fn with_the_same_key_servers_are_queried_at_the_same_times() {
+    let times = |key: u64| {
+        let settings = Settings { servers_max: 100, servers_per_ip_max: 100, ..SETTINGS };
+        let mut registry = Registry::new(settings, at(0));
+        registry.set_spread_key(key);
+        for port in 1..=50 {
+            registry.apply(&asked(address(1, port), 0), at(0));
+        }
+        (60..=120).map(|tick| due(&mut registry, tick * 250)).collect::<Vec<_>>()
+    };
+    assert_eq!(times(1), times(1));
+    assert_ne!(times(1), times(2));
+}
+
+#[test]
 fn an_announcement_delays_a_query_and_never_hastens_one() {
     let server = address(1, 1);
     let mut registry = Registry::new(SETTINGS, at(0));

@@ -220,6 +220,29 @@ fn the_end_of_a_stronger_proof_is_reported_beside_a_weaker_one_that_took_its_pla
     // A stronger proof takes the place again, and that is over.
     merge(&mut registry, record("one", 4_500, 4_500, "1"), 6_000);
     assert_eq!((listed(&registry).verified_by, reported(&registry)), (Proof::Query, None));
+    registry.retain(|_| false);
+    assert!(registry.local_state(address(1, 1), at(6_000)).is_none(), "the removal is forgotten");
+}
+
+#[test]
+fn a_removal_that_ends_nothing_is_not_remembered() {
+    for (proof, game_at_ms) in [(Proof::Connection, 0), (Proof::Query, 0), (Proof::Query, T + 4_000)] {
+        let mut registry = registry();
+        let mut known = record("one", 5_000, 5_000, "1");
+        known.announce.proof = proof;
+        merge(&mut registry, known, 5_000);
+        assert_eq!(merge_gone(&mut registry, gone(4_000, game_at_ms), 6_000), Outcome::Stale);
+        registry.retain(|_| false);
+        assert!(registry.local_state(address(1, 1), at(6_000)).is_none(), "{proof:?} {game_at_ms}");
+    }
+    // Beside a weaker proof, only the end of a stronger one is reported, whatever is remembered.
+    let mut registry = registry();
+    let mut weak = record("one", 5_000, 5_000, "1");
+    weak.announce.proof = Proof::Connection;
+    merge(&mut registry, weak, 5_000);
+    registry.removals.add(gone(4_000, 0), at(6_000));
+    let known = registry.local_state(address(1, 1), at(6_000));
+    assert!(matches!(known, Some(LocalState::Listed { stronger_gone_ms: None, .. })), "{known:?}");
 }
 
 #[test]
