@@ -301,6 +301,46 @@ mod tests {
     }
 
     #[test]
+    fn the_lives_of_listed_servers_are_saved_by_this_nodes_clock() {
+        let now = at(0, 600_000);
+        let mut registry = Registry::new(SETTINGS, now);
+        registry.set_node(1);
+        registry.apply(&restore(50_000, 600_000), now);
+        let announce = |port: u16, life_ms: u64| {
+            Change::Announce(Announce {
+                address: Address::new([192, 0, 2, 2].into(), port).unwrap(),
+                game: Game::Own("one"),
+                proof: Proof::Query,
+                proven_at_ms: now.unix_ms,
+                life_ms,
+                asked: true,
+                rtt_us: None,
+                keys: None,
+                facts: Facts::default(),
+            })
+        };
+        for port in 1..=3 {
+            registry.apply(&announce(port, 70_000), now);
+        }
+        let missed = Address::new([192, 0, 2, 2].into(), 2).unwrap();
+        for _ in 0..3 {
+            registry.apply(&Change::Miss { address: missed, game: Game::Own("one"), proven_at_ms: None }, now);
+        }
+        registry.retain(|address| address.port() != 3);
+        assert_eq!(registry.slots(), 4, "in use or not");
+        let mut lives = Vec::new();
+        assert_eq!(registry.lives(0, 4, now, &mut lives), None, "that was all");
+        let ends: Vec<_> = lives.iter().map(|life| (life.address.port(), life.ends_at_ms)).collect();
+        assert_eq!(ends, [(1, now.unix_ms + 50_000), (1, now.unix_ms + 70_000)], "not what is unlisted or gone");
+    }
+
+    #[test]
+    fn a_restored_server_has_the_rest_of_its_life_and_its_grace() {
+        let registry = restored(110_000, at(0, 0));
+        assert_eq!(registry.address_state(address(), at(0, 0)).unwrap().life_left_ms, 140_000);
+    }
+
+    #[test]
     fn differences_of_up_to_two_seconds_are_not_corrected() {
         for (behind_ms, shift_ms) in [(2_000, 0), (2_001, 2_001), (-2_000, 0)] {
             let now = at(0, behind_ms);

@@ -335,14 +335,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rendering_is_as_old_as_its_view_unless_its_renderer_says_otherwise() {
+    fn a_list_is_common_and_as_old_as_its_view_unless_its_renderer_says_otherwise() {
         struct Count;
         impl Renderer for Count {
             fn render(&self, view: &View) -> Vec<u8> {
                 view.servers.len().to_string().into()
             }
         }
-        assert!(!Count.is_stale());
+        assert!(!Count.is_stale() && Count.is_common());
     }
 
     #[test]
