@@ -3,8 +3,8 @@
 //!
 //! PACKAGE has the sources in `original/`, and in `mutants.json` what `cargo mutants --list --json` says of them. All mutants
 //! are put into one copy of the sources, beside the original code ([`rewrite`]); those that do not compile are taken out again.
-//! Then the tests run once for each mutant, which an environment variable chooses. Results, one name per line: `caught.txt`,
-//! `timeout.txt`, `missed.txt`, and `left.txt` for those that cargo-mutants has to build one by one.
+//! Then the tests run once for each mutant, which an environment variable chooses. The few that cannot be chosen at run time
+//! are built one by one. Results, one name per line: `caught.txt`, `timeout.txt`, `missed.txt`, `unviable.txt`.
 
 mod rewrite;
 
@@ -23,6 +23,8 @@ const VARIABLE: &str = "RALLYPOINT_MUTANT";
 /// The least time that the tests get; a mutant that takes longer has an endless loop.
 const TIMEOUT_MIN: Duration = Duration::from_secs(20);
 const TIMEOUT_FACTOR: u32 = 8;
+/// The same for tests that are built without optimization.
+const TIMEOUT_SLOW: Duration = Duration::from_secs(120);
 /// How much address space the tests may take, in KiB: a mutant may allocate without end.
 const MEMORY_MAX_KIB: u64 = 6 << 20;
 
@@ -57,7 +59,7 @@ fn main() {
     let (mut unviable, mut skipped) = (BTreeSet::new(), BTreeSet::new());
     let (program, used) = loop {
         let used = write_sources(&package, &list, &skipped, &mut unviable);
-        match build(&package) {
+        match build(&package, "1") {
             Ok(program) => break (program, used),
             Err(Culprits { inside, beside }) => {
                 eprintln!("{} mutants do not compile, and perhaps {}", inside.len(), beside.len());
@@ -100,6 +102,22 @@ fn main() {
         }
     });
     let mut results = results.into_inner().expect("a lock");
+
+    let left: Vec<usize> =
+        (0..list.len()).filter(|number| !used.contains(number) && !unviable.contains(number)).collect();
+    println!("{} mutants are built one by one", left.len());
+    restore(&package);
+    for number in left {
+        let outcome =
+            patch(&package, &list[number]).map(|program| run(&program, &filters(number), number, TIMEOUT_SLOW));
+        match outcome {
+            Some(Outcome::Missed) => println!("MISSED {}", name(number)),
+            None => drop(unviable.insert(number)),
+            _ => {}
+        }
+        results.extend(outcome.map(|outcome| (number, outcome)));
+    }
+    restore(&package);
     results.sort_unstable_by_key(|(number, _)| *number);
     let write = |file: &str, numbers: Vec<usize>| {
         let names: String = numbers.iter().map(|number| format!("{}\n", name(*number))).collect();
@@ -111,8 +129,6 @@ fn main() {
     write("timeout.txt", of(Outcome::Timeout));
     write("missed.txt", of(Outcome::Missed));
     write("unviable.txt", unviable.iter().copied().collect());
-    let is_left = |number: &usize| !used.contains(number) && !unviable.contains(number);
-    write("left.txt", (0..list.len()).filter(is_left).collect());
 }
 
 /// Writes `src` with all mutants but the skipped ones, and returns the numbers of those in it.
@@ -156,10 +172,11 @@ struct Culprits {
 }
 
 /// The test program, or what keeps it from being built.
-fn build(package: &Path) -> Result<PathBuf, Culprits> {
+fn build(package: &Path, opt_level: &str) -> Result<PathBuf, Culprits> {
     let cargo = Command::new("cargo")
         .args(["test", "--lib", "--no-run", "--message-format=json", "--quiet"])
         .current_dir(package)
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", opt_level)
         .stderr(Stdio::null())
         .output()
         .expect("cargo runs");
@@ -207,6 +224,29 @@ impl Culprits {
         let nearest = numbers(before, "mutant::is(").last().copied();
         self.beside.extend(if on_line.is_empty() { nearest.into_iter().collect() } else { on_line });
     }
+}
+
+/// Writes `src` as it was.
+fn restore(package: &Path) {
+    let copied = Command::new("cp").args(["-r", "original/.", "src"]).current_dir(package).status();
+    assert!(copied.is_ok_and(|status| status.success()), "the sources can be copied");
+}
+
+/// Builds the tests with one mutant, in the place of the original code. None if it does not compile.
+fn patch(package: &Path, mutant: &Value) -> Option<PathBuf> {
+    let (file, diff) = (mutant["file"].as_str().expect("a file"), mutant["diff"].as_str().expect("a diff"));
+    let original = package.join("original").join(file.trim_start_matches("src/"));
+    let written = package.join("one.diff");
+    fs::write(&written, diff).expect("the diff can be written");
+    let patched = Command::new("patch")
+        .args(["--quiet", "--output"])
+        .arg(package.join(file))
+        .args([&original, &written])
+        .status();
+    assert!(patched.is_ok_and(|status| status.success()), "{file} can be patched");
+    let program = build(package, "0");
+    fs::copy(original, package.join(file)).expect("the source can be copied");
+    program.ok()
 }
 
 /// The numbers that follow a mark.
