@@ -20,8 +20,9 @@
   const TEXTS = ["q", "map", "mode", "version", "verified_by", "sort"];
   const FLAGS = ["not_empty", "not_full", "no_password", "official"];
   const PROOFS = ["query", "cookie", "connection", "config"];
-  /** Delay before a refused stream is opened again. Broken streams are reopened by the browser. */
+  /** Delay before a refused stream is opened again; it doubles each time. Broken streams are reopened by the browser. */
   const AGAIN_MS = 5000;
+  const AGAIN_MAX_MS = 300_000;
   /** Minimum time between announcements to screen readers. After a user action they are immediate. */
   const SAY_MS = 30_000;
   /** How often "3 min ago" is updated, and how often the plots are. */
@@ -513,6 +514,7 @@
   /** When the list was last known to be current: until there is a stream, when the page was loaded. */
   let liveUntil = Date.now();
   let again = 0;
+  let pause = AGAIN_MS;
 
   function connect() {
     clearTimeout(again);
@@ -520,10 +522,15 @@
     const game = wanted.game;
     stream = new EventSource(game ? `/api/v1/events?game=${encodeURIComponent(game)}` : "/api/v1/events");
     stream.streamed = game;
-    stream.onopen = () => setLive(true);
+    stream.onopen = () => {
+      pause = AGAIN_MS;
+      setLive(true);
+    };
     stream.onerror = () => {
       setLive(false);
-      if (stream.readyState === EventSource.CLOSED) again = setTimeout(connect, AGAIN_MS * (1 + Math.random()));
+      if (stream.readyState !== EventSource.CLOSED) return;
+      again = setTimeout(connect, pause * (1 + Math.random()));
+      pause = Math.min(2 * pause, AGAIN_MAX_MS);
     };
     stream.addEventListener("snapshot", ({ data }) => load(JSON.parse(data)));
     stream.addEventListener("delta", ({ data }) => {

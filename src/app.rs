@@ -34,6 +34,7 @@ use crate::net::listen::{self, ListenError};
 use crate::net::moderator::Moderator;
 use crate::net::network;
 use crate::net::prober;
+use crate::net::relief;
 use crate::net::session::{self, SharedStreamRules, StreamService};
 use crate::net::tcp::{self, Entrance};
 use crate::net::udp::{self, SharedRules};
@@ -91,6 +92,7 @@ impl App {
         let hub = Arc::new(Hub::new(config.registry()));
         hub.set_exempt(config.guard.exempt());
         let guard = Arc::new(Guard::new(config.guard.settings(connections_max(&config))));
+        hub.held().set_max(config.guard.list_bytes_held_max);
         hub.set_accounts(Arc::new(accounts::Searches::new(guard.clone(), &hub)));
         let keys = Keys::new([random()?, random()?, random()?]);
         let is_clustered = config.is_clustered();
@@ -172,6 +174,7 @@ impl App {
         app.tasks.spawn(app.announcements.clone().retry_silent(stop.clone()));
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
         app.tasks.spawn(app.site.clone().tidy(stop.clone()));
+        app.tasks.spawn(relief::run(app.hub.clone(), app.guard.clone(), stop.clone()));
         if let Some(tls) = &app.tls {
             app.tasks.spawn(tls.clone().follow(stop.clone()));
         }
@@ -296,6 +299,7 @@ impl App {
         }
         self.hub.set_settings(self.config.registry());
         self.hub.set_exempt(guard.exempt());
+        self.hub.held().set_max(guard.list_bytes_held_max);
         self.announcements.set_exempt(guard.exempt());
         self.site.set_pages(pages);
         self.services.set(&self.config);

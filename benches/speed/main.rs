@@ -1,10 +1,11 @@
 //! Speed and memory of the real program, compared with a baseline that runs on the same machine at the same time: absolute
 //! numbers say more about the machine than about the program. docs/benchmarks.md explains the results.
 //!
-//! `cargo bench --bench speed -- [iceball] [xash] [memory] [http] [lists] [probe] [store] [cluster]`; without names, all.
+//! `cargo bench --bench speed -- [iceball] [xash] [memory] [http] [lists] [probe] [store] [cluster] [attack]`; without names, all.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod attack;
 mod cluster;
 mod echo;
 mod http;
@@ -36,6 +37,7 @@ const ALL: &[(&str, fn())] = &[
     ("probe", probe::run),
     ("store", store::run),
     ("cluster", cluster::run),
+    ("attack", attack::run),
 ];
 
 fn main() {

@@ -231,6 +231,17 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
+        name: "guard.max_list_mib",
+        doc: "MiB of memory for rendered lists, including those that slow readers have not taken yet. Beyond this, the connections\n\
+              that have held one for longest are closed. With more than 500,000 servers it should be larger.",
+        default: "256",
+        example: "",
+        set: |config, item| {
+            config.guard.list_bytes_held_max = (item.integer(1, 1 << 20)? as usize) << 20;
+            Ok(())
+        },
+    },
+    Key {
         name: "guard.bans",
         doc: "Addresses and networks that get no answer and are not listed, e.g. [\"203.0.113.7\", \"198.51.100.0/24\"].\n\
               `rallypoint admin ban` adds others while the server runs, with a reason and an end.",

@@ -76,6 +76,8 @@ pub struct Guard {
     pub connections_per_ip_max: usize,
     pub idle: Duration,
     pub list_bytes_per_second: u64,
+    /// What rendered lists may take in memory.
+    pub list_bytes_held_max: usize,
     pub bans: Vec<IpNet>,
     pub hidden_names: Vec<Pattern>,
     pub exempt: Vec<IpNet>,
@@ -114,6 +116,7 @@ impl Default for Config {
                 connections_per_ip_max: 0,
                 idle: Duration::ZERO,
                 list_bytes_per_second: 0,
+                list_bytes_held_max: 0,
                 bans: Vec::new(),
                 hidden_names: Vec::new(),
                 exempt: Vec::new(),

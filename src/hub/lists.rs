@@ -22,12 +22,15 @@ use crate::registry::view::{Rendered, Renderer, View};
 
 /// Upper bound on the age of an expensive list.
 const STALE_MAX: Duration = Duration::from_secs(2);
+/// How long a group's view is kept after that, for the next request.
+const GROUP_KEPT: Duration = Duration::from_millis(500);
 /// Upper bound on cached lists; a further one replaces the least recently used one. It is more than all renderers that are
 /// kept for clients' own filters, so that those cannot replace a list that takes long to render.
 const LISTS_MAX: usize = 256;
 
 pub struct Lists {
     cells: Mutex<Cells>,
+    groups: Mutex<Vec<Group>>,
     /// How many common lists are rendered at a time: their number is bounded, and nobody else's work delays them.
     common: Arc<Semaphore>,
     /// Lists with clients' own parameters, and other work that takes long.
@@ -44,11 +47,23 @@ impl Lists {
         let common = (cores / 2).max(1);
         Lists {
             cells: Mutex::default(),
+            groups: Mutex::default(),
             common: Arc::new(Semaphore::new(common)),
             queue: Queue::new(cores.saturating_sub(common), accounts),
             held: Arc::default(),
         }
     }
+}
+
+/// Lists that share work for each view: see [`Renderer::group`].
+struct Group {
+    number: usize,
+    /// What they are rendered from.
+    view: Arc<View>,
+    /// When a newer view may be taken.
+    until: Instant,
+    /// Whether the first list of this view is rendered, so that it is known what the work takes.
+    is_measured: bool,
 }
 
 /// A list's place in the cache.
@@ -82,6 +97,7 @@ impl Lists {
         view: impl Fn() -> Arc<View>,
     ) -> Result<Arc<Rendered>, Refusal> {
         let cell = self.cell(renderer);
+        let view = || self.view_for(&**renderer, view());
         let turn = loop {
             match cell.find(&**renderer, view().serial) {
                 Found::List(list) => return Ok(list),
@@ -89,8 +105,45 @@ impl Lists {
                 Found::Wait => drop(cell.turn.lock().await),
             }
         };
-        let (renderer, view, held) = (renderer.clone(), view(), self.held.clone());
-        self.work(renderer.is_common(), ip, move || cell.render(&*renderer, &view, &held, turn)).await
+        let (rendered_by, view, held) = (renderer.clone(), view(), self.held.clone());
+        let (serial, is_common, started) = (view.serial, renderer.is_common(), Instant::now());
+        let list = self.work(is_common, ip, move || cell.render(&*rendered_by, &view, &held, turn)).await;
+        self.rest(&**renderer, serial, started);
+        list
+    }
+
+    /// The view that a renderer shows: the newest, or that of its group.
+    fn view_for(&self, renderer: &dyn Renderer, newest: Arc<View>) -> Arc<View> {
+        let Some(number) = renderer.group() else { return newest };
+        let (mut groups, now) = (self.groups(), Instant::now());
+        let Some(group) = groups.iter_mut().find(|group| group.number == number) else {
+            groups.push(Group { number, view: newest.clone(), until: now + STALE_MAX, is_measured: false });
+            return newest;
+        };
+        if now >= group.until && group.view.serial != newest.serial {
+            *group = Group { number, view: newest, until: now + STALE_MAX, is_measured: false };
+        }
+        group.view.clone()
+    }
+
+    /// The first list of a group's view took this long, with the work that all share: the view is good for a while.
+    fn rest(&self, renderer: &dyn Renderer, serial: u64, started: Instant) {
+        let Some(number) = renderer.group() else { return };
+        let (mut groups, now) = (self.groups(), Instant::now());
+        let first = groups.iter_mut().find(|group| group.number == number && group.view.serial == serial);
+        if let Some(group) = first.filter(|group| !group.is_measured) {
+            (group.until, group.is_measured) = (now + Freshness::new(serial, started, now).rest, true);
+        }
+    }
+
+    /// Frees the views of groups that nobody has asked for since they may be replaced.
+    pub fn forget_groups(&self) {
+        let now = Instant::now();
+        self.groups().retain(|group| now < group.until + GROUP_KEPT);
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Vec<Group>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does work that takes long, on a thread of its own. Once begun, it is done to its end, even if the client is gone: others
@@ -120,10 +173,16 @@ impl Lists {
     /// The same for a thread that may block. It takes no place: there are few such threads, and each renders one list at a time.
     pub fn get_blocking(&self, renderer: &Arc<dyn Renderer>, view: impl Fn() -> Arc<View>) -> Arc<Rendered> {
         let cell = self.cell(renderer);
+        let view = || self.view_for(&**renderer, view());
         loop {
             match cell.find(&**renderer, view().serial) {
                 Found::List(list) => return list,
-                Found::Turn(turn) => return cell.render(&**renderer, &view(), &self.held, turn),
+                Found::Turn(turn) => {
+                    let (view, started) = (view(), Instant::now());
+                    let list = cell.render(&**renderer, &view, &self.held, turn);
+                    self.rest(&**renderer, view.serial, started);
+                    return list;
+                }
                 Found::Wait => drop(cell.turn.blocking_lock()),
             }
         }
@@ -369,6 +428,40 @@ mod tests {
         }
         assert!(begun.try_recv().is_err());
         assert_eq!(text(&lists.get_blocking(&renderer, || views.newest())), "0", "and for other threads");
+    }
+
+    /// Its lists share work with others; each says which view it was rendered from.
+    struct OfGroup;
+
+    impl Renderer for OfGroup {
+        fn render(&self, view: &View) -> Vec<u8> {
+            view.serial.to_string().into_bytes()
+        }
+
+        fn group(&self) -> Option<usize> {
+            Some(1)
+        }
+    }
+
+    #[test]
+    fn lists_that_share_work_are_rendered_from_one_view_while_it_is_worth_it() {
+        let (lists, views) = (Lists::new(SharedAccounts::default()), Views::default());
+        let shown = || text(&lists.get_blocking(&(Arc::new(OfGroup) as Arc<dyn Renderer>), || views.newest()));
+        views.next();
+        assert_eq!(shown(), "1");
+        // The first one took long.
+        lists.groups()[0].until = Instant::now() + Duration::from_secs(60);
+        views.next();
+        assert_eq!(shown(), "1", "another list of the same group");
+        lists.forget_groups();
+        assert_eq!(shown(), "1", "it is in use");
+        lists.groups()[0].until = Instant::now();
+        assert_eq!(shown(), "2");
+        views.next();
+        assert_eq!(shown(), "3", "it took no time");
+        lists.groups()[0].until = Instant::now().checked_sub(GROUP_KEPT).unwrap();
+        lists.forget_groups();
+        assert!(lists.groups().is_empty());
     }
 
     #[test]

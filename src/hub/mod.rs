@@ -297,6 +297,7 @@ impl Hub {
             self.wait(rest, false);
             let started = Instant::now();
             self.free_former_view();
+            self.lists.forget_groups();
             self.wait(started.elapsed() * (PACE_SHARE - 1), false);
             self.wait(EXPIRE_EVERY.saturating_sub(rest), true);
         }

@@ -63,6 +63,8 @@ struct Connection {
     /// Its index in the group of each prefix, and last in the group of all. Only accessed under the lock.
     positions: [AtomicUsize; LEVELS_MAX + 1],
     active_at_ms: AtomicU64,
+    /// Since when its client has not taken all of an answer; 0: it has.
+    holding_since_ms: AtomicU64,
     evicted: Notify,
 }
 
@@ -101,6 +103,19 @@ impl Guard {
         }
     }
 
+    /// Evicts up to `most` of the connections that have held an answer for longest, for when answers take too much memory.
+    /// Returns how many.
+    pub fn evict_holders(&self, most: usize) -> usize {
+        let mut groups = self.groups();
+        let since = |connection: &Arc<Connection>| connection.holding_since_ms.load(Ordering::Relaxed);
+        let mut holders: Vec<_> =
+            groups.all.connections.iter().map(|it| (since(it), it)).filter(|it| it.0 > 0).collect();
+        holders.sort_unstable_by_key(|(since, _)| *since);
+        let evicted: Vec<_> = holders.into_iter().take(most).map(|(_, connection)| connection.clone()).collect();
+        evicted.iter().for_each(|connection| groups.evict(connection));
+        evicted.len()
+    }
+
     pub fn bans(&self) -> arc_swap::Guard<Arc<Networks>> {
         self.bans.load()
     }
@@ -136,8 +151,14 @@ impl Guard {
         }
         let prefixes = prefixes(&groups);
         groups.evict_for(&prefixes);
-        let connection =
-            Arc::new(Connection { ip, prefixes, positions: Default::default(), active_at_ms, evicted: Notify::new() });
+        let connection = Arc::new(Connection {
+            ip,
+            prefixes,
+            positions: Default::default(),
+            active_at_ms,
+            holding_since_ms: AtomicU64::new(0),
+            evicted: Notify::new(),
+        });
         groups.add(&connection);
         Some(Admission { guard: self.clone(), connection })
     }
@@ -255,6 +276,19 @@ impl Admission {
         self.connection.active_at_ms.store(self.guard.now_ms(), Ordering::Relaxed);
     }
 
+    /// Marks the connection as one whose client has not taken all of an answer yet.
+    pub fn hold(&self) {
+        let since = &self.connection.holding_since_ms;
+        if since.load(Ordering::Relaxed) == 0 {
+            since.store(self.guard.now_ms().max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// The client has taken everything.
+    pub fn release(&self) {
+        self.connection.holding_since_ms.store(0, Ordering::Relaxed);
+    }
+
     /// Completes when the connection is evicted.
     pub async fn evicted(&self) {
         self.connection.evicted.notified().await;
@@ -303,6 +337,25 @@ mod tests {
         let waiting = std::pin::pin!(admission.evicted());
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         waiting.poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn those_who_hold_an_answer_for_longest_are_evicted_first() {
+        let guard = guard(100, 100);
+        let admissions: Vec<_> = (0..4).map(|last| guard.admit(ip(last)).unwrap()).collect();
+        for (admission, since_ms) in admissions.iter().zip([0, 30, 10, 20]) {
+            admission.connection.holding_since_ms.store(since_ms, Ordering::Relaxed);
+        }
+        admissions[1].hold();
+        assert_eq!(admissions[1].connection.holding_since_ms.load(Ordering::Relaxed), 30, "since it began");
+        admissions[3].release();
+        assert_eq!(guard.evict_holders(1), 1);
+        assert!(evicted(&admissions[2]) && !evicted(&admissions[1]));
+        assert_eq!(guard.evict_holders(5), 1);
+        assert!(evicted(&admissions[1]) && !evicted(&admissions[0]) && !evicted(&admissions[3]));
+        assert_eq!((guard.evict_holders(5), guard.connections()), (0, 2));
+        admissions[0].hold();
+        assert_eq!(guard.evict_holders(5), 1);
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod moderator;
 pub mod network;
 pub mod prober;
 pub mod proxy;
+pub mod relief;
 pub mod retries;
 pub mod session;
 pub mod tcp;

@@ -103,7 +103,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 if !self.rendered(&mut out, &mut parts).await {
                     next = Next::Close;
                 }
+                self.admission.hold();
                 self.write(&mut parts).await?;
+                self.admission.release();
                 self.admission.touch();
                 deadline = Instant::now() + self.idle;
             }

@@ -26,6 +26,12 @@ pub trait Renderer: Send + Sync {
     fn is_common(&self) -> bool {
         true
     }
+
+    /// Renderers with the same number share work for each view, such as an index. They are all rendered from the same view for as
+    /// long as that work is worth.
+    fn group(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A rendered list, shared by all its readers.

@@ -1,16 +1,18 @@
 //! The event stream: a snapshot with its serial, then deltas, to any number of readers.
 //!
 //! One task collects the hub's batches into frames, a few per second, and each frame is rendered once for all readers. A
-//! snapshot is rendered once, too, and reused while it is valid: the frames since then bring it up to date. A reader that
-//! reconnects with `Last-Event-ID` gets what it missed, or a snapshot. One that falls behind gets a `reset` and is
-//! disconnected: there is no queue that could grow.
+//! server that changes all the time is in one of them a second, with its newest state. A snapshot is rendered once, too, and
+//! reused while it is valid: the frames since then bring it up to date. A reader that reconnects with `Last-Event-ID` gets what it
+//! missed, or a snapshot. What a reader gets is charged to its network: one that is over budget gets several frames as one, later.
+//! One that falls behind gets a `reset` and is disconnected: there is no queue that could grow.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
@@ -22,21 +24,26 @@ use url::form_urlencoded;
 
 use super::filter::Wrong;
 use super::json::ServerJson;
-use super::{Site, api, aside, reply};
-use crate::model::{GAME_BYTES_MAX, Server};
+use super::{Peer, Site, api, reply};
+use crate::budget::Kind;
+use crate::hub::Refusal;
+use crate::model::{Address, GAME_BYTES_MAX, Server};
 use crate::net::stopped;
-use crate::protocols::{names_of, servers_of};
+use crate::protocols::{card, names_of, servers_of};
 use crate::registry::recent::Recent;
 use crate::registry::view::{Batch, Delta, View};
 
 /// Changes are collected for this long, so that many changes make a few frames per second.
 const GATHER: Duration = Duration::from_millis(200);
+/// A server is in one frame of this time at most: readers would pay for one that changes all the time.
+const SERVER_EVERY: Duration = Duration::from_secs(1);
 /// How many frames a reader may be behind.
 const BEHIND_MAX: usize = 64;
-/// Frames kept for readers that reconnect, and the most deltas they may hold together.
+/// Frames kept for readers that reconnect, and the most changes they may hold together.
 const KEPT_MAX: usize = 512;
-const KEPT_DELTAS_MAX: usize = 200_000;
-/// Interval of keep-alives on a quiet stream.
+const KEPT_CHANGES_MAX: usize = 200_000;
+/// A comment, which keeps a quiet stream alive, and its interval.
+const ALIVE: &[u8] = b": alive\n\n";
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
 /// A snapshot is valid for this multiple of the time it took to render, up to a maximum.
 const SNAPSHOT_SHARE: u32 = 19;
@@ -44,11 +51,12 @@ const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(5);
 /// The most games that a frame keeps its rendered text for.
 const GAMES_MAX: usize = 32;
 
-/// What happened between two serials.
+/// What readers are told of what happened until a serial. For a reader with an earlier serial, or one in its midst, the result is
+/// the same: each change is the newest state of its server.
 struct Frame {
     before: u64,
     after: u64,
-    batches: Vec<Arc<Batch>>,
+    changes: BTreeMap<Address, Change>,
     /// Rendered for all games (""), or for one.
     rendered: Mutex<HashMap<String, Bytes>>,
 }
@@ -90,10 +98,9 @@ impl Events {
     fn keep(&self, frame: &Arc<Frame>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push_back(frame.clone());
-        let deltas = |frame: &Arc<Frame>| frame.batches.iter().map(|batch| batch.deltas.len()).sum::<usize>();
-        let mut all: usize = kept.iter().map(deltas).sum();
-        while kept.len() > KEPT_MAX || (all > KEPT_DELTAS_MAX && kept.len() > 1) {
-            all -= kept.pop_front().as_ref().map_or(0, deltas);
+        let mut all: usize = kept.iter().map(|frame| frame.changes.len()).sum();
+        while kept.len() > KEPT_MAX || (all > KEPT_CHANGES_MAX && kept.len() > 1) {
+            all -= kept.pop_front().map_or(0, |frame| frame.changes.len());
         }
     }
 
@@ -110,64 +117,152 @@ impl Events {
         news.first().is_none_or(|first| first.before <= serial).then_some(news)
     }
 
-    /// A snapshot, and the frames since then.
-    async fn snapshot(&self, site: &Site, game: &str) -> (Written, Vec<Arc<Frame>>) {
+    /// A snapshot for a client, and the frames since then.
+    async fn snapshot(&self, site: &Arc<Site>, game: &str, ip: IpAddr) -> Result<(Written, Vec<Arc<Frame>>), Refusal> {
         let cell = self.snapshots.get(game.to_string(), |_| Arc::default());
         let mut last = cell.lock().await;
         let good = last.as_ref().filter(|written| Instant::now() < written.good_until);
         if let Some((written, news)) = good.and_then(|written| Some((written.clone(), self.after(written.serial)?))) {
-            return (written, news);
+            return Ok((written, news));
         }
-        let (view, started) = (site.hub.view(), Instant::now());
-        let write = || snapshot_event(self, &view, game);
-        let text = aside(&view, write);
-        let good_until = Instant::now() + (started.elapsed() * SNAPSHOT_SHARE).min(SNAPSHOT_AGE_MAX);
-        let written = Written { serial: view.serial, text, good_until };
+        let is_common = game.is_empty() || card(game).is_some();
+        let (writer, game) = (site.clone(), game.to_string());
+        let write = move || {
+            let (view, started) = (writer.hub.view(), Instant::now());
+            let text = writer.hub.held().count(snapshot_event(&writer.events, &view, &game).into_bytes());
+            let good_until = Instant::now() + (started.elapsed() * SNAPSHOT_SHARE).min(SNAPSHOT_AGE_MAX);
+            Written { serial: view.serial, text, good_until }
+        };
+        let written = site.hub.work(is_common, ip, write).await?;
         *last = Some(written.clone());
-        (written, Vec::new())
+        let news = self.after(written.serial).unwrap_or_default();
+        Ok((written, news))
     }
 
     /// Collects batches into frames until stopped.
     pub async fn gather(site: Arc<Site>, mut stop: watch::Receiver<bool>) {
         let mut batches = site.hub.subscribe();
-        let mut serial = site.hub.view().serial;
+        let mut gathered = Gathered::since(site.hub.view().serial);
         loop {
-            let first = tokio::select! {
-                batch = batches.recv() => batch,
-                () = stopped(&mut stop) => return,
-            };
-            let until = Instant::now() + GATHER;
-            let mut gathered = Vec::new();
-            let mut gap = !take(first, serial, &mut gathered);
-            while let Ok(next) = timeout_at(until, batches.recv()).await {
-                gap |= !take(next, serial, &mut gathered);
+            if gathered.is_empty() {
+                tokio::select! {
+                    batch = batches.recv() => gathered.take(batch),
+                    () = stopped(&mut stop) => return,
+                }
             }
-            let Some(after) = gathered.last().map(|batch| batch.serial) else { continue };
-            if gap {
+            let until = Instant::now() + GATHER;
+            while let Ok(next) = timeout_at(until, batches.recv()).await {
+                gathered.take(next);
+            }
+            if *stop.borrow() {
+                return;
+            }
+            let Some(frame) = gathered.frame(Instant::now()) else { continue };
+            if frame.before == u64::MAX {
                 // Some batches were missed: every reader has to start again.
                 site.events.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
             }
-            let rendered = Mutex::default();
-            let frame =
-                Arc::new(Frame { before: if gap { u64::MAX } else { serial }, after, batches: gathered, rendered });
-            serial = after;
+            let frame = Arc::new(frame);
             site.events.keep(&frame);
             let _ = site.events.frames.send(frame); // fails when nobody reads
         }
     }
 }
 
-/// Adds a batch that continues what is known; false when something is missing before it.
-fn take(received: Result<Arc<Batch>, broadcast::error::RecvError>, serial: u64, into: &mut Vec<Arc<Batch>>) -> bool {
-    match received {
-        Ok(batch) if batch.serial <= serial => true, // known already
-        Ok(batch) => {
-            let last = into.last().map_or(serial, |last| last.serial);
-            let follows = batch.serial == last + 1;
-            into.push(batch);
-            follows
+/// What happened to the server at an address: first these left, then this one came or changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Change {
+    /// The last view in which something happened.
+    serial: u64,
+    removed: Vec<Arc<Server>>,
+    now: Option<(Arc<Server>, IsNew)>,
+}
+
+/// Whether a server was added, and not only changed.
+type IsNew = bool;
+
+impl Change {
+    fn remove(&mut self, server: &Arc<Server>) {
+        self.now = None;
+        if self.removed.iter().all(|removed| removed.game != server.game) {
+            self.removed.push(server.clone());
         }
-        Err(_) => false,
+    }
+
+    fn put(&mut self, server: &Arc<Server>, is_new: IsNew) {
+        let was_new = self.now.as_ref().is_some_and(|(_, was_new)| *was_new);
+        let removed = self.removed.len();
+        self.removed.retain(|removed| removed.game != server.game);
+        let is_back = self.removed.len() < removed;
+        self.now = Some((server.clone(), !is_back && (is_new || was_new)));
+    }
+
+    /// Both changes as one.
+    fn then(&mut self, later: &Change) {
+        self.serial = later.serial;
+        later.removed.iter().for_each(|server| self.remove(server));
+        if let Some((server, is_new)) = &later.now {
+            self.put(server, *is_new);
+        }
+    }
+}
+
+/// Changes that readers have not been told yet.
+struct Gathered {
+    /// The last serial of the last frame, and of what has come since.
+    before: u64,
+    newest: u64,
+    /// Whether something is missing: then no reader can go on.
+    gap: bool,
+    changes: BTreeMap<Address, Change>,
+    /// When readers were last told of a server, if that was a moment ago.
+    told: HashMap<Address, Instant>,
+}
+
+impl Gathered {
+    fn since(serial: u64) -> Gathered {
+        Gathered { before: serial, newest: serial, gap: false, changes: BTreeMap::new(), told: HashMap::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && !self.gap
+    }
+
+    fn take(&mut self, received: Result<Arc<Batch>, broadcast::error::RecvError>) {
+        match received {
+            Ok(batch) if batch.serial <= self.newest => {} // known already
+            Ok(batch) => {
+                self.gap |= batch.serial != self.newest + 1;
+                self.newest = batch.serial;
+                for delta in &batch.deltas {
+                    let change = self.changes.entry(delta.server().address).or_default();
+                    change.serial = batch.serial;
+                    match delta {
+                        Delta::Added(server) => change.put(server, true),
+                        Delta::Changed(server) | Delta::Proven(server) => change.put(server, false),
+                        Delta::Removed(server) => change.remove(server),
+                    }
+                }
+            }
+            Err(_) => self.gap = true,
+        }
+    }
+
+    /// The next frame, if there is something to tell. What readers were told a moment ago stays for a later one.
+    fn frame(&mut self, now: Instant) -> Option<Frame> {
+        self.told.retain(|_, at| now < *at + SERVER_EVERY);
+        let told = &self.told;
+        let changes = match self.gap {
+            true => std::mem::take(&mut self.changes),
+            false => self.changes.extract_if(.., |address, _| !told.contains_key(address)).collect(),
+        };
+        if changes.is_empty() && !self.gap {
+            return None;
+        }
+        self.told.extend(changes.keys().map(|address| (*address, now)));
+        let before = if std::mem::take(&mut self.gap) { u64::MAX } else { self.before };
+        self.before = self.newest;
+        Some(Frame { before, after: self.newest, changes, rendered: Mutex::default() })
     }
 }
 
@@ -202,13 +297,25 @@ fn concerns(server: &Server, game: &str) -> bool {
 }
 
 impl Frame {
-    /// The frame without what a snapshot taken within it already contains.
+    /// Several frames as one.
+    fn joined(frames: &[Arc<Frame>]) -> Option<Frame> {
+        let (first, last) = (frames.first()?, frames.last()?);
+        let mut changes: BTreeMap<Address, Change> = BTreeMap::new();
+        for (address, change) in frames.iter().flat_map(|frame| &frame.changes) {
+            changes.entry(*address).or_default().then(change);
+        }
+        Some(Frame { before: first.before, after: last.after, changes, rendered: Mutex::default() })
+    }
+
+    /// The text for a reader with this serial. One with a snapshot of the frame's midst has some of it already.
     fn text_since(&self, serial: u64, events: &Events, game: &str) -> Bytes {
-        if self.before == serial {
+        if serial <= self.before {
             return self.text(events, game);
         }
-        let news = self.batches.iter().filter(|batch| batch.serial > serial);
-        news.map(|batch| batch_event(events, batch, game)).collect::<String>().into()
+        let news = self.changes.iter().filter(|(_, change)| change.serial > serial);
+        let changes = news.map(|(address, change)| (*address, change.clone())).collect();
+        let rest = Frame { before: serial, after: self.after, changes, rendered: Mutex::default() };
+        frame_event(events, &rest, game).into()
     }
 
     /// The event's text for readers of a game ("": of all), rendered on first use.
@@ -217,7 +324,7 @@ impl Frame {
         if let Some(text) = rendered.get(game) {
             return text.clone();
         }
-        let text: Bytes = self.batches.iter().map(|batch| batch_event(events, batch, game)).collect::<String>().into();
+        let text: Bytes = frame_event(events, self, game).into();
         if rendered.len() < GAMES_MAX {
             rendered.insert(game.to_string(), text.clone());
         }
@@ -225,32 +332,30 @@ impl Frame {
     }
 }
 
-fn batch_event(events: &Events, batch: &Batch, game: &str) -> String {
-    let mut deltas = Deltas { serial: batch.serial, ..Deltas::default() };
-    for delta in &batch.deltas {
-        match delta {
-            Delta::Added(server) if concerns(server, game) => deltas.added.push(ServerJson::new(server)),
-            Delta::Changed(server) | Delta::Proven(server) if concerns(server, game) => {
-                deltas.changed.push(ServerJson::new(server))
-            }
-            Delta::Removed(server) if concerns(server, game) => deltas.removed.push(Gone {
-                protocol: server.game.protocol(),
-                game: server.game.name(),
-                address: server.address.ip().to_string(),
-                port: server.address.port(),
-            }),
+fn frame_event(events: &Events, frame: &Frame, game: &str) -> String {
+    let mut deltas = Deltas { serial: frame.after, ..Deltas::default() };
+    for Change { removed, now, .. } in frame.changes.values() {
+        deltas.removed.extend(removed.iter().filter(|server| concerns(server, game)).map(|server| Gone {
+            protocol: server.game.protocol(),
+            game: server.game.name(),
+            address: server.address.ip().to_string(),
+            port: server.address.port(),
+        }));
+        match now {
+            Some((server, true)) if concerns(server, game) => deltas.added.push(ServerJson::new(server)),
+            Some((server, false)) if concerns(server, game) => deltas.changed.push(ServerJson::new(server)),
             _ => {}
         }
     }
-    event("delta", &events.id(batch.serial), &deltas)
+    event("delta", &events.id(frame.after), &deltas)
 }
 
-fn snapshot_event(events: &Events, view: &View, game: &str) -> Bytes {
+fn snapshot_event(events: &Events, view: &View, game: &str) -> String {
     let servers: Vec<_> = match game {
         "" => view.games().map(|server| ServerJson::new(server)).collect(),
         game => servers_of(view, game).map(|server| ServerJson::new(server)).collect(),
     };
-    event("snapshot", &events.id(view.serial), &Snapshot { serial: view.serial, servers }).into()
+    event("snapshot", &events.id(view.serial), &Snapshot { serial: view.serial, servers })
 }
 
 /// JSON has no line breaks of its own, so one `data` line is enough.
@@ -263,21 +368,31 @@ fn event(name: &str, id: &str, data: &impl Serialize) -> String {
 ///
 /// Server-sent events: `snapshot` with `serial` and `servers`, then `delta` with `serial`, `removed`, `added` and
 /// `changed`, to be applied in this order. A reader that reconnects with `Last-Event-ID` gets what it missed, or another
-/// snapshot. `reset` tells a reader that is too slow to start again.
+/// snapshot. `reset` tells a reader that is too slow to start again. A server that changes all the time is in one event a second.
 #[utoipa::path(get, path = "/api/v1/events", tag = "servers", params(
     ("game" = Option<String>, Query, description = "Only this game, or this family of games"),
     ("Last-Event-ID" = Option<String>, Header, description = "The last event that was received"),
 ), responses(
     (status = 200, description = "An endless stream of events", content_type = "text/event-stream", body = String),
     (status = 400, description = "A parameter is wrong", body = Wrong),
+    (status = 429, description = "Too much for this network: see `Retry-After`", body = Wrong),
+    (status = 503, description = "Too many others: see `Retry-After`", body = Wrong),
 ))]
-pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+pub async fn events(
+    State(site): State<Arc<Site>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
     let mut game = String::new();
     for (name, value) in form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes()) {
         if name != "game" || value.len() > GAME_BYTES_MAX {
             return api::bad_request(&Wrong::parameter(&name, "is unknown here; `game` is known"));
         }
         game = value.into_owned();
+    }
+    if let Err(over) = site.guard.budgets().admit(Kind::Events, site.hub.clock.now(), peer.ip()) {
+        return reply::over(over);
     }
     // In this order: a frame that arrives in between is received, and skipped by its serial.
     let frames = site.events.frames.subscribe();
@@ -289,7 +404,10 @@ pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, he
     let (mut serial, news) = match missed {
         Some(missed) => missed,
         None => {
-            let (written, news) = site.events.snapshot(&site, &game).await;
+            let (written, news) = match site.events.snapshot(&site, &game, peer.ip()).await {
+                Ok(snapshot) => snapshot,
+                Err(refusal) => return reply::refused(refusal),
+            };
             first.push_back(written.text);
             (written.serial, news)
         }
@@ -298,7 +416,8 @@ pub async fn events(State(site): State<Arc<Site>>, RawQuery(query): RawQuery, he
         first.push_back(frame.text_since(serial, &site.events, &game));
         serial = frame.after;
     }
-    let reader = Reader { site: Arc::downgrade(&site), frames, game, serial, first, over: false };
+    let (site_of_reader, ip) = (Arc::downgrade(&site), peer.ip());
+    let reader = Reader { site: site_of_reader, ip, frames, game, serial, first, over: false };
     site.metrics.readers.inc();
     let counted = Counted(site.metrics.readers.clone());
     let body = stream::unfold((reader, counted), |(mut reader, counted)| async move {
@@ -324,6 +443,7 @@ impl Drop for Counted {
 struct Reader {
     /// Weak: a reader keeps nothing alive.
     site: Weak<Site>,
+    ip: IpAddr,
     frames: broadcast::Receiver<Arc<Frame>>,
     game: String,
     serial: u64,
@@ -333,31 +453,76 @@ struct Reader {
 }
 
 impl Reader {
+    /// The next piece of the stream, charged to the reader's network.
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first.pop_front() {
-            return Some(first);
+        let text = match self.first.pop_front() {
+            Some(first) => first,
+            None if self.over => return None,
+            None => self.news().await?,
+        };
+        let site = self.site.upgrade()?;
+        site.guard.budgets().charge(Kind::Events, site.hub.clock.now(), self.ip, text.len() as u64);
+        Some(text)
+    }
+
+    async fn news(&mut self) -> Option<Bytes> {
+        let wait = self.over_budget()?;
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
         }
-        if self.over {
-            return None;
+        if !self.over_budget()?.is_zero() {
+            return Some(Bytes::from_static(ALIVE)); // and it waits on
         }
+        let alive = Instant::now() + ALIVE_EVERY;
         loop {
-            let alive = Instant::now() + ALIVE_EVERY;
-            let site = || self.site.upgrade();
-            match timeout_at(alive, self.frames.recv()).await {
-                Err(_) => return Some(Bytes::from_static(b": alive\n\n")),
-                Ok(Ok(frame)) if frame.after <= self.serial => {} // in the snapshot already
-                Ok(Ok(frame)) if frame.before <= self.serial => {
-                    let since = std::mem::replace(&mut self.serial, frame.after);
-                    return Some(frame.text_since(since, &site()?.events, &self.game));
-                }
+            let frame = match timeout_at(alive, self.frames.recv()).await {
+                Err(_) => return Some(Bytes::from_static(ALIVE)),
+                Ok(Ok(frame)) if frame.after <= self.serial => continue, // in the snapshot already
+                Ok(Ok(frame)) if frame.before <= self.serial => frame,
                 // It fell behind, or frames were lost: the browser reconnects and gets a new snapshot.
                 Ok(Ok(_)) | Ok(Err(broadcast::error::RecvError::Lagged(_))) => {
                     self.over = true;
                     return Some(Bytes::from_static(b"event: reset\nid:\ndata: {}\n\n"));
                 }
                 Ok(Err(broadcast::error::RecvError::Closed)) => return None,
+            };
+            let since = std::mem::replace(&mut self.serial, frame.after);
+            let site = self.site.upgrade()?;
+            if wait.is_zero() {
+                return Some(frame.text_since(since, &site.events, &self.game));
             }
+            return Some(self.joined(frame).text(&site.events, &self.game));
         }
+    }
+
+    /// A frame together with those that have come since, for a reader that had to wait.
+    fn joined(&mut self, first: Arc<Frame>) -> Arc<Frame> {
+        let mut frames = vec![first];
+        // What does not continue these is noticed with the next frame.
+        while let Ok(frame) = self.frames.try_recv() {
+            if frame.before > self.serial {
+                self.over = true;
+                self.first.push_back(Bytes::from_static(b"event: reset\nid:\ndata: {}\n\n"));
+                break;
+            }
+            self.serial = frame.after;
+            frames.push(frame);
+        }
+        match Frame::joined(&frames) {
+            Some(joined) if frames.len() > 1 => Arc::new(joined),
+            _ => frames.swap_remove(0),
+        }
+    }
+
+    /// How long the reader has to wait because its network is over budget; None when the program stops.
+    fn over_budget(&self) -> Option<Duration> {
+        let site = self.site.upgrade()?;
+        let admitted = site.guard.budgets().admit(Kind::Events, site.hub.clock.now(), self.ip);
+        Some(
+            admitted
+                .err()
+                .map_or(Duration::ZERO, |over| Duration::from_secs(over.retry_after_s.into()).min(ALIVE_EVERY)),
+        )
     }
 }
 
@@ -365,11 +530,101 @@ impl Reader {
 mod tests {
     use super::*;
 
+    use crate::model::{Facts, Game, Proof};
+    use proptest::prelude::*;
+
+    fn server(port: u16, game: &'static str, players: u16) -> Arc<Server> {
+        let facts = Facts { players_current: Some(players), ..Facts::default() };
+        let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+        Arc::new(Server::new(address, Game::Own(game), Proof::Query, 0, &facts))
+    }
+
+    fn batch(serial: u64, deltas: Vec<Delta>) -> Result<Arc<Batch>, broadcast::error::RecvError> {
+        Ok(Arc::new(Batch { serial, deltas }))
+    }
+
+    #[test]
+    fn a_server_that_changes_all_the_time_is_told_once_a_second_with_its_newest_state() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut gathered = Gathered::since(0);
+        let (mut frames, mut told) = (0, Vec::new());
+        for round in 1..=100 {
+            gathered.take(batch(round, vec![Delta::Changed(server(1, "tanks", round as u16))]));
+            if let Some(frame) = gathered.frame(at(round * 100)) {
+                frames += 1;
+                told.extend(frame.changes.values().filter_map(|change| change.now.as_ref()?.0.players_current));
+            }
+        }
+        assert!((9..=11).contains(&frames), "{frames} in ten seconds");
+        assert!(!gathered.is_empty(), "the newest state is still to come");
+        let last = gathered.frame(at(11_000)).unwrap();
+        assert_eq!(last.changes.values().next().unwrap().now.as_ref().unwrap().0.players_current, Some(100));
+        assert!(gathered.is_empty() && gathered.frame(at(99_000)).is_none());
+        // Another server is told at once.
+        gathered.take(batch(101, vec![Delta::Added(server(2, "tanks", 1))]));
+        assert_eq!(gathered.frame(at(11_001)).unwrap().before, 100);
+        // Something is missing: every reader starts again.
+        gathered.take(batch(103, vec![Delta::Removed(server(2, "tanks", 1))]));
+        assert_eq!(gathered.frame(at(11_002)).unwrap().before, u64::MAX);
+    }
+
+    /// The list of a reader, as the page keeps it.
+    type Known = BTreeMap<Address, Arc<Server>>;
+
+    fn apply(known: &mut Known, frame: &Frame) {
+        for (address, change) in &frame.changes {
+            if !change.removed.is_empty() {
+                known.remove(address);
+            }
+            known.extend(change.now.iter().map(|(server, _)| (*address, server.clone())));
+        }
+    }
+
+    proptest! {
+        /// Servers come, change and go in any order. Readers begin with a snapshot of any moment, and some get several
+        /// frames as one. In the end, all have the same list.
+        #[test]
+        fn every_reader_ends_with_the_true_list(
+                steps in proptest::collection::vec((1..4u16, 0..4usize, 0..3u16, 0..400u64), 1..60), joins in 1..5usize) {
+            let start = Instant::now();
+            let (mut gathered, mut truth, mut time) = (Gathered::since(0), Known::new(), 0);
+            let (mut readers, mut frames): (Vec<(u64, Known)>, Vec<Arc<Frame>>) = (vec![(0, Known::new())], Vec::new());
+            for (serial, (port, what, players, ms)) in (1..).zip(steps) {
+                let new = server(port, ["tanks", "chess"][what % 2], players);
+                let old = truth.get(&new.address).cloned();
+                let deltas = match (old, what) {
+                    (None, _) => vec![Delta::Added(new.clone())],
+                    (Some(old), 3) => vec![Delta::Removed(old)],
+                    (Some(old), _) if old.game == new.game => vec![Delta::Changed(new.clone())],
+                    (Some(old), _) => vec![Delta::Removed(old), Delta::Added(new.clone())],
+                };
+                match deltas.last() {
+                    Some(Delta::Removed(_)) => drop(truth.remove(&new.address)),
+                    _ => drop(truth.insert(new.address, new)),
+                }
+                gathered.take(batch(serial, deltas));
+                readers.push((serial, truth.clone()));
+                time += ms;
+                frames.extend(gathered.frame(start + Duration::from_millis(time)).map(Arc::new));
+            }
+            frames.extend(gathered.frame(start + Duration::from_millis(time + 1_000)).map(Arc::new));
+            prop_assert!(gathered.is_empty());
+            for (serial, mut known) in readers {
+                let news: Vec<_> = frames.iter().filter(|frame| frame.after > serial).cloned().collect();
+                for some in news.chunks(joins) {
+                    apply(&mut known, &Frame::joined(some).unwrap());
+                }
+                prop_assert_eq!(&known, &truth, "from {}", serial);
+            }
+        }
+    }
+
     #[test]
     fn what_brings_a_snapshot_up_to_date() {
         let events = Events::new(1);
         let keep = |before, after| {
-            events.keep(&Arc::new(Frame { before, after, batches: Vec::new(), rendered: Mutex::default() }));
+            events.keep(&Arc::new(Frame { before, after, changes: BTreeMap::new(), rendered: Mutex::default() }));
         };
         let after =
             |serial| events.after(serial).map(|frames| frames.iter().map(|frame| frame.after).collect::<Vec<_>>());

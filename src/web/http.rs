@@ -124,6 +124,16 @@ impl<S: AsyncWrite + Unpin> Touching<S> {
     }
 }
 
+impl<S> Touching<S> {
+    /// A client that does not take an answer holds it in memory.
+    fn holding(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if written.is_pending() {
+            self.admission.hold();
+        }
+        written
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Touching<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
@@ -140,7 +150,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Touching<S> {
             ready!(self.poll_instead(cx))?;
             return Poll::Ready(Ok(buf.len()));
         }
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.holding(written)
     }
 
     fn poll_write_vectored(
@@ -152,7 +163,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Touching<S> {
             [only] => self.poll_write(cx, only),
             _ => {
                 self.admission.touch();
-                Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+                let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+                self.holding(written)
             }
         }
     }
@@ -161,8 +173,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Touching<S> {
         self.stream.is_write_vectored()
     }
 
+    /// Called when hyper has written all of its answer.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if flushed.is_ready() {
+            self.admission.release();
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

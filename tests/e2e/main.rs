@@ -51,3 +51,4 @@ mod support;
 mod tls;
 mod tools;
 mod watch;
+mod work;

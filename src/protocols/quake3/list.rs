@@ -110,6 +110,11 @@ impl Renderer for GameList {
     fn is_common(&self) -> bool {
         self.is_common
     }
+
+    /// They share the index.
+    fn group(&self) -> Option<usize> {
+        Some(Arc::as_ptr(&self.shared).addr())
+    }
 }
 
 /// All servers of a view, as lists need them.
