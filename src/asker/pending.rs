@@ -265,3 +265,66 @@ impl<T> Pending<T> {
         (self.tag, result)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocols::testing::two_steps;
+
+    const KEY: [u8; 16] = [3; 16];
+
+    fn asked_for_facts() -> Pending<()> {
+        let mut pending = Pending::new(1, two_steps::QUERY, Ask::Facts, ());
+        pending.send(0, 7, &KEY).unwrap();
+        pending
+    }
+
+    #[test]
+    fn facts_may_take_two_round_trips_within_bounds() {
+        let mut pending = asked_for_facts();
+        for (rtt_us, facts_us) in [(None, 100_000), (Some(100_000), 200_000), (Some(1_000_000), 500_000)] {
+            pending.rtt_us = rtt_us;
+            assert_eq!(pending.facts_us(), facts_us, "{rtt_us:?}");
+        }
+    }
+
+    #[test]
+    fn a_nonce_that_comes_twice_gives_no_more_time() {
+        let mut pending = asked_for_facts();
+        assert!(matches!(pending.proven(10_000, 0), Next::LookAt(110_000)));
+        assert!(matches!(pending.proven(50_000, 0), Next::Wait));
+        assert_eq!(pending.tries[0].proven_us, Some(10_000));
+    }
+
+    #[test]
+    fn facts_are_awaited_from_their_nonce_until_they_are_late_or_settled() {
+        let mut pending = asked_for_facts();
+        assert!(!pending.is_listening());
+        pending.proven(10_000, 0);
+        assert!(pending.is_listening());
+        pending.tries[0].spent = true;
+        assert!(!pending.is_listening());
+        pending.claim = Some(Claim { digest: 1, facts: Box::default(), settled_us: 20_000 });
+        assert!(pending.is_listening(), "they have to settle");
+    }
+
+    #[test]
+    fn a_dispute_ends_nothing_before_the_address_is_proven() {
+        let mut pending = asked_for_facts();
+        assert!(matches!(pending.dispute(), Next::Wait));
+        pending.rtt_us = Some(1);
+        assert!(matches!(pending.dispute(), Next::NoFacts));
+    }
+
+    #[test]
+    fn the_first_answer_names_the_game_if_the_second_does_not() {
+        let named = |game: &'static str| Facts { game: game.into(), ..Facts::default() };
+        for (second, expected) in [("", "first"), ("second", "second")] {
+            let mut pending = asked_for_facts();
+            pending.rtt_us = Some(1);
+            pending.some = Some(Box::new(named("first")));
+            let facts = pending.end(Some(named(second))).1.unwrap().facts.unwrap();
+            assert_eq!(facts.game, expected);
+        }
+    }
+}

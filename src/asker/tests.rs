@@ -1,5 +1,6 @@
 //! Retries, rate limits and bounds of the asker.
 
+mod edges;
 mod forgery;
 mod spacing;
 

@@ -1,0 +1,114 @@
+//! The edges of the asker's rules: the last moment, the exact number, and what is forgotten.
+
+use super::*;
+use crate::protocols::fault;
+
+#[test]
+fn failures_say_who_failed_and_why() {
+    assert_eq!(Failure::Silent.words(" from 192.0.2.1:1"), "no answer from 192.0.2.1:1");
+    assert_eq!(Failure::Bad(fault("cut short")).words(""), "bad answer: cut short");
+}
+
+#[test]
+fn new_settings_apply_to_queries_in_flight() {
+    let mut asker = asker(SETTINGS);
+    asker.ask(server(1), one_step::QUERY, Ask::Proof, 1).unwrap();
+    asker.next_question(0, LANE).unwrap();
+    asker.set_settings(Settings { tries: 1, ..SETTINGS });
+    assert_eq!(asker.timed_out(1_000_000).map(|finished| finished.tag), Some(1), "no second try");
+}
+
+#[test]
+fn an_address_has_room_for_a_seconds_worth_of_queries() {
+    let mut asker = asker(Settings { per_ip_per_second: 2, ..SETTINGS });
+    for (port, has_room) in [(1, true), (2, true), (3, false)] {
+        assert_eq!(asker.has_room_for(server(port).ip()), has_room, "for number {port}");
+        asker.ask(server(port), one_step::QUERY, Ask::Proof, 0).unwrap();
+    }
+}
+
+#[test]
+fn a_query_in_flight_can_be_changed_and_given_up() {
+    let mut asker = asker(SETTINGS);
+    asker.ask(server(1), one_step::QUERY, Ask::Proof, 1).unwrap();
+    *asker.tag_mut(server(1)).unwrap() += 10;
+    assert_eq!(asker.tag_mut(server(2)), None);
+    assert_eq!((asker.give_up(server(1)), asker.give_up(server(1))), (Some(11), None));
+    assert_eq!(asker.in_flight(), 0);
+}
+
+#[test]
+fn no_two_questions_have_the_same_nonce() {
+    let mut asker = asker(SETTINGS);
+    for port in 1..=2 {
+        asker.ask(server(port), two_steps::QUERY, Ask::Proof, 0).unwrap();
+    }
+    let nonce = |question: &Question| question[6..14].to_vec();
+    let (first, question) = asker.next_question(0, LANE).unwrap();
+    let (_, other) = asker.next_question(100_000, LANE).unwrap();
+    asker.heard(110_000, LANE, first.socket(), &nonce(&question));
+    let (again, for_facts) = asker.next_question(2_000_000, LANE).unwrap();
+    assert_eq!(again, first);
+    let nonces = std::collections::HashSet::from([nonce(&question), nonce(&other), nonce(&for_facts)]);
+    assert_eq!(nonces.len(), 3);
+}
+
+#[test]
+fn no_try_begins_when_the_time_for_all_is_over() {
+    let mut asker = asker(Settings { all_us: 1_000_000, ..SETTINGS });
+    asker.ask(server(1), one_step::QUERY, Ask::Proof, 1).unwrap();
+    asker.next_question(0, LANE).unwrap();
+    assert!(asker.timed_out(1_000_000).is_some(), "at its last microsecond");
+}
+
+#[test]
+fn an_empty_bucket_knows_when_it_has_a_token_again() {
+    let mut bucket = TokenBucket::default();
+    assert_eq!(bucket.wait_us(1, 20), 0, "full when first used");
+    bucket.take();
+    assert_eq!(bucket.wait_us(1, 20), 50_000);
+    assert_eq!((bucket.wait_us(50_000, 20), bucket.wait_us(50_001, 20)), (1, 0));
+}
+
+#[test]
+fn idle_state_is_forgotten_once_there_is_much_of_it_and_what_is_in_use_is_kept() {
+    const NOW_US: u64 = 10_000_000;
+    let mut asker = asker(SETTINGS);
+    for port in 1..=3 {
+        asker.ask(server(port), one_step::QUERY, Ask::Proof, 0).unwrap();
+    }
+    let most = 2 * 3 + IDLE_KEPT;
+    let pace = |at_us| TokenBucket { at_us, level: 0 };
+    let ip = |number: usize| IpAddr::from((0x0a00_0000 + number as u32).to_be_bytes());
+    let prefix = |number| Prefix::narrowest(ip(number));
+    // In use: asked a moment ago, in flight, or with questions to send.
+    asker.queues.insert(prefix(1), PrefixQueue { pace: pace(NOW_US - 999_999), ..PrefixQueue::default() });
+    asker.queues.insert(prefix(2), PrefixQueue { in_flight: 1, ..PrefixQueue::default() });
+    asker.queues.insert(prefix(3), PrefixQueue { scheduled: true, ..PrefixQueue::default() });
+    asker.networks.insert(prefix(1), Network { pace: pace(NOW_US - 999_999), in_flight: 0 });
+    asker.networks.insert(prefix(2), Network { pace: pace(1), in_flight: 1 });
+    asker.asked_us.insert(Address::new(ip(1), 1).unwrap(), NOW_US - SPACING_US_MAX + 1);
+    let idle_us = NOW_US - 1_000_000;
+    let mut number = 100;
+    let mut fill = |asker: &mut Asker<u32>, most: usize| {
+        while asker.queues.len() < most || asker.networks.len() < most || asker.asked_us.len() < most {
+            number += 1;
+            if asker.queues.len() < most {
+                asker.queues.insert(prefix(number), PrefixQueue { pace: pace(idle_us), ..PrefixQueue::default() });
+            }
+            if asker.networks.len() < most {
+                asker.networks.insert(prefix(number), Network { pace: pace(idle_us), in_flight: 0 });
+            }
+            if asker.asked_us.len() < most {
+                asker.asked_us.insert(Address::new(ip(number), 1).unwrap(), NOW_US - SPACING_US_MAX);
+            }
+        }
+    };
+    let kept = |asker: &Asker<u32>| (asker.queues.len(), asker.networks.len(), asker.asked_us.len());
+    fill(&mut asker, most);
+    assert!(asker.timed_out(NOW_US).is_none());
+    assert_eq!(kept(&asker), (most, most, most), "not much yet");
+    fill(&mut asker, most + 1);
+    assert!(asker.timed_out(NOW_US).is_none());
+    assert_eq!(kept(&asker), (4, 3, 1), "these, and those of the three queries");
+}
