@@ -235,6 +235,18 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
+    fn only_a_complaint_can_be_withheld() {
+        const QUIET: EventKind = EventKind { label: "quiet", ..EventKind::DROPPED };
+        const LOUD: EventKind = EventKind { label: "loud", withheld: Some(&QUIET), ..EventKind::DROPPED };
+        let (quiet, loud) = (const { &QUIET }.event().on_port(7), const { &LOUD }.event().on_port(7));
+        assert!(loud.is_complaint() && !quiet.is_complaint());
+        assert_ne!(loud.kind, quiet.kind);
+        let withheld = loud.withheld();
+        assert_eq!((withheld.kind, withheld.port), (&QUIET, 7));
+        assert_eq!(quiet.withheld().kind, &QUIET);
+    }
+
+    #[test]
     fn numbers_and_labels_are_unique_and_every_kind_can_be_explained() {
         assert!(SHARED.iter().all(|kind| kind.number < SHARED_MAX));
         for card in CARDS {

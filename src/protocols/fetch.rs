@@ -107,3 +107,16 @@ impl ListEntry {
         ListEntry { address, official: None, flavor: None, facts: Facts::default() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_bad_entries_are_counted_and_the_first_are_explained() {
+        let bad = |number: usize| Err::<ListEntry, _>(format!("bad {number}"));
+        let list = List::of((0..FAULTS_MAX + 5).map(bad));
+        assert_eq!((list.servers.len(), list.left_out, list.faults.len()), (0, FAULTS_MAX + 5, FAULTS_MAX));
+        assert_eq!(&*list.faults[0], "bad 0");
+    }
+}

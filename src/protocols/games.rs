@@ -144,6 +144,25 @@ mod tests {
     }
 
     #[test]
+    fn a_game_announces_itself_as_often_as_its_card_says() {
+        for card in CARDS {
+            assert_eq!(announce_every_ms(card.name), card.announce_every_ms, "{}", card.name);
+        }
+        assert_eq!(announce_every_ms("tanks"), any().announce_every_ms, "a game without a card");
+    }
+
+    #[test]
+    fn names_that_are_no_longer_used_make_room_for_new_ones() {
+        let mut shared = Shared::default();
+        for number in 0..SHARED_MAX {
+            shared.get(any(), &format!("game {number}"));
+        }
+        let first = shared.get(any(), "tanks");
+        assert!(Arc::ptr_eq(&first, &shared.get(any(), "tanks")), "it is shared");
+        assert_eq!(shared.names.len(), 1, "the others are forgotten");
+    }
+
+    #[test]
     fn names_become_games_in_one_place() {
         for card in CARDS {
             assert_eq!(game(card.name, card.name), Some(Game::Own(card.name)));

@@ -118,6 +118,8 @@ mod tests {
         assert_eq!(rest, Rest { serial: Some(9), total: Some(3), next: Some("n".into()) });
         let long = format!(r#"{{"servers":["{}",1]}}"#, "x".repeat(ROW_BYTES_MAX));
         assert_eq!(rows(&long).unwrap().0, ["longer than 262144 bytes", "1"]);
+        let longest = format!(r#"{{"servers":["{}"]}}"#, "x".repeat(ROW_BYTES_MAX - 2)); // with its quotes
+        assert_eq!(rows(&longest).unwrap().0[0].len(), ROW_BYTES_MAX);
     }
 
     #[test]

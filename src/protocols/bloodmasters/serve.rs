@@ -103,6 +103,26 @@ mod tests {
     }
 
     #[test]
+    fn launchers_get_the_most_recently_proven_first() {
+        let server = |port: u16, proven_at_ms: u64, game: crate::model::Game| {
+            let address = Address::new([203, 0, 113, 5].into(), port).unwrap();
+            let facts = crate::model::Facts::default();
+            std::sync::Arc::new(crate::model::Server::new(
+                address,
+                game,
+                crate::model::Proof::Query,
+                proven_at_ms,
+                &facts,
+            ))
+        };
+        let own = || crate::model::Game::Own(NAME);
+        let other = crate::model::Game::Own("tanks");
+        let view = View::new(1, 0, vec![server(1, 10, own()), server(2, 30, own()), server(3, 40, other)]);
+        let text = String::from_utf8(ServerLines.render(&view)).unwrap();
+        assert_eq!(text.lines().collect::<Vec<_>>(), ["203.0.113.5:2", "203.0.113.5:1"]);
+    }
+
+    #[test]
     fn ports_are_decimal_numbers() {
         let ip = "203.0.113.5".parse().unwrap();
         assert_eq!(heartbeat(ip, "6969").unwrap().address, "203.0.113.5:6969".parse().unwrap());
