@@ -109,16 +109,18 @@ fn filtered_lists(server: &Server) {
         for number in 0..64 {
             let (stop, lists) = (&stop, &lists);
             scope.spawn(move || {
-                let mut round = number;
+                let mut round: u64 = number;
                 while !stop.load(Ordering::Relaxed) {
                     round += 64;
-                    let filter = r"\gamename\iceball".repeat(2 + round % 60);
+                    // Each list is another one: no server has this key, but all are looked at.
                     let mut stream = connect_from(ATTACKER, address);
-                    let _ = stream.write_all(format!(r"\list{filter}\final\\final\").as_bytes());
+                    let request = format!(r"\list\gamename\iceball\port\20003\mapname\{round}\final\\final\");
+                    let _ = stream.write_all(request.as_bytes());
                     let mut answer = Vec::new();
                     let _ = stream.read_to_end(&mut answer);
-                    lists.fetch_add(u64::from(answer.len() > 1_000), Ordering::Relaxed);
-                    if answer.len() < 1_000 {
+                    let is_list = answer == br"\final\";
+                    lists.fetch_add(u64::from(is_list), Ordering::Relaxed);
+                    if !is_list {
                         std::thread::sleep(Duration::from_millis(20)); // an attacker on the same machine takes its share of it
                     }
                 }
@@ -136,9 +138,12 @@ fn never_read(server: &Server) {
     let address = server.address("netpanzer.listen");
     let mut silent = Vec::new();
     for number in 0..1_500 {
-        let filter = r"\gamename\iceball".repeat(2 + number % 60);
+        // Of the sixteen ports, 6,250 servers each: several lists, so that they do not fit into the system's buffers.
         let mut stream = connect_from(&format!("127.0.9.{}", 1 + number / 60), address);
-        let _ = stream.write_all(format!(r"\list{filter}\final\").as_bytes());
+        for port in 0..PER_IP {
+            let request = format!(r"\list\gamename\iceball\port\{}\final\", 20_000 + (number + port) % PER_IP);
+            let _ = stream.write_all(request.as_bytes());
+        }
         silent.push(stream);
     }
     std::thread::sleep(ROUND);
