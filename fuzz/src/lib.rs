@@ -7,8 +7,10 @@ pub mod config;
 pub mod cookie;
 pub mod datagrams;
 pub mod decoders;
+pub mod http;
 pub mod merge;
 pub mod proxies;
+pub mod queries;
 pub mod registry;
 pub mod streams;
 mod tape;
@@ -27,6 +29,8 @@ pub const TARGETS: &[Target] = &[
     ("registry", registry::run),
     ("merge", merge::run),
     ("proxies", proxies::run),
+    ("http", http::run),
+    ("queries", queries::run),
     ("config", config::run),
     ("client", client::run),
 ];

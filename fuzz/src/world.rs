@@ -2,14 +2,25 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use rallypoint::config::Config;
 use rallypoint::cookie::Keys;
+use rallypoint::hub::Hub;
+use rallypoint::ledger::Ledger;
+use rallypoint::metrics::Metrics;
 use rallypoint::model::{Address, Announce, Change, Facts, Game, HeartbeatKeys, Now, Overrides, Server, SharedTime};
+use rallypoint::net::announcements::Announcements;
+use rallypoint::net::guard::Guard;
+use rallypoint::net::prober::{self, Worker};
+use rallypoint::net::tcp::Entrance;
 use rallypoint::protocols::announce::{AnnounceMethod, Offer};
 use rallypoint::protocols::section::{Cookies, Section};
 use rallypoint::protocols::{CARDS, Card, Context, DatagramRules, Effect, Games, Reply, game};
+use rallypoint::registry::Settings;
 use rallypoint::registry::view::View;
+use rallypoint::web::{self, Home, HttpService, Pages, Site};
+use tokio::sync::watch;
 
 pub const START: Now = Now { mono_ms: 1_000_000, unix_ms: 1_760_000_000_000 };
 /// Servers of each protocol in the view.
@@ -18,7 +29,10 @@ const SERVERS_EACH: usize = 48;
 /// The defaults, and a password wherever a protocol has one: without it, messages of other masters are not parsed.
 pub static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     let passwords = CARDS.iter().map(|card| format!("{}.password=secret", card.name));
-    let set: Vec<String> = passwords.filter(|set| Config::load(None, std::slice::from_ref(set)).is_ok()).collect();
+    // Budgets are not what is looked for here.
+    let exempt = ["guard.exempt=127.0.0.0/8,::1/128".to_string()];
+    let known = passwords.filter(|set| Config::load(None, std::slice::from_ref(set)).is_ok());
+    let set: Vec<String> = known.chain(exempt).collect();
     Config::load(None, &set).expect("a configuration")
 });
 
@@ -190,4 +204,38 @@ pub fn flip(bytes: &mut [u8], bit: usize) {
     if let Some(byte) = bit.checked_rem(bits).and_then(|bit| bytes.get_mut(bit / 8)) {
         *byte ^= 1 << (bit % 8);
     }
+}
+
+/// The HTTP server with the same list, without a socket: nobody is asked, so nobody is proven.
+pub fn http(stop: watch::Receiver<bool>) -> (HttpService, Arc<Guard>) {
+    let settings = Settings { servers_max: 10_000, servers_per_ip_max: 1_000, ask_every_ms: 30_000, misses_max: 3 };
+    let (hub, ledger, metrics) = (Arc::new(Hub::new(settings)), Arc::new(Ledger::new()), Arc::new(Metrics::new()));
+    let now = hub.clock.now();
+    for server in &VIEW.servers {
+        let server = Server { proven_at_ms: now.unix_ms, life_ms: 86_400_000, ..Server::clone(server) };
+        let restore = Change::Restore {
+            server: Arc::new(server),
+            ends_at_ms: now.unix_ms + 86_400_000,
+            grace_ms: 0,
+            behind_ms: 0,
+            ask_in_ms: 86_400_000,
+        };
+        hub.apply_one(&restore, now);
+    }
+    hub.publish(now);
+    let guard = Arc::new(Guard::new(CONFIG.guard.settings(1_000)));
+    let (prober, worker) = Worker::new(
+        hub.clone(),
+        ledger.clone(),
+        metrics.clone(),
+        prober::settings(1, 1, Duration::from_secs(1)),
+        [1; 16],
+    )
+    .expect("a socket");
+    drop(worker);
+    let announcements = Arc::new(Announcements::new(hub, guard.clone(), prober, ledger));
+    let pages = Pages::load(&CONFIG).expect("the pages");
+    let site = Site::new(announcements, guard.clone(), metrics.clone(), pages, 1, None, Arc::default());
+    let entrance = Arc::new(Entrance::new(guard.clone(), metrics, CONFIG.entrance()));
+    (HttpService { router: web::router(site, Home(None)), entrance, stop }, guard)
 }

@@ -81,7 +81,9 @@ pub const CARD: Card = Card {
             Some(wire::parse_list(&again) == Ok(servers))
         }),
         ("status", |bytes| {
-            let status = wire::Status::parse(bytes).ok()?;
+            // Nothing before the first separator is nothing at all, not an empty key.
+            let status =
+                wire::Status::parse(bytes).ok().filter(|status| !status.pairs.iter().any(|(key, _)| key.is_empty()))?;
             Some(wire::Status::parse(&status.emit()) == Ok(status))
         }),
     ],
