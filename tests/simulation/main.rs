@@ -1,6 +1,7 @@
 //! The whole master in virtual time: the program's own rules, guard, registry, asker, prober, sessions, hub and store, with a
 //! simulated network in the place of sockets and simulated game servers of all protocols around it. Datagrams are lost, late,
-//! reordered and duplicated; clocks are set; forgers send what they like from any address; masters restart from their file.
+//! reordered and duplicated; clocks are set; forgers send what they like from any address; masters restart from their file, and
+//! in some worlds three of them are a cluster.
 //!
 //! The invariants:
 //!
@@ -16,6 +17,8 @@
 //! 8. The prober never asks such an address.
 //! 9. After a restart, what lives is listed again.
 //! 10. Serials increase by one, each delta fits the view that it changes, and together they lead to the newest view.
+//! 11. The nodes of a cluster converge: 2 and 3 hold at every node that has reached the store, whichever node a server announced
+//!     itself to.
 //!
 //! `scripts/simulate` runs many worlds; a world follows from its seed alone. `cargo test` runs some, and all seeds that ever
 //! found a bug.

@@ -1,6 +1,7 @@
 //! One master: the program's own parts, put together as `app.rs` does, with the simulated network in the place of sockets and
 //! a time that the world sets.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +13,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rallypoint::asker::Lane;
+use rallypoint::cluster::record::node_tag;
+use rallypoint::cluster::share::Share;
 use rallypoint::config::Config;
 use rallypoint::cookie::Keys;
 use rallypoint::hub::{Hub, VirtualTime};
@@ -67,6 +70,9 @@ pub struct Node {
     /// When it started, in the world's time.
     pub started_ms: u64,
     buffer: Vec<u8>,
+    /// In a cluster: what has been published and the others do not know yet.
+    pub unshared: RefCell<Vec<Arc<Batch>>>,
+    is_clustered: bool,
 }
 
 struct DatagramService {
@@ -102,11 +108,15 @@ impl Node {
         keys: Keys,
         rng: &mut Rng,
         (ms, unix_ms): (u64, i64),
+        cluster: Option<(&str, Arc<Share>)>,
     ) -> (Node, Restored) {
         let time = Arc::new(VirtualTime::default());
         time.unix_ms.store(unix_ms, Ordering::Relaxed);
         let hub = Arc::new(Hub::simulated(config.registry(), time.clone(), rng.next()));
         hub.set_exempt(config.guard.exempt());
+        if let Some((name, _)) = &cluster {
+            hub.set_node(node_tag(name));
+        }
         let guard = Arc::new(Guard::new(config.guard.settings(CONNECTIONS_MAX)));
         let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(Metrics::new()));
         let probe = &config.probe;
@@ -114,6 +124,11 @@ impl Node {
         let ports = SimulatedPorts::new(rng.next());
         let (prober, worker) = Worker::over(ports, hub.clone(), ledger.clone(), metrics.clone(), settings, rng.key());
         let announcements = Arc::new(Announcements::new(hub.clone(), guard.clone(), prober, ledger.clone()));
+        let is_clustered = cluster.is_some();
+        let worker = match cluster {
+            Some((_, share)) => worker.sharing(Box::new(move |address| share.is_mine(address))),
+            None => worker,
+        };
         let cookies = Cookies { keys, time: SharedTime::default() };
         let mut datagrams = Vec::new();
         let mut streams = Vec::new();
@@ -184,6 +199,8 @@ impl Node {
             serial: 0,
             started_ms: ms,
             buffer: vec![0; 65_535],
+            unshared: RefCell::default(),
+            is_clustered,
         };
         node.take_batches();
         (node, restored)
@@ -263,6 +280,9 @@ impl Node {
                 assert_eq!(before.is_none(), matches!(delta, Delta::Added(_)), "the delta fits: {delta:?}");
             }
             all.extend(batch.deltas.iter().cloned());
+            if self.is_clustered {
+                self.unshared.borrow_mut().push(batch);
+            }
         }
         assert_eq!(self.hub.view_guard().serial, self.serial);
         all

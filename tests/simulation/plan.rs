@@ -41,6 +41,8 @@ pub struct Plan {
     pub misses: u8,
     pub servers_per_ip_max: u32,
     pub servers_max: usize,
+    /// Whether all liars are at one address, more of them than are allowed there.
+    pub is_greedy: bool,
 }
 
 impl Plan {
@@ -50,6 +52,8 @@ impl Plan {
         if seed % 30 == 7 {
             return Plan::crowd(seed, &mut rng);
         }
+        // In some worlds, liars at one address want more than it may have.
+        let is_greedy = seed % 7 == 6;
         let is_calm = rng.one_in(2);
         let has_store = rng.one_in(2);
         let spoofs = rng.percent(70);
@@ -58,7 +62,7 @@ impl Plan {
             seed,
             duration_ms: rng.between(4, 12) * HOUR_MS,
             games: rng.between(3, 24) as usize,
-            liars: rng.below(3) as usize,
+            liars: if is_greedy { 12 } else { rng.below(3) as usize },
             churn_ms: *rng.pick(&[10 * MINUTE_MS, HOUR_MS, 4 * HOUR_MS]),
             facts_every_ms: *rng.pick(&[MINUTE_MS, 10 * MINUTE_MS, HOUR_MS]),
             loss_percent: if is_calm { 0 } else { rng.between(1, 10) },
@@ -68,21 +72,23 @@ impl Plan {
             spoof_every_ms: spoofs.then(|| *rng.pick(&[2_000, 10_000, 60_000])),
             floods: spoofs && rng.one_in(2),
             guesses,
-            nodes: 1,
+            nodes: if seed % 5 == 3 { 3 } else { 1 },
             store_every_ms: has_store.then(|| *rng.pick(&[500, 2_000, 5_000])),
             restart_every_ms: rng.one_in(2).then(|| *rng.pick(&[30 * MINUTE_MS, 2 * HOUR_MS])),
             jump_every_ms: rng.one_in(2).then(|| *rng.pick(&[20 * MINUTE_MS, 2 * HOUR_MS])),
             list_every_ms: *rng.pick(&[30_000, 5 * MINUTE_MS]),
             ask_every_ms: *rng.pick(&[30_000, 60_000, 180_000]),
             misses: rng.between(1, 3) as u8,
-            servers_per_ip_max: rng.between(4, 32) as u32,
+            servers_per_ip_max: if is_greedy { 4 } else { rng.between(4, 32) as u32 },
             servers_max: 2_000_000,
+            is_greedy,
         }
     }
 
     /// Thousands of game servers for a short time.
     fn crowd(seed: u64, rng: &mut Rng) -> Plan {
         Plan {
+            nodes: 1,
             duration_ms: rng.between(10, 20) * MINUTE_MS,
             games: rng.between(1_000, 4_000) as usize,
             liars: 20,
@@ -110,7 +116,7 @@ impl Plan {
 
     /// Each datagram arrives once, and in order.
     pub fn is_perfect(&self) -> bool {
-        self.is_calm() && self.duplicate_percent == 0 && self.late_percent == 0 && !self.guesses
+        self.is_calm() && self.duplicate_percent == 0 && self.late_percent == 0 && !self.guesses && self.nodes == 1
     }
 
     pub fn config(&self) -> Config {

@@ -2,6 +2,7 @@
 //! the time jumps to the next one.
 
 mod checks;
+mod exchange;
 mod forgers;
 mod games;
 mod players;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rallypoint::cluster::share::NODE_GONE_MS;
 use rallypoint::cookie::Keys;
 use rallypoint::model::{Address, HeartbeatKeys};
 use rallypoint::protocols::announce::{AnnounceMethod, Step};
@@ -27,6 +29,7 @@ use crate::game::{Game, State};
 use crate::node::{EPOCH_MS, Kind, Node, Outgoing};
 use crate::plan::Plan;
 use crate::random::Rng;
+use exchange::{Entry, Member};
 
 /// How often a node with nothing to do looks at what has expired, and what is due.
 const TICK_MS: u64 = 500;
@@ -88,6 +91,18 @@ enum Event {
     Jump {
         node: usize,
     },
+    /// A node reaches the store of its cluster.
+    Connect {
+        node: usize,
+        run: u64,
+    },
+    /// A record arrives there, and a node reads.
+    Put(Box<Entry>),
+    Read {
+        node: usize,
+    },
+    /// All nodes learn which of them are alive.
+    Live,
     Spoof,
     Flood {
         left: u32,
@@ -136,6 +151,9 @@ struct Machine {
     views: VecDeque<(u64, Arc<View>)>,
     /// What was listed when it stopped, and when that was.
     before: Option<Stopped>,
+    /// Its part in the cluster, while it runs.
+    member: Option<Member>,
+    stopped_ms: u64,
 }
 
 struct Stopped {
@@ -186,6 +204,8 @@ pub struct Counts {
     pub lists: u64,
     pub restarts: u64,
     pub restored: u64,
+    /// Records exchanged between nodes.
+    pub records: u64,
     pub jumps: u64,
     pub games: u64,
     /// Checks of honest servers, and those that found one missing because of losses.
@@ -211,6 +231,7 @@ impl Counts {
         self.lists += other.lists;
         self.restarts += other.restarts;
         self.restored += other.restored;
+        self.records += other.records;
         self.jumps += other.jumps;
         self.games += other.games;
         self.checked += other.checked;
@@ -240,6 +261,12 @@ pub struct World {
     victims: BTreeMap<IpAddr, Victim>,
     /// Datagrams from masters that a forger has seen at its own address.
     seen: VecDeque<(&'static str, Vec<u8>)>,
+    /// The store of the cluster, and the keys that its nodes share.
+    entries: Vec<Entry>,
+    keys: Keys,
+    rotated_ms: u64,
+    /// When the nodes last learned which of them are alive.
+    shared_ms: u64,
     heard: (mpsc::UnboundedSender<Heard>, mpsc::UnboundedReceiver<Heard>),
     pub counts: Counts,
 }
@@ -300,6 +327,8 @@ impl World {
             folder: folder.map(|folder| folder.0.join(number.to_string())),
             views: VecDeque::new(),
             before: None,
+            member: None,
+            stopped_ms: 0,
         };
         let mut world = World {
             rng: Rng::new(plan.seed ^ 0xabcd),
@@ -316,6 +345,10 @@ impl World {
             ports: 0,
             victims: BTreeMap::new(),
             seen: VecDeque::new(),
+            entries: Vec::new(),
+            keys: Keys::new([[1; 16], [2; 16], [3; 16]]),
+            rotated_ms: 0,
+            shared_ms: 0,
             heard: mpsc::unbounded_channel(),
             counts: Counts::default(),
             plan,
@@ -404,13 +437,15 @@ impl World {
                 }
             }
             Event::Rotate { node, run } if self.machines[node].run == run => {
-                let secret = self.rng.key();
-                if let Some(node) = &mut self.machines[node].node {
-                    node.rotate_keys(secret);
-                }
+                self.rotate(node);
                 self.plan_at(self.ms + ROTATE_MS, Event::Rotate { node, run });
             }
             Event::Tick { .. } | Event::Fast { .. } | Event::Store { .. } | Event::Rotate { .. } => {}
+            Event::Connect { node, run } if self.machines[node].run == run => self.connect_node(node),
+            Event::Connect { .. } => {}
+            Event::Put(entry) => self.stored(*entry),
+            Event::Read { node } => self.read_records(node),
+            Event::Live => self.tell_live(),
             Event::Stop { node } => self.stop_node(node),
             Event::Start { node } => self.start_node(node),
             Event::Jump { node } => self.jump(node),
@@ -430,12 +465,16 @@ impl World {
 
     fn start_node(&mut self, number: usize) {
         let (ms, ip) = (self.ms, self.machines[number].ip);
-        let keys = Keys::new([self.rng.key(), self.rng.key(), self.rng.key()]);
+        let own_keys = Keys::new([self.rng.key(), self.rng.key(), self.rng.key()]);
+        let is_clustered = self.machines.len() > 1;
+        let keys = if is_clustered { self.keys } else { own_keys };
         let config = self.plan.config();
         let machine = &mut self.machines[number];
+        machine.member = is_clustered.then(|| Member::new(number));
+        let cluster = machine.member.as_ref().map(|member| (member.name, member.share.clone()));
         let clocks = (ms, machine.unix_ms(ms));
         let folder = machine.folder.clone();
-        let (node, restored) = Node::start(ip, &config, folder.as_deref(), keys, &mut self.rng, clocks);
+        let (node, restored) = Node::start(ip, &config, folder.as_deref(), keys, &mut self.rng, clocks, cluster);
         machine.node = Some(node);
         machine.run += 1;
         machine.is_fast = false;
@@ -448,6 +487,11 @@ impl World {
             self.disturb(game, number, true);
         }
         self.plan_at(ms + 1, Event::Tick { node: number, run });
+        if is_clustered {
+            let connects_ms = ms + self.rng.below(30_000);
+            self.plan_at(connects_ms, Event::Connect { node: number, run });
+            self.tell_live();
+        }
         self.plan_at(ms + ROTATE_MS, Event::Rotate { node: number, run });
         if let Some(every_ms) = self.plan.store_every_ms {
             self.plan_at(ms + every_ms, Event::Store { node: number, run });
@@ -472,9 +516,28 @@ impl World {
         machine.ahead_ms += step_ms;
         machine.was_set_back |= step_ms < 0;
         machine.run += 1;
+        machine.member = None;
+        machine.stopped_ms = self.ms;
         node.end(is_clean);
+        if self.machines.len() > 1 {
+            (0..self.games.len()).for_each(|game| self.disturb(game, number, true));
+            self.plan_at(self.ms + NODE_GONE_MS + 1, Event::Live);
+        }
         self.counts.restarts += 1;
         self.plan_at(self.ms + down_ms, Event::Start { node: number });
+    }
+
+    /// Rotates the cookie keys of a node, or of all nodes of a cluster.
+    fn rotate(&mut self, number: usize) {
+        let secret = self.rng.key();
+        if self.machines.len() == 1 {
+            self.machines[number].node.iter_mut().for_each(|node| node.rotate_keys(secret));
+        } else if self.ms >= self.rotated_ms + ROTATE_MS {
+            (self.rotated_ms, self.keys) = (self.ms, self.keys.rotated(secret));
+            for node in self.machines.iter_mut().filter_map(|machine| machine.node.as_mut()) {
+                node.rotate_keys(secret);
+            }
+        }
     }
 
     /// A step of a clock, either way.
@@ -511,6 +574,7 @@ impl World {
         let is_busy = node.prober.in_flight() > 0 || node.tasks.len() > 1;
         let deltas = node.publish();
         self.send_all(out);
+        self.put_records(number);
         if !deltas.is_empty() {
             self.counts.views += 1;
             self.counts.note(deltas.len() as u64);

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use rallypoint::cluster::clock::SKEW_MAX_MS;
 use rallypoint::cookie;
 use rallypoint::model::{Address, Proof, Server};
 use rallypoint::prefix::{Networks, Prefix};
 use rallypoint::registry::view::Delta;
 
+use super::exchange::EXCHANGE_MS;
 use super::{Kind, SOON_MS, TICK_MS, World, forger, is_victim};
 use crate::game::{Game, State};
 
@@ -47,30 +49,35 @@ impl World {
 
     /// Until when a server may be listed at the latest.
     fn end_ms(&self, number: usize, game: &Game) -> Option<u64> {
-        let machine = &self.machines[number];
-        let started_ms = machine.node.as_ref()?.started_ms;
+        let own_start_ms = self.machines[number].node.as_ref()?.started_ms;
         let (proof_ms, announced_ms) = (game.proof_ms?, game.announced_ms?);
-        let is_restarted = machine.run > 1;
+        let is_clustered = self.machines.len() > 1;
+        let starts = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(|node| node.started_ms);
+        let started_ms = starts.max().unwrap_or(own_start_ms);
+        let is_restarted = self.machines.iter().any(|machine| machine.run > 1);
         let life_ms = game.card.life_ms;
         let grace_ms = if is_restarted { life_ms / 4 + SLACK_MS } else { 0 };
+        // Each of two clocks may be off by the tolerated skew.
+        let skew_ms = if is_clustered { 2 * SKEW_MAX_MS + EXCHANGE_MS } else { 0 };
         let delay_ms = 2 * self.plan.delay_ms + 5;
         let counted_ms = if game.is_queried() { announced_ms + RETRIES_MS + QUERY_MS } else { proof_ms };
         // A cookie's age is measured by the time of day, which runs slower for a while after a small step backwards.
         let slewed_ms = if self.plan.jump_every_ms.is_some() { cookie::AGE_MAX_MS / 10 } else { 0 };
-        let mut end_ms = counted_ms + 3 * delay_ms + life_ms + grace_ms + slewed_ms + SLACK_MS + TICK_MS;
-        if is_restarted && machine.was_set_back {
-            // Its file is from the future.
-            end_ms = end_ms.max(started_ms + life_ms * 5 / 4 + SLACK_MS + TICK_MS);
+        let mut end_ms = counted_ms + 3 * delay_ms + life_ms + grace_ms + slewed_ms + skew_ms + SLACK_MS + TICK_MS;
+        if is_restarted && self.machines.iter().any(|machine| machine.was_set_back) {
+            // A file is from the future.
+            end_ms = end_ms.max(started_ms + life_ms * 5 / 4 + skew_ms + SLACK_MS + TICK_MS);
         }
         if game.is_queried() {
-            let seen_ms = proof_ms.max(if is_restarted { started_ms } else { 0 });
+            let seen_ms = proof_ms.max(if is_restarted { started_ms } else { 0 }).max(self.shared_ms);
             let rounds = u64::from(self.plan.misses) + 1;
             let unanswered_ms = rounds * (self.plan.ask_every_ms + TICK_MS) + QUERY_MS;
-            end_ms = end_ms.min(seen_ms + delay_ms + unanswered_ms + SLACK_MS);
+            end_ms = end_ms.min(seen_ms + delay_ms + unanswered_ms + skew_ms + SLACK_MS);
         }
         if let Some(quit_ms) = game.quit_ms
             && self.plan.is_calm()
             && !is_restarted
+            && !is_clustered
         {
             end_ms = end_ms.min(quit_ms + SLACK_MS + TICK_MS);
         }
@@ -88,9 +95,17 @@ impl World {
     fn check_present(&mut self, number: usize) {
         let Some(node) = &self.machines[number].node else { return };
         let (mut checked, mut missing) = (0, 0);
+        let connected_ms = self.machines[number].member.as_ref().map_or(0, |member| member.connected_ms);
+        if self.ms < connected_ms.saturating_add(SOON_MS) && connected_ms > 0 {
+            return; // it does not know the others' servers yet
+        }
+        let known_ms = 4 * EXCHANGE_MS;
         for &at in &self.active {
             let game = &self.games[at];
-            if game.is_liar || game.state != State::Up || game.node != number || self.ms < game.due_ms {
+            if game.is_liar || game.state != State::Up || self.ms < game.due_ms {
+                continue;
+            }
+            if game.node != number && self.ms < game.due_ms.saturating_add(known_ms) {
                 continue;
             }
             checked += 1;
@@ -161,7 +176,8 @@ impl World {
             for prefix in Prefix::all(address.ip(), &Networks::default()) {
                 let count = counts.entry(prefix).or_default();
                 *count += 1;
-                let limit = prefix.limit(self.plan.servers_per_ip_max);
+                // Each node grants the limit.
+                let limit = prefix.limit(self.plan.servers_per_ip_max) * self.machines.len() as u32;
                 assert!(*count <= limit, "{prefix} has more than {limit} servers");
             }
         }
@@ -243,7 +259,9 @@ impl World {
             let Some(game) = self.game_at(address) else { continue };
             let (Some(proof_ms), Some(announced_ms)) = (game.proof_ms, game.reached_ms) else { continue };
             let counted_ms = if game.is_queried() { announced_ms } else { proof_ms };
-            let lives = self.ms + SLACK_MS + TICK_MS < counted_ms + game.card.life_ms;
+            // Nodes tell each other of unchanged servers only after a quarter of a life.
+            let untold_ms = if self.machines.len() > 1 { game.card.life_ms / 4 + SKEW_MAX_MS } else { 0 };
+            let lives = self.ms + SLACK_MS + TICK_MS + untold_ms < counted_ms + game.card.life_ms;
             let was_established = game.up_ms + SOON_MS + store_every_ms + SLACK_MS < before.at_ms;
             let has_quit = game.quit_ms.is_some();
             let arrived_ms = counted_ms + 3 * (2 * self.plan.delay_ms + 5);

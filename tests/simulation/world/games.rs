@@ -43,7 +43,7 @@ impl World {
         self.ports += 1;
         let per_ip = u64::from(self.plan.servers_per_ip_max / 2).max(1);
         let (ip, port) = match is_liar {
-            true => (Ipv4Addr::new(198, 51, 100, self.rng.between(1, 3) as u8), 10_000 + self.ports % 50_000),
+            true => (Ipv4Addr::new(198, 51, 100, self.rng.between(1, if self.plan.is_greedy { 1 } else { 3 }) as u8), 10_000 + self.ports % 50_000),
             false => {
                 let host = self.ports / per_ip;
                 // A few addresses to a network.
@@ -121,6 +121,7 @@ impl World {
         if let AnnounceMethod::Datagrams { start, .. } = &game.card.announce {
             game.announcer = Some(start(ms, &game.offer()).unwrap());
         }
+        self.choose_node(at);
         if self.machines[self.games[at].node].node.is_none() {
             self.games[at].due_ms = u64::MAX; // `disturb` sets it when the node starts
         }
@@ -137,9 +138,21 @@ impl World {
         }
     }
 
+    /// If its node is down, it finds another of the cluster.
+    fn choose_node(&mut self, at: usize) {
+        if self.machines[self.games[at].node].node.is_none() {
+            let running: Vec<usize> =
+                (0..self.machines.len()).filter(|&node| self.machines[node].node.is_some()).collect();
+            if !running.is_empty() {
+                self.games[at].node = *self.rng.pick(&running);
+            }
+        }
+    }
+
     /// Announces a game server as its protocol does.
     pub(super) fn announce(&mut self, at: usize) {
         let (ms, generation) = (self.ms, self.games[at].generation);
+        self.choose_node(at);
         let every_ms = self.games[at].card.announce_every_ms;
         let to_ip = self.machines[self.games[at].node].ip;
         let from = self.games[at].address.socket();
