@@ -8,6 +8,8 @@ use crate::random::Rng;
 
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
+/// Worlds from this seed on are sparse and long.
+const SPARSE_FROM: u64 = 10_000;
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -43,6 +45,8 @@ pub struct Plan {
     pub servers_max: usize,
     /// Whether all liars are at one address, more of them than are allowed there.
     pub is_greedy: bool,
+    /// How often an idle master looks at what has expired, and what is due.
+    pub tick_ms: u64,
 }
 
 impl Plan {
@@ -58,7 +62,7 @@ impl Plan {
         let has_store = rng.one_in(2);
         let spoofs = rng.percent(70);
         let guesses = spoofs && rng.one_in(3);
-        Plan {
+        let plan = Plan {
             seed,
             duration_ms: rng.between(4, 12) * HOUR_MS,
             games: rng.between(3, 24) as usize,
@@ -82,6 +86,27 @@ impl Plan {
             servers_per_ip_max: if is_greedy { 4 } else { rng.between(4, 32) as u32 },
             servers_max: 2_000_000,
             is_greedy,
+            tick_ms: 500,
+        };
+        let plan = if plan.nodes > 1 { Plan { jump_every_ms: None, ..plan } } else { plan };
+        if seed < SPARSE_FROM { plan } else { plan.sparse(&mut rng) }
+    }
+
+    /// Few game servers for days.
+    fn sparse(self, rng: &mut Rng) -> Plan {
+        Plan {
+            duration_ms: rng.between(24, 96) * HOUR_MS,
+            games: rng.between(2, 6) as usize,
+            liars: self.liars.min(1),
+            facts_every_ms: HOUR_MS,
+            churn_ms: self.churn_ms.max(HOUR_MS),
+            spoof_every_ms: self.spoof_every_ms.map(|_| MINUTE_MS),
+            store_every_ms: self.store_every_ms.map(|_| 30_000),
+            list_every_ms: 5 * MINUTE_MS,
+            ask_every_ms: 180_000,
+            is_greedy: false,
+            tick_ms: 2_000,
+            ..self
         }
     }
 

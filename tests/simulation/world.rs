@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rallypoint::cluster::share::NODE_GONE_MS;
@@ -31,9 +32,7 @@ use crate::plan::Plan;
 use crate::random::Rng;
 use exchange::{Entry, Member};
 
-/// How often a node with nothing to do looks at what has expired, and what is due.
-const TICK_MS: u64 = 500;
-/// The same while queries are in flight or something has changed.
+/// How often a node works while queries are in flight or something has changed.
 const FAST_MS: u64 = 40;
 /// Between two rotations of the cookie keys, as in the program.
 const ROTATE_MS: u64 = 60_000;
@@ -106,6 +105,8 @@ enum Event {
     Spoof,
     Flood {
         left: u32,
+        /// Requests for lists in the name of one victim.
+        is_aimed: bool,
     },
     List,
 }
@@ -179,7 +180,9 @@ struct Victim {
     since_ms: u64,
     forged_bytes: u64,
     reply_bytes: u64,
+    /// Bytes of lists, less what the budget has refilled since.
     list_bytes: u64,
+    list_ms: u64,
 }
 
 /// What a connection to fetch a list has heard.
@@ -292,7 +295,9 @@ impl Folder {
     fn new(seed: u64) -> Folder {
         let shared = PathBuf::from("/dev/shm");
         let base = if shared.is_dir() { shared } else { std::env::temp_dir() };
-        let path = base.join(format!("rallypoint-simulation-{}-{seed}", std::process::id()));
+        static NUMBER: AtomicU64 = AtomicU64::new(0); // tests run at the same time
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = base.join(format!("rallypoint-simulation-{}-{seed}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Folder(path)
     }
@@ -366,7 +371,7 @@ impl World {
             world.plan_in(every_ms, Event::Spoof);
         }
         if world.plan.floods {
-            world.plan_in(600_000, Event::Flood { left: 0 });
+            world.plan_in(600_000, Event::Flood { left: 0, is_aimed: false });
         }
         world.plan_in(world.plan.list_every_ms, Event::List);
         world
@@ -424,7 +429,7 @@ impl World {
             Event::Tick { node, run } if self.machines[node].run == run => {
                 self.work(node).await;
                 self.check_all(node);
-                self.plan_at(self.ms + TICK_MS, Event::Tick { node, run });
+                self.plan_at(self.ms + self.plan.tick_ms, Event::Tick { node, run });
             }
             Event::Fast { node, run } if self.machines[node].run == run => {
                 self.machines[node].is_fast = false;
@@ -455,7 +460,7 @@ impl World {
                     self.plan_in(every_ms, Event::Spoof);
                 }
             }
-            Event::Flood { left } => self.flood(left).await,
+            Event::Flood { left, is_aimed } => self.flood(left, is_aimed).await,
             Event::List => {
                 self.list();
                 self.plan_in(self.plan.list_every_ms, Event::List);

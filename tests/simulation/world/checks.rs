@@ -10,7 +10,7 @@ use rallypoint::prefix::{Networks, Prefix};
 use rallypoint::registry::view::Delta;
 
 use super::exchange::EXCHANGE_MS;
-use super::{Kind, SOON_MS, TICK_MS, World, forger, is_victim};
+use super::{Kind, SOON_MS, World, forger, is_victim};
 use crate::game::{Game, State};
 
 /// The tries of one query, and the time until the result is published.
@@ -37,13 +37,29 @@ impl World {
         };
         assert!(
             self.ms <= end_ms,
-            "{address} ({}) is listed {} ms after its end: {:?} since {}, announced {:?}, proven {:?}",
+            "{address} ({}) is listed {} ms after its end: {:?} since {}, announced {:?}, proven {:?}; {:?}",
             game.card.name,
             self.ms - end_ms,
             game.state,
             game.ended_ms,
             game.announced_ms,
             game.proof_ms,
+            self.machines
+                .iter()
+                .map(|machine| {
+                    let node = machine.node.as_ref()?;
+                    let state = node.hub.address_state(address)?;
+                    let is_mine = machine.member.as_ref().is_some_and(|member| member.share.is_mine(address));
+                    Some((
+                        state.listed,
+                        state.misses,
+                        state.life_left_ms,
+                        state.server.foreign,
+                        is_mine,
+                        machine.ahead_ms,
+                    ))
+                })
+                .collect::<Vec<_>>(),
         );
     }
 
@@ -63,15 +79,16 @@ impl World {
         let counted_ms = if game.is_queried() { announced_ms + RETRIES_MS + QUERY_MS } else { proof_ms };
         // A cookie's age is measured by the time of day, which runs slower for a while after a small step backwards.
         let slewed_ms = if self.plan.jump_every_ms.is_some() { cookie::AGE_MAX_MS / 10 } else { 0 };
-        let mut end_ms = counted_ms + 3 * delay_ms + life_ms + grace_ms + slewed_ms + skew_ms + SLACK_MS + TICK_MS;
+        let mut end_ms =
+            counted_ms + 3 * delay_ms + life_ms + grace_ms + slewed_ms + skew_ms + SLACK_MS + self.plan.tick_ms;
         if is_restarted && self.machines.iter().any(|machine| machine.was_set_back) {
             // A file is from the future.
-            end_ms = end_ms.max(started_ms + life_ms * 5 / 4 + skew_ms + SLACK_MS + TICK_MS);
+            end_ms = end_ms.max(started_ms + life_ms * 5 / 4 + skew_ms + SLACK_MS + self.plan.tick_ms);
         }
         if game.is_queried() {
             let seen_ms = proof_ms.max(if is_restarted { started_ms } else { 0 }).max(self.shared_ms);
             let rounds = u64::from(self.plan.misses) + 1;
-            let unanswered_ms = rounds * (self.plan.ask_every_ms + TICK_MS) + QUERY_MS;
+            let unanswered_ms = rounds * (self.plan.ask_every_ms + self.plan.tick_ms) + QUERY_MS;
             end_ms = end_ms.min(seen_ms + delay_ms + unanswered_ms + skew_ms + SLACK_MS);
         }
         if let Some(quit_ms) = game.quit_ms
@@ -79,7 +96,7 @@ impl World {
             && !is_restarted
             && !is_clustered
         {
-            end_ms = end_ms.min(quit_ms + SLACK_MS + TICK_MS);
+            end_ms = end_ms.min(quit_ms + SLACK_MS + self.plan.tick_ms);
         }
         Some(end_ms)
     }
@@ -195,7 +212,8 @@ impl World {
         if !is_victim(to.ip()) {
             return;
         }
-        let ms = self.ms;
+        // Each node has budgets of its own.
+        let (ms, nodes) = (self.ms, self.machines.len() as u64);
         let victim = self.victims.entry(to.ip()).or_default();
         let elapsed_s = (ms - victim.since_ms) / 1_000 + 1;
         let size = bytes.len() as u64;
@@ -205,13 +223,15 @@ impl World {
                 victim.reply_bytes += size;
                 let per_second = u64::from(self.plan.servers_per_ip_max) * 96;
                 let budget = 4 * per_second + per_second * elapsed_s;
-                let most = victim.forged_bytes * 6 / 5 + budget;
+                let most = victim.forged_bytes * 6 / 5 + nodes * budget;
                 assert!(victim.reply_bytes <= most, "{to} got {} bytes of replies", victim.reply_bytes);
             }
             Kind::List => {
-                victim.list_bytes += size + HEADER_BYTES;
-                let most = (64 << 10) + (16 << 10) * elapsed_s;
-                assert!(victim.list_bytes <= most, "{to} got {} bytes of lists", victim.list_bytes);
+                let refilled = nodes * (ms - victim.list_ms) * (16 << 10) / 1_000;
+                victim.list_ms = ms;
+                victim.list_bytes = victim.list_bytes.saturating_sub(refilled) + size + HEADER_BYTES;
+                let most = nodes * (64 << 10) + 1_500; // something for rounding
+                assert!(victim.list_bytes <= most, "{to} got {} bytes of lists at once", victim.list_bytes);
             }
         }
     }
@@ -261,7 +281,7 @@ impl World {
             let counted_ms = if game.is_queried() { announced_ms } else { proof_ms };
             // Nodes tell each other of unchanged servers only after a quarter of a life.
             let untold_ms = if self.machines.len() > 1 { game.card.life_ms / 4 + SKEW_MAX_MS } else { 0 };
-            let lives = self.ms + SLACK_MS + TICK_MS + untold_ms < counted_ms + game.card.life_ms;
+            let lives = self.ms + SLACK_MS + self.plan.tick_ms + untold_ms < counted_ms + game.card.life_ms;
             let was_established = game.up_ms + SOON_MS + store_every_ms + SLACK_MS < before.at_ms;
             let has_quit = game.quit_ms.is_some();
             let arrived_ms = counted_ms + 3 * (2 * self.plan.delay_ms + 5);

@@ -133,13 +133,19 @@ impl World {
     }
 
     /// Many forged datagrams at once, for some seconds.
-    pub(super) async fn flood(&mut self, left: u32) {
+    pub(super) async fn flood(&mut self, left: u32, is_aimed: bool) {
         let node = self.rng.below(self.machines.len() as u64) as usize;
         let services = self.services(node);
         if let Some((card, port)) = services.get(self.rng.below(services.len().max(1) as u64) as usize).copied() {
             let mut batch = Vec::new();
             for _ in 0..FLOOD_BATCH {
-                let (from, bytes) = self.forgery(card);
+                let (from, bytes) = match (&card.fetch, is_aimed) {
+                    (Fetch::Datagrams(fetch), true) => {
+                        let requests = fetch.requests("", "", &[]).unwrap();
+                        (SocketAddr::from(([203, 0, 113, 9], 40_000)), self.rng.pick(&requests).bytes.clone())
+                    }
+                    _ => self.forgery(card),
+                };
                 self.note_forged(from, &bytes);
                 batch.push((from, bytes));
             }
@@ -148,9 +154,10 @@ impl World {
         match left {
             0 => {
                 let left = self.rng.between(10, 100) as u32;
-                self.plan_in(3_600_000, Event::Flood { left });
+                let is_aimed = self.rng.one_in(3);
+                self.plan_in(3_600_000, Event::Flood { left, is_aimed });
             }
-            _ => self.plan_in(50, Event::Flood { left: left - 1 }),
+            _ => self.plan_in(50, Event::Flood { left: left - 1, is_aimed }),
         }
     }
 }

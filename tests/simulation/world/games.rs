@@ -43,7 +43,10 @@ impl World {
         self.ports += 1;
         let per_ip = u64::from(self.plan.servers_per_ip_max / 2).max(1);
         let (ip, port) = match is_liar {
-            true => (Ipv4Addr::new(198, 51, 100, self.rng.between(1, if self.plan.is_greedy { 1 } else { 3 }) as u8), 10_000 + self.ports % 50_000),
+            true => (
+                Ipv4Addr::new(198, 51, 100, self.rng.between(1, if self.plan.is_greedy { 1 } else { 3 }) as u8),
+                10_000 + self.ports % 50_000,
+            ),
             false => {
                 let host = self.ports / per_ip;
                 // A few addresses to a network.
