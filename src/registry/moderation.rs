@@ -250,6 +250,24 @@ mod tests {
     }
 
     #[test]
+    fn a_hidden_name_counts_in_the_same_millisecond_and_after_the_clock_was_set_back() {
+        let text = "192.0.2.20:2";
+        let hidden = Outcome::Refused(Refusal::Hidden);
+        let mut registry = Registry::new(SETTINGS, at(10));
+        registry.set_rules(rules(&ALL));
+        registry.apply(&Change::Announce(announced(text, "c", 10)), at(10));
+        assert_eq!(registry.apply(&Change::Announce(announced(text, "spam", 10)), at(10)), hidden);
+        assert_eq!(registry.hidden_name(address(text)), Some("spam"));
+        assert_eq!(registry.apply(&Change::Announce(announced(text, "more spam", 11)), at(11)), hidden);
+        assert_eq!(registry.hidden_name(address(text)), Some("more spam"), "the newest name");
+
+        registry.apply(&Change::Announce(announced(text, "c", 3_600_000)), at(3_600_000));
+        assert!(registry.listed(address(text)).is_some());
+        let back = Now { mono_ms: 3_601_000, unix_ms: T + 1_000 };
+        assert_eq!(registry.apply(&Change::Announce(announced(text, "spam", 1_000)), back), hidden);
+    }
+
+    #[test]
     fn a_named_server_can_be_unlisted_but_is_not_hidden_by_its_name() {
         let (hidden, unlisted) = ("192.0.2.30:1", "192.0.2.20:1");
         let game = Game::Own("one");
