@@ -147,6 +147,15 @@ mod tests {
     }
 
     #[test]
+    fn the_last_prefix_of_an_address_is_the_widest() {
+        for ip in ["192.0.2.77", "2001:db8:1:2ab:3:4:5:6"] {
+            let prefixes = Prefix::all(ip.parse().unwrap(), &Networks::default());
+            let widest: Vec<_> = prefixes.iter().filter(|prefix| prefix.is_widest()).collect();
+            assert_eq!(widest, [prefixes.last().unwrap()], "{ip}");
+        }
+    }
+
+    #[test]
     fn exempt_networks_keep_the_limit_per_address_only() {
         let exempt = Networks::new(&["192.0.2.0/28".parse().unwrap(), "2001:db8::/32".parse().unwrap()]);
         assert_eq!(shown("192.0.2.3", &exempt), ["192.0.2.3/32"]);
