@@ -260,9 +260,15 @@ impl World {
 
     /// Games that have been gone for long, and cannot be listed any more.
     fn forget_old_games(&mut self) {
-        let (ms, games) = (self.ms, &self.games);
-        self.active
-            .retain(|&at| games[at].state != State::Gone || ms < games[at].ended_ms + 4 * games[at].card.life_ms);
+        let (ms, games, machines) = (self.ms, &self.games, &self.machines);
+        let is_listed = |game: &Game| {
+            let mut nodes = machines.iter().filter_map(|machine| machine.node.as_ref());
+            nodes.any(|node| node.listed.contains_key(&game.address))
+        };
+        self.active.retain(|&at| {
+            let game = &games[at];
+            game.state != State::Gone || ms < game.ended_ms + 4 * game.card.life_ms || is_listed(game)
+        });
     }
 
     /// 9: after a restart, what lived is listed again.
