@@ -215,7 +215,10 @@ impl App {
         let Some(store) = &mut self.store else { return Ok(()) };
         let bans = self.guard.bans();
         store.restore(&self.hub, |ip| bans.contains(ip));
-        self.hub.publish(self.hub.clock.now());
+        let now = self.hub.clock.now();
+        self.hub.publish(now);
+        let budgets = self.guard.budgets();
+        self.hub.view().servers.iter().for_each(|server| budgets.prove(now, server.address.socket()));
         store.start(&self.hub).context("cannot start a thread")
     }
 

@@ -125,12 +125,14 @@ impl Bucket<'_> {
         needed.div_ceil(self.rate.per_second.max(1)).max(1)
     }
 
-    /// Charges a cost that has arisen already. It may become a debt.
-    pub fn charge_debt(&self, now: Now, cost: u64) {
-        let (axis, cost) = (self.axis(now), self.scaled(cost));
+    /// Charges a cost that has arisen already. It may become a debt. Returns what was charged: less if the debt would be too large.
+    pub fn charge_debt(&self, now: Now, cost: u64) -> u64 {
+        let (axis, scaled) = (self.axis(now), self.scaled(cost));
         let most = axis + DEBT_MAX * self.rate.burst;
-        let charged = |level: u64| Some(level.max(axis).saturating_add(cost).min(most.max(level)));
-        let _ = self.level.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charged); // always Ok
+        let level_after = |level: u64| level.max(axis).saturating_add(scaled).min(most.max(level));
+        let before = self.level.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |level| Some(level_after(level)));
+        let before = before.unwrap_or_else(|level| level); // always Ok
+        cost.min((level_after(before) - before.max(axis)) / self.scale)
     }
 
     /// If a charge of this cost has just crossed a multiple of one n-th of the burst: the cost that this stands for, and the

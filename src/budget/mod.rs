@@ -7,9 +7,11 @@
 mod bucket;
 mod heaviest;
 mod packets;
+mod proven;
 
-use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::model::Now;
 use crate::prefix::{Networks, Prefix};
@@ -17,6 +19,7 @@ use bucket::{Bucket, Buckets, Rate, Table, charge_all};
 use heaviest::Heaviest;
 pub use heaviest::Heavy;
 pub use packets::on_the_wire;
+use proven::Proven;
 
 /// What is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,10 +49,6 @@ pub const PROOF_COST: u64 = 1;
 /// The cost of a proof that changes the list: all its readers are told.
 pub const CHANGE_COST: u64 = 10;
 
-/// How long an address that has proven itself is not refused because of announcements that may be forged.
-const PROVEN_FOR_S: u32 = 3_600;
-/// A quarter of a megabyte in all.
-const PROVEN_PLACES: usize = 1 << 16;
 /// A prefix is recorded among the heaviest once for every such fraction (1/N) of its burst.
 const RECORDED: u64 = 64;
 
@@ -101,7 +100,7 @@ impl Kind {
             Kind::Handshakes => Rate { burst: 64 * servers, per_second: servers },
             // Within any one second this is at most 82 kB.
             Kind::DatagramLists => Rate { burst: 64 << 10, per_second: 16 << 10 },
-            Kind::Lists => Rate { burst: 64 << 20, per_second: 4 << 20 },
+            Kind::Lists => Rate { burst: 128 << 20, per_second: 8 << 20 },
             Kind::Searches => Rate { burst: 1_000_000, per_second: 50_000 },
             Kind::Events => Rate { burst: 128 << 20, per_second: 12 << 20 },
             Kind::Probing => Rate { burst: 16 * servers, per_second: servers },
@@ -128,8 +127,7 @@ pub struct Budgets {
     key: [u64; 2],
     kinds: [(Table, AtomicU64); Kind::ALL.len()],
     heaviest: Heaviest,
-    /// When an address last proved itself, in seconds, by a keyed hash of it. 0: never.
-    proven: Box<[AtomicU32]>,
+    proven: Arc<Proven>,
 }
 
 /// A refusal: the budget is used up.
@@ -139,14 +137,28 @@ pub struct Over {
     pub retry_after_s: u32,
 }
 
+impl std::fmt::Display for Over {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "too many requests from your network: try again in {} s", self.retry_after_s)
+    }
+}
+
 impl Budgets {
     /// `key` must be random and secret.
     pub fn new(settings: Settings, key: [u64; 2]) -> Budgets {
+        Budgets::with(settings, key, Arc::new(Proven::new(key)))
+    }
+
+    /// Full budgets with other settings. Who has proven itself is not forgotten.
+    pub fn renewed(&self, settings: Settings) -> Budgets {
+        Budgets::with(settings, self.key, self.proven.clone())
+    }
+
+    fn with(settings: Settings, key: [u64; 2], proven: Arc<Proven>) -> Budgets {
         let table = |kind: Kind| {
             let all = (kind == Kind::DatagramLists).then_some(settings.list_bytes_per_second);
             (Table::new(kind.rate(settings.servers_per_ip_max), all, key), AtomicU64::new(0))
         };
-        let proven = (0..PROVEN_PLACES).map(|_| AtomicU32::new(0)).collect();
         Budgets { kinds: Kind::ALL.map(table), settings, key, heaviest: Heaviest::default(), proven }
     }
 
@@ -176,8 +188,9 @@ impl Budgets {
     /// Charges a cost that has arisen. It may become a debt, which has to be paid off before the next work.
     pub fn charge(&self, kind: Kind, now: Now, ip: IpAddr, cost: u64) {
         let buckets = self.buckets(kind, ip);
-        buckets.iter().for_each(|bucket| bucket.charge_debt(now, cost));
-        self.record(kind, now, &buckets, cost);
+        // What exceeds the debt that an address may have is not charged to its neighbours either.
+        let charged = buckets.iter().fold(cost, |cost, bucket| bucket.charge_debt(now, cost));
+        self.record(kind, now, &buckets, charged);
     }
 
     /// How much an address, or the network around it that has used most, has used of its budget: in thousandths.
@@ -185,27 +198,28 @@ impl Budgets {
         self.buckets(kind, ip).iter().map(|bucket| bucket.share(now)).max().unwrap_or(0)
     }
 
-    /// Whether a datagram that may be forged gets an answer. An address that has proven itself always does: who forges its
-    /// announcements must not be able to silence it.
-    pub fn take_announcement(&self, now: Now, from: IpAddr) -> Result<(), Over> {
-        let taken = self.take(Kind::Announcements, now, from, 1);
-        if self.is_proven(now, from) { Ok(()) } else { taken }
-    }
-
-    /// Remembers that an address has proven itself.
-    pub fn prove(&self, now: Now, ip: IpAddr) {
-        if let Some(place) = self.proven_place(ip) {
-            place.store(seconds(now), Ordering::Relaxed);
+    /// Whether a datagram that may be forged gets its answer. A long one is charged by its length, too. A source that has proven
+    /// itself is answered once a second whatever others send in its name: they must not be able to silence it.
+    pub fn may_answer(&self, now: Now, from: SocketAddr, asked_bytes: usize, reply_bytes: usize) -> bool {
+        let is_longer = reply_bytes * 5 > asked_bytes * 6;
+        let costs = [(Kind::Announcements, 1), (Kind::Replies, on_the_wire(reply_bytes))];
+        for (kind, cost) in costs.into_iter().take(1 + usize::from(is_longer)) {
+            let buckets = self.buckets(kind, from.ip());
+            if charge_all(&buckets, now, cost, 0) {
+                self.record(kind, now, &buckets, cost);
+            } else if self.proven.may_overdraw(now, from) {
+                return true;
+            } else {
+                self.refuse(kind, now, &buckets);
+                return false;
+            }
         }
+        true
     }
 
-    fn is_proven(&self, now: Now, ip: IpAddr) -> bool {
-        let at = self.proven_place(ip).map_or(0, |place| place.load(Ordering::Relaxed));
-        at != 0 && seconds(now).saturating_sub(at) <= PROVEN_FOR_S
-    }
-
-    fn proven_place(&self, ip: IpAddr) -> Option<&AtomicU32> {
-        self.proven.get(bucket::place(self.key, &Prefix::narrowest(ip), PROVEN_PLACES))
+    /// Remembers that a source has proven itself.
+    pub fn prove(&self, now: Now, source: SocketAddr) {
+        self.proven.prove(now, source);
     }
 
     /// How often each kind was refused.
@@ -275,11 +289,6 @@ impl Refused<'_> {
     }
 }
 
-/// Never 0.
-fn seconds(now: Now) -> u32 {
-    u32::try_from(now.mono_ms / 1_000 + 1).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,18 +342,6 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_proven_for_an_hour_from_the_first_moment_of_the_clock() {
-        let (budgets, address) = (budgets(), ip("192.0.2.1"));
-        let after = |ms| Now { mono_ms: ms, unix_ms: 0 };
-        assert!(!budgets.is_proven(after(0), address));
-        budgets.prove(after(0), address);
-        let hour_ms = 3_600_000;
-        for (ms, proven) in [(0, true), (hour_ms, true), (hour_ms + 1_000, false)] {
-            assert_eq!(budgets.is_proven(after(ms), address), proven, "after {ms} ms");
-        }
-    }
-
-    #[test]
     fn each_of_the_heaviest_shows_the_share_of_its_own_budget() {
         let budgets = budgets();
         budgets.charge(Kind::Searches, at(0), ip("192.0.2.7"), 500_000);
@@ -384,16 +381,38 @@ mod tests {
 
     #[test]
     fn forged_announcements_do_not_silence_who_has_proven_itself() {
+        let source = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (server, forged, newcomer) = (source("192.0.2.1:1"), source("192.0.2.1:2"), source("192.0.2.1:3"));
+        // A short answer, and a long one, which has a smaller budget.
+        for (reply_bytes, most) in [(100, 64 * 32), (200, 4 * 32)] {
+            let budgets = budgets();
+            budgets.prove(at(0), server);
+            let may = |ms, from| budgets.may_answer(at(ms), from, 100, reply_bytes);
+            let answered = (0..100_000).filter(|_| may(0, forged)).count();
+            assert!((1..=most).contains(&answered), "{answered}");
+            for second in 1..100 {
+                let ms = second * 1_000;
+                while may(ms, forged) {}
+                assert!(may(ms, server) && !may(ms, server), "once a second");
+                assert!(!may(ms, newcomer));
+            }
+            let later_ms = 2 * 3_600_000;
+            while may(later_ms, forged) {}
+            assert!(!may(later_ms, server), "not for ever");
+            budgets.renewed(Settings { servers_per_ip_max: 1, ..SETTINGS }).prove(at(later_ms), server);
+            assert!(may(later_ms, server), "other settings make nobody forgotten");
+        }
+    }
+
+    #[test]
+    fn one_address_cannot_put_its_neighbours_into_debt() {
         let budgets = budgets();
-        let (victim, other) = (ip("192.0.2.1"), ip("198.51.100.1"));
-        budgets.prove(at(0), victim);
-        let flood = |ip| (0..100_000).filter(|_| budgets.take_announcement(at(1), ip).is_ok()).count();
-        assert_eq!(flood(victim), 100_000);
-        assert_eq!(flood(other), 64 * 32);
-        let hour_ms = 3_600_000;
-        assert!(budgets.take_announcement(at(hour_ms - 1_000), victim).is_ok());
-        let late = hour_ms * 2;
-        assert_eq!((0..3_000).filter(|_| budgets.take_announcement(at(late), victim).is_ok()).count(), 64 * 32);
+        for _ in 0..1_000 {
+            budgets.charge(Kind::Events, at(0), ip("192.0.2.1"), 1 << 30);
+        }
+        assert!(budgets.admit(Kind::Events, at(0), ip("192.0.2.1")).is_err());
+        assert_eq!(budgets.admit(Kind::Events, at(0), ip("192.0.2.2")), Ok(()));
+        assert_eq!(budgets.share(Kind::Events, at(0), ip("192.0.2.2")), 500);
     }
 
     /// docs/operating.md has this arithmetic in words.
@@ -465,8 +484,9 @@ mod tests {
                 assert_eq!(budgets.take(kind, at(ms), ip("192.0.2.1"), 1), Ok(()), "{kind:?} at {ms}");
                 budgets.charge(kind, at(ms), ip("192.0.2.2"), 1);
             }
-            budgets.prove(at(ms), ip("192.0.2.1"));
-            assert!(budgets.is_proven(at(ms), ip("192.0.2.1")));
+            let source = "192.0.2.1:1".parse().unwrap();
+            budgets.prove(at(ms), source);
+            assert!(budgets.proven.may_overdraw(at(ms), source));
         }
     }
 }

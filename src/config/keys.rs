@@ -202,7 +202,7 @@ pub const KEYS: &[Key<Config>] = &[
         name: "guard.max_connections_per_ip",
         doc: "TCP connections from one IP address (with IPv6, from one /64); one more closes the longest idle of those.\n\
               Wider networks have larger limits, as with servers.",
-        default: "256",
+        default: "1024",
         example: "",
         set: |config, item| {
             config.guard.connections_per_ip_max = item.integer(1, 1_000_000)? as usize;

@@ -30,7 +30,7 @@ const AGAIN_EVERY: Duration = Duration::from_millis(500);
 pub struct Announcements {
     pub hub: Arc<Hub>,
     pub ledger: Arc<Ledger>,
-    guard: Arc<Guard>,
+    pub guard: Arc<Guard>,
     prober: Prober,
     retries: Mutex<Retries>,
 }
@@ -147,14 +147,21 @@ impl Announcements {
     async fn change(&self, address: Address, change: &Change<'_>) -> Outcome {
         let mut batches = self.hub.subscribe();
         let outcome = self.hub.apply_one(change, self.hub.clock.now());
+        self.charge_change(address, &outcome);
         if matches!(outcome, Outcome::Added | Outcome::Changed) {
-            let cost = CHANGE_COST - PROOF_COST;
-            self.guard.budgets().charge(Kind::Handshakes, self.hub.clock.now(), address.ip(), cost);
             let shows = |delta: &Delta| delta.server().address == address;
             let shown = async { while batches.recv().await.is_ok_and(|batch| !batch.deltas.iter().any(shows)) {} };
             let _ = timeout(SHOWN, shown).await; // long enough
         }
         outcome
+    }
+
+    /// A change of the list costs more than a sign of life.
+    fn charge_change(&self, address: Address, outcome: &Outcome) {
+        if matches!(outcome, Outcome::Added | Outcome::Changed) {
+            let cost = CHANGE_COST - PROOF_COST;
+            self.guard.budgets().charge(Kind::Handshakes, self.hub.clock.now(), address.ip(), cost);
+        }
     }
 
     fn note(&self, address: Address, what: What) {
@@ -173,6 +180,7 @@ impl Announcements {
             keys: known.unwrap_or_else(|| heartbeat.keys.clone()),
         };
         let outcome = self.hub.apply_one(&change, self.hub.clock.now());
+        self.charge_change(heartbeat.address, &outcome);
         matches!(outcome, Outcome::Changed | Outcome::Refreshed)
     }
 

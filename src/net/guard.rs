@@ -22,7 +22,7 @@ use crate::prefix::{LEVELS_MAX, Networks, Prefix};
 const COMPARED: usize = 16;
 /// The same within a prefix that has reached its limit. By default one address has no more connections than this, so the
 /// result is exact.
-const COMPARED_OF_PREFIX: usize = 256;
+const COMPARED_OF_PREFIX: usize = 1_024;
 
 /// The limits of the `[guard]` section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,8 +79,9 @@ impl Guard {
     /// Sets new limits and bans. Evicts banned connections at once; lower limits take effect with new connections.
     pub fn set(&self, settings: Settings) {
         self.bans.store(Arc::new(settings.bans.clone()));
-        if *self.budgets.load().settings() != settings.budgets {
-            self.budgets.store(Arc::new(new_budgets(settings.budgets.clone())));
+        let budgets = self.budgets.load();
+        if *budgets.settings() != settings.budgets {
+            self.budgets.store(Arc::new(budgets.renewed(settings.budgets.clone())));
         }
         let mut groups = self.groups();
         groups.settings = settings;

@@ -1,7 +1,7 @@
 //! Drives a protocol's session over a TCP connection: reads, writes and timeouts.
 
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +15,10 @@ use tracing::debug;
 
 use super::announcements::Announcements;
 use super::guard::Admission;
+use crate::budget::Kind;
 use crate::metrics::Metrics;
 use crate::protocols::{Next, Output, Session, SessionInput, StreamRules};
+use crate::registry::view::Renderer;
 
 /// Size of the read buffer. Requests are shorter; further data stays in the socket until these are answered.
 const READ_BYTES: usize = 4096;
@@ -191,10 +193,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         for output in out.drain(..) {
             match output {
                 Output::Bytes(bytes) => parts.push(bytes),
-                Output::List(renderer) => match self.announcements.hub.list(&renderer, self.peer.ip()).await {
-                    Ok(list) => parts.push(list.body.clone()),
-                    Err(refusal) => {
-                        parts.extend(self.session.refused(&refusal.to_string()));
+                Output::List(renderer) => match list(&self.announcements, self.peer.ip(), &renderer).await {
+                    Ok(list) => parts.push(list),
+                    Err(reason) => {
+                        parts.extend(self.session.refused(&reason));
                         return false;
                     }
                 },
@@ -202,4 +204,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         true
     }
+}
+
+/// A list within the client's budget, or the reason why not.
+async fn list(of: &Announcements, ip: IpAddr, renderer: &Arc<dyn Renderer>) -> Result<Bytes, String> {
+    of.guard.budgets().admit(Kind::Lists, of.hub.clock.now(), ip).map_err(|over| over.to_string())?;
+    let list = of.hub.list(renderer, ip).await.map_err(|refusal| refusal.to_string())?;
+    of.guard.budgets().charge(Kind::Lists, of.hub.clock.now(), ip, list.body.len() as u64);
+    Ok(list.body.clone())
 }

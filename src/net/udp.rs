@@ -5,7 +5,7 @@
 //! and only if there is a complaint.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -18,10 +18,10 @@ use tracing::{debug, warn};
 use super::batch::{BATCH, BatchSocket, Datagram};
 use super::datagram_lists::ListRequests;
 use super::guard::Guard;
-use crate::budget::{Budgets, CHANGE_COST, Kind, PROOF_COST, on_the_wire};
+use crate::budget::{CHANGE_COST, Kind, PROOF_COST};
 use crate::hub::Hub;
 use crate::ledger::{Channel, Ledger, Note, What};
-use crate::model::{Change, Now};
+use crate::model::Change;
 use crate::protocols::event::{self, Event};
 use crate::protocols::{Context, DatagramRules, Effect, REPLY_BYTES_MAX, Reply};
 use crate::registry::Outcome;
@@ -124,7 +124,7 @@ impl Worker {
                     senders.push(from);
                 }
                 Effect::Answered(event) => {
-                    if !may_answer(&budgets, now, from.ip(), datagram.bytes.len(), reply.len()) {
+                    if !budgets.may_answer(now, from, datagram.bytes.len(), reply.len()) {
                         reply.clear();
                         return note_event(from, event::TOO_MANY.event().on_port(event.port));
                     }
@@ -145,7 +145,7 @@ impl Worker {
             let proven = rules.accepted_events();
             let outcome = |change: &Change<'_>, outcome| {
                 if let (Change::Announce(announce), Some(from)) = (change, senders.next()) {
-                    budgets.prove(now, from.ip());
+                    budgets.prove(now, from);
                     let port = announce.address.port();
                     match outcome {
                         Outcome::Refused(refusal) => note(from, port, What::Refused(refusal)),
@@ -173,13 +173,6 @@ impl Worker {
         withheld.into_iter().rev().for_each(|reply| socket.withhold(reply));
         socket.send_replies();
     }
-}
-
-/// Whether a datagram gets its answer: its sender may be forged, and a long answer is charged by its length, too.
-fn may_answer(budgets: &Budgets, now: Now, from: IpAddr, asked_bytes: usize, reply_bytes: usize) -> bool {
-    let is_longer = reply_bytes * 5 > asked_bytes * 6;
-    budgets.take_announcement(now, from).is_ok()
-        && (!is_longer || budgets.take(Kind::Replies, now, from, on_the_wire(reply_bytes)).is_ok())
 }
 
 /// The announced port.

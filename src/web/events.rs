@@ -44,7 +44,7 @@ const KEPT_MAX: usize = 512;
 const KEPT_CHANGES_MAX: usize = 200_000;
 /// A comment, which keeps a quiet stream alive, and its interval.
 const ALIVE: &[u8] = b": alive\n\n";
-const ALIVE_EVERY: Duration = Duration::from_secs(15);
+const ALIVE_EVERY: Duration = Duration::from_secs(8);
 /// A snapshot is valid for this multiple of the time it took to render, up to a maximum.
 const SNAPSHOT_SHARE: u32 = 19;
 const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(5);
@@ -461,6 +461,9 @@ impl Reader {
             None => self.news().await?,
         };
         let site = self.site.upgrade()?;
+        if site.guard.bans().contains(self.ip) {
+            return None; // behind a proxy, the connection itself is not the banned client's
+        }
         site.guard.budgets().charge(Kind::Events, site.hub.clock.now(), self.ip, text.len() as u64);
         Some(text)
     }

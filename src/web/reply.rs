@@ -139,8 +139,7 @@ fn later(status: StatusCode, reason: &str, after_s: u64) -> Response {
 
 /// The client's network has used up its budget.
 pub fn over(over: Over) -> Response {
-    let after_s = over.retry_after_s;
-    try_later(&format!("too many requests from your network: try again in {after_s} s"), after_s)
+    try_later(&over.to_string(), over.retry_after_s)
 }
 
 /// Work that was not done for a client: when to try again.

@@ -9,7 +9,7 @@ use axum::response::Response;
 use axum::routing::get;
 
 use super::reply::{self, Fresh};
-use super::{Pages, Peer, Site, origin};
+use super::{Pages, Peer, Site, charge, origin};
 use crate::protocols::section::RouteAnswer;
 use crate::protocols::{CARDS, Verdict};
 
@@ -35,6 +35,9 @@ async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: &str, head
     };
     match asked {
         RouteAnswer::List(renderer) => {
+            if let Err(over) = charge::admit(&site, Peer(peer)) {
+                return reply::over(over);
+            }
             site.metrics.listed(label, 1);
             site.send(&renderer, Peer(peer), content_type, &headers, Fresh::Ask).await
         }

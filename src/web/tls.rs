@@ -91,7 +91,10 @@ impl Tls {
     ) {
         let idle = service.entrance.settings().idle;
         let mut stop = service.stop.clone();
-        let may_open = || service.entrance.guard.budgets().take(Kind::Tls, self.hub.clock.now(), peer.ip(), 1).is_ok();
+        // A reverse proxy connects for many clients.
+        let is_proxy = service.entrance.settings().proxies.networks.contains(peer.ip());
+        let budgets = || service.entrance.guard.budgets();
+        let may_open = || is_proxy || budgets().take(Kind::Tls, self.hub.clock.now(), peer.ip(), 1).is_ok();
         let opened = tokio::select! {
             opened = self.open(stream, idle, may_open) => opened,
             () = stopped(&mut stop) => return,

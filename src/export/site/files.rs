@@ -48,7 +48,8 @@ fn is_file_name(name: &str) -> bool {
         && name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// The servers of each game that has a file: those with a card, those that had one before, and the largest others.
+/// The servers of each game that has a file: those with a card, the largest others, and then those that had one before, so that
+/// invented names cannot take the place of a game for ever.
 fn by_game<'a>(list: &'a List, known: &[String]) -> BTreeMap<String, Vec<&'a Row>> {
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
     for row in list.rows.iter().filter(|row| is_file_name(&row.game)) {
@@ -58,7 +59,7 @@ fn by_game<'a>(list: &'a List, known: &[String]) -> BTreeMap<String, Vec<&'a Row
     largest.sort_by_key(|(_, size)| std::cmp::Reverse(*size)); // stable: by name where equal
     let own: BTreeSet<&str> = CARDS.iter().map(|card| card.name).collect();
     let known = known.iter().map(String::as_str).filter(|name| is_file_name(name));
-    let others = known.chain(largest.into_iter().map(|(name, _)| name)).filter(|name| !own.contains(name));
+    let others = largest.into_iter().map(|(name, _)| name).chain(known).filter(|name| !own.contains(name));
     let mut names = own.clone();
     for name in others {
         if names.len() < own.len() + OTHER_GAMES_MAX {

@@ -68,6 +68,8 @@ impl Folder {
             }
             changed.push((name, hash, changes.len() > before));
         }
+        // What fails half-way is written again in the next round.
+        changed.iter().for_each(|(name, _, _)| _ = self.written.remove(*name));
         for change in changes {
             change.apply()?;
         }
