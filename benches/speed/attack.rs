@@ -132,18 +132,17 @@ fn filtered_lists(server: &Server) {
     println!("  the attacker got {} lists", lists.load(Ordering::Relaxed));
 }
 
-/// 1,500 connections of 25 addresses that ask for filtered lists and never read.
+/// 1,500 connections of 25 addresses, each of which asks for a list of its own and never reads.
 fn never_read(server: &Server) {
     let before = server.memory_kib();
-    let address = server.address("netpanzer.listen");
+    let web = server.address("web.listen");
     let mut silent = Vec::new();
     for number in 0..1_500 {
-        // Of the sixteen ports, 6,250 servers each: several lists, so that they do not fit into the system's buffers.
-        let mut stream = connect_from(&format!("127.0.9.{}", 1 + number / 60), address);
-        for port in 0..PER_IP {
-            let request = format!(r"\list\gamename\iceball\port\{}\final\", 20_000 + (number + port) % PER_IP);
-            let _ = stream.write_all(request.as_bytes());
-        }
+        let mut stream = connect_from(&format!("127.0.9.{}", 1 + number / 60), web);
+        let sort = ["name", "-name", "map"][number % 3];
+        let request =
+            format!("GET /api/v1/servers?sort={sort}&limit={} HTTP/1.1\r\nHost: bench\r\n\r\n", 1_000 - number / 3);
+        let _ = stream.write_all(request.repeat(5).as_bytes());
         silent.push(stream);
     }
     std::thread::sleep(ROUND);
