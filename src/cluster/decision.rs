@@ -61,13 +61,14 @@ pub fn decode(of_key: &str, value: &[u8]) -> Option<Statement> {
         let end = text.floor_char_boundary(bytes_max);
         text::clean(text.as_bytes().get(..end).unwrap_or_default()).into_owned().into_boxed_str()
     };
-    Some(Statement {
+    let statement = Statement {
         subject,
         at_ms: wire.at,
         ends_at_ms: wire.ends,
         reason: cleaned(&wire.reason, REASON_BYTES_MAX),
         by: cleaned(&wire.by, BY_BYTES_MAX),
-    })
+    };
+    Some(statement).filter(Statement::has_valid_times)
 }
 
 /// How long the store keeps a statement; None: for ever.
@@ -96,21 +97,24 @@ impl Known {
         self.by_key.remove(key);
     }
 
-    /// The statements that the store lacks, each with its key and the revision that it replaces.
-    pub fn lacks(&self, statements: &Statements) -> Vec<(String, u64, Statement)> {
+    /// The statements that the store lacks, each with its key and the revision that it replaces. Not those that it would
+    /// no longer keep.
+    pub fn lacks(&self, statements: &Statements, now_ms: u64) -> Vec<(String, u64, Statement)> {
+        let is_kept = |it: &&Statement| it.ends_at_ms.is_none_or(|ends| ends.saturating_add(KEPT_MS) > now_ms);
         let lacks = |statement: &Statement| {
             let key = key(&statement.subject);
             let (revision, known) = self.by_key.get(&key).map_or((0, None), |(at, known)| (*at, known.as_ref()));
             let is_known = known.is_some_and(|known| !statement.is_newer_than(known));
             (!is_known).then(|| (key, revision, statement.clone()))
         };
-        statements.all().filter_map(lacks).collect()
+        statements.all().filter(is_kept).filter_map(lacks).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::moderation::TIME_MS_MAX;
 
     const T: u64 = 1_760_000_000_000;
 
@@ -140,6 +144,10 @@ mod tests {
         let long = Statement { reason: "ä\u{1b}".repeat(500).into(), ..statement("ban", "192.0.2.1", T, None) };
         let read = decode(&key(&long.subject), &encode(&long)).unwrap();
         assert!(read.reason.len() <= REASON_BYTES_MAX && read.reason.chars().all(|c| c == 'ä'), "{}", read.reason);
+        for (at_ms, ends_at_ms) in [(u64::MAX, None), (T, Some(TIME_MS_MAX + 1))] {
+            let never = statement("ban", "192.0.2.1", at_ms, ends_at_ms);
+            assert_eq!(decode(&key(&never.subject), &encode(&never)), None, "{at_ms}");
+        }
         let huge = Statement { reason: "x".repeat(5_000).into(), ..long };
         assert_eq!(decode(&key(&huge.subject), &encode(&huge)), None);
     }
@@ -149,7 +157,7 @@ mod tests {
         let mut known = Known::default();
         let mut all = Statements::default();
         let put = |known: &Known, all: &Statements| -> Vec<u64> {
-            known.lacks(all).iter().map(|(_, revision, _)| *revision).collect()
+            known.lacks(all, T).iter().map(|(_, revision, _)| *revision).collect()
         };
         let ban = statement("ban", "192.0.2.1", 5, None);
         all.merge(ban.clone());
@@ -164,6 +172,11 @@ mod tests {
         assert_eq!(put(&known, &all), [10], "it was removed there");
         known.forget(&key(&ban.subject));
         assert_eq!(put(&known, &all), [0]);
+        let mut ended = Statements::default();
+        ended.merge(statement("ban", "192.0.2.2", T - KEPT_MS, Some(T - KEPT_MS)));
+        assert!(put(&known, &ended).is_empty(), "it would not keep it");
+        ended.merge(statement("ban", "192.0.2.2", T - KEPT_MS + 1, Some(T - KEPT_MS + 1)));
+        assert_eq!(put(&known, &ended), [0]);
         assert_eq!(age_max_s(&ban, T), None);
         let lifted = statement("ban", "192.0.2.1", T, Some(T));
         assert_eq!(age_max_s(&lifted, T), Some(KEPT_MS / 1_000));

@@ -68,7 +68,7 @@ impl Decisions<'_> {
 
     /// Puts what the store lacks. False if some of it was not accepted.
     async fn put(&self, known: &mut Known) -> bool {
-        let lacking = known.lacks(&self.moderator.board.statements());
+        let lacking = known.lacks(&self.moderator.board.statements(), self.moderator.now_ms());
         let puts = lacking.into_iter().map(|(key, revision, statement)| async move {
             let put = timeout(ACK_TIMEOUT, self.put_one(&key, revision, &statement)).await;
             (key, statement, put.unwrap_or_else(|_| Err("no answer to a put".into())))

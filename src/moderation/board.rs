@@ -50,12 +50,14 @@ struct State {
 }
 
 impl State {
-    /// Everything in effect, the configuration's first, which has no statement.
+    /// Everything in effect, the configuration's first, which has no statement. Of too many patterns, the newest.
     fn in_effect(&self, now_ms: u64) -> impl Iterator<Item = (Cow<'_, Subject>, Option<&Statement>)> {
         let bans = self.configured.bans.iter().map(|net| Subject::Network(*net));
         let hidden = self.configured.hidden_names.iter().cloned().map(Subject::Name);
         let configured = bans.chain(hidden).map(|subject| (Cow::Owned(subject), None));
-        configured.chain(self.statements.live(now_ms).map(|stated| (Cow::Borrowed(&stated.subject), Some(stated))))
+        let excess = self.statements.excess_patterns(now_ms);
+        let live = self.statements.live(now_ms).filter(move |stated| !excess.contains(&stated.subject));
+        configured.chain(live.map(|stated| (Cow::Borrowed(&stated.subject), Some(stated))))
     }
 }
 
@@ -89,11 +91,9 @@ impl Board {
         news
     }
 
-    /// Forgets what ended long ago.
-    pub fn forget(&self, now_ms: u64) {
-        if self.state().statements.forget(now_ms) {
-            self.changed();
-        }
+    /// How many patterns are not in effect because there are too many.
+    pub fn excess_patterns(&self, now_ms: u64) -> usize {
+        self.state().statements.excess_patterns(now_ms).len()
     }
 
     /// The number of changes so far, and a way to wait for the next.
@@ -176,7 +176,7 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::moderation::Withheld;
+    use crate::moderation::{PATTERNS_MAX, Withheld};
 
     const T: u64 = 1_760_000_000_000;
 
@@ -214,6 +214,21 @@ mod tests {
         assert_eq!(new.withholds(address("192.0.2.9:1"), "spam", false), Some(Withheld::Banned));
         assert_eq!(new.withholds(address("203.0.113.5:7"), "spam", false), None, "only what is new");
         assert_eq!([0, 500, 900].map(|now_ms| board.rules(T + now_ms).1), [Some(T + 500), Some(T + 900), None]);
+    }
+
+    #[test]
+    fn too_many_patterns_of_other_nodes_are_not_in_effect() {
+        let board = Board::default();
+        let hide = |number: u64, at_ms| Statement { at_ms, ..statement("hide", &format!("{number} *"), None, "") };
+        board.merge((0..PATTERNS_MAX as u64).map(|number| hide(number, T + number)));
+        assert_eq!(board.excess_patterns(T), 0);
+        board.merge([hide(1_000, T + 1_000)]);
+        assert_eq!((board.excess_patterns(T), board.decisions(T).len()), (1, PATTERNS_MAX));
+        let hides = |name| board.rules(T).0.withholds(address("203.0.113.9:1"), name, false).is_some();
+        assert!(!hides("0 is the oldest") && hides("1 is not") && hides("1000 is new"));
+        assert!(board.hiding_of("0 is the oldest", T).is_none());
+        board.configure(FromConfig { bans: Vec::new(), hidden_names: vec!["mine*".parse().unwrap()] });
+        assert!(board.hiding_of("mine as well", T).is_some());
     }
 
     #[test]

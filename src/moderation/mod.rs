@@ -9,7 +9,8 @@ pub mod board;
 pub mod pattern;
 pub mod rules;
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -27,8 +28,10 @@ pub const STATEMENTS_MAX: usize = 10_000;
 pub const PATTERNS_MAX: usize = 256;
 /// Upper bound on a reason.
 pub const REASON_BYTES_MAX: usize = 200;
-/// How long a statement is kept after its end. A node that was away for longer can bring back what it ended.
+/// How long the cluster keeps a statement after its end. A node that was away for longer can bring back what it ended.
 pub const KEPT_MS: u64 = 30 * 86_400_000;
+/// The end of the year 9999. Files and other nodes may say anything; later times are refused.
+pub const TIME_MS_MAX: u64 = 253_402_300_799_999;
 
 /// What a statement is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -132,6 +135,11 @@ impl Statement {
         self.ends_at_ms.is_none_or(|ends_at_ms| ends_at_ms > now_ms) && !self.lifts()
     }
 
+    /// Whether its times can be true.
+    pub fn has_valid_times(&self) -> bool {
+        self.at_ms.max(self.ends_at_ms.unwrap_or(0)) <= TIME_MS_MAX
+    }
+
     /// Whether it only ends earlier statements.
     pub fn lifts(&self) -> bool {
         self.ends_at_ms == Some(self.at_ms)
@@ -173,23 +181,28 @@ pub struct Statements {
 
 impl Statements {
     /// Takes over a statement of this node's file or of another node, if it is the newest about its subject. Of too many, the
-    /// newest are kept. True if anything changed. The order of merging makes no difference.
+    /// one that ends or ended first makes room. True if anything changed. The order of merging makes no difference, except
+    /// that an earlier statement about a subject can come back once the newest had to make room.
     pub fn merge(&mut self, statement: Statement) -> bool {
+        self.merge_within(STATEMENTS_MAX, statement)
+    }
+
+    fn merge_within(&mut self, statements_max: usize, statement: Statement) -> bool {
         let known = self.by_subject.get(&statement.subject);
         if known.is_some_and(|known| !statement.is_newer_than(known)) {
             return false;
         }
         let subject = statement.subject.clone();
         self.by_subject.insert(subject.clone(), statement);
-        if self.by_subject.len() <= STATEMENTS_MAX {
+        if self.by_subject.len() <= statements_max {
             return true;
         }
-        let by_age = |known: &&Statement| (known.at_ms, known.subject.clone());
-        let Some(oldest) = self.by_subject.values().min_by_key(by_age).map(|oldest| oldest.subject.clone()) else {
-            return true;
-        };
-        self.by_subject.remove(&oldest);
-        oldest != subject
+        let (ends, at) = (|known: &Statement| known.ends_at_ms.unwrap_or(u64::MAX), |known: &Statement| known.at_ms);
+        // The map is in the order of the subjects, and of equal ones the first is taken.
+        let first = self.by_subject.values().min_by_key(|known| (ends(known), at(known)));
+        let Some(first) = first.map(|first| first.subject.clone()) else { return true };
+        self.by_subject.remove(&first);
+        first != subject
     }
 
     /// Accepts a statement of the operator, which counts from now on: clocks of other nodes may have been ahead.
@@ -200,10 +213,10 @@ impl Statements {
         if is_new_pattern && statement.is_live(now_ms) && self.patterns(now_ms).count() >= PATTERNS_MAX {
             return Err(Full::Patterns);
         }
-        let after_ms = known.map_or(0, |known| known.at_ms + 1);
+        let after_ms = known.map_or(0, |known| known.at_ms.saturating_add(1));
         let lifts = !statement.is_live(now_ms);
         let at_ms = statement.at_ms.max(after_ms);
-        let at_ms = at_ms + u64::from(!lifts && statement.ends_at_ms == Some(at_ms));
+        let at_ms = at_ms.saturating_add(u64::from(!lifts && statement.ends_at_ms == Some(at_ms)));
         let ends_at_ms = if lifts { Some(at_ms) } else { statement.ends_at_ms };
         let statement = Statement { at_ms, ends_at_ms, ..statement };
         if known.is_none() && self.by_subject.len() >= STATEMENTS_MAX && !self.forget_one_ended(now_ms) {
@@ -213,16 +226,7 @@ impl Statements {
         Ok(statement)
     }
 
-    /// Forgets what ended long ago. True if there was any.
-    pub fn forget(&mut self, now_ms: u64) -> bool {
-        let before = self.by_subject.len();
-        let is_kept =
-            |statement: &Statement| statement.ends_at_ms.is_none_or(|ends| ends.saturating_add(KEPT_MS) > now_ms);
-        self.by_subject.retain(|_, statement| is_kept(statement));
-        self.by_subject.len() != before
-    }
-
-    /// Makes room by forgetting what ended first.
+    /// Makes room by forgetting what ended first. Nothing else is ever forgotten: the time of day may be wrong for a moment.
     fn forget_one_ended(&mut self, now_ms: u64) -> bool {
         let ended = self.by_subject.values().filter(|statement| !statement.is_live(now_ms));
         let first = ended.min_by_key(|statement| statement.ends_at_ms).map(|statement| statement.subject.clone());
@@ -243,11 +247,16 @@ impl Statements {
         self.all().filter(move |statement| statement.is_live(now_ms))
     }
 
-    fn patterns(&self, now_ms: u64) -> impl Iterator<Item = &Pattern> {
-        self.live(now_ms).filter_map(|statement| match &statement.subject {
-            Subject::Name(pattern) => Some(pattern),
-            _ => None,
-        })
+    /// Patterns in effect.
+    fn patterns(&self, now_ms: u64) -> impl Iterator<Item = &Statement> {
+        self.live(now_ms).filter(|statement| matches!(statement.subject, Subject::Name(_)))
+    }
+
+    /// The patterns for which there is no room: all but the newest [`PATTERNS_MAX`]. Other nodes may have brought more.
+    pub fn excess_patterns(&self, now_ms: u64) -> BTreeSet<&Subject> {
+        let mut patterns: Vec<&Statement> = self.patterns(now_ms).collect();
+        patterns.sort_by_key(|statement| Reverse(statement.at_ms));
+        patterns.iter().skip(PATTERNS_MAX).map(|statement| &statement.subject).collect()
     }
 
     /// When the next of them ends.
@@ -316,8 +325,9 @@ mod tests {
         assert!(live(&all, 2_000).is_empty());
         assert!(!all.merge(ban("192.0.2.2", 0, None)), "it does not come back");
         assert!(live(&all, 2_000).is_empty());
-        assert!(!all.forget(T + KEPT_MS) && all.forget(T + 1_000 + KEPT_MS));
-        assert_eq!(all.all().count(), 1);
+        // A clock that was far ahead for a moment ends nothing for good.
+        assert!(live(&all, 900 * 86_400_000).is_empty());
+        assert_eq!(live(&all, 500), ["192.0.2.1"]);
     }
 
     #[test]
@@ -330,6 +340,18 @@ mod tests {
         let again = all.add(ban("192.0.2.1", 10, Some(60_010)), T + 10).unwrap();
         assert_eq!(again.ends_at_ms, Some(T + 60_010));
         assert!(again.is_live(T + 10) && !again.is_live(T + 60_010));
+        // As far ahead as can be.
+        let [never, end] = [None, Some(u64::MAX)].map(|ends_at_ms| Statement {
+            at_ms: u64::MAX,
+            ends_at_ms,
+            ..ban("192.0.2.2", 0, None)
+        });
+        assert!(!never.has_valid_times() && !end.has_valid_times() && again.has_valid_times());
+        assert!(!Statement { ends_at_ms: Some(TIME_MS_MAX + 1), ..again.clone() }.has_valid_times());
+        assert!(Statement { at_ms: TIME_MS_MAX, ends_at_ms: Some(TIME_MS_MAX), ..again }.has_valid_times());
+        all.merge(never);
+        all.add(ban("192.0.2.2", 5, Some(5)), T + 5).unwrap();
+        assert!(!live(&all, 5).contains(&"192.0.2.2".into()));
     }
 
     #[test]
@@ -342,10 +364,16 @@ mod tests {
         assert_eq!(all.add(numbered(20_000, 0, None), T), Err(Full::Statements));
         all.add(numbered(7, 8, Some(8)), T + 20_000).unwrap();
         assert!(all.add(numbered(20_000, 20_000, None), T + 20_000).is_ok(), "in place of one that has ended");
-        assert!(all.merge(numbered(30_000, 30_000, None)), "other nodes' statements: the newest are kept");
-        assert!(!all.merge(numbered(40_000, 0, None)));
+        // Other nodes' statements: what ends first makes room, be it older or newer.
+        assert!(!all.merge(numbered(40_000, 40_000, Some(50_000))), "all others have no end");
+        assert!(all.get(&numbered(0, 0, None).subject).is_some(), "the oldest is in effect");
+        all.add(numbered(9, 30_000, Some(60_000)), T + 20_000).unwrap();
+        assert!(all.merge(numbered(30_000, 0, None)) && all.get(&numbered(9, 0, None).subject).is_none());
+        assert!(all.merge(numbered(30_001, 30_000, None)), "all without an end: the oldest makes room");
         assert_eq!(all.all().count(), STATEMENTS_MAX);
-        assert!(all.get(&numbered(0, 0, None).subject).is_none() && all.get(&numbered(1, 0, None).subject).is_some());
+        assert!(
+            all.get(&numbered(0, 0, None).subject).is_some() != all.get(&numbered(30_000, 0, None).subject).is_some()
+        );
 
         let hide = |number: usize| Statement {
             subject: Subject::name(&format!("{number}*")).unwrap(),
@@ -355,6 +383,13 @@ mod tests {
         (0..PATTERNS_MAX).for_each(|number| drop(all.add(hide(number), T).unwrap()));
         assert_eq!(all.add(hide(PATTERNS_MAX), T), Err(Full::Patterns));
         assert!(all.add(hide(3), T).is_ok(), "a new reason");
+        assert!(all.excess_patterns(T).is_empty());
+        all.merge(Statement { at_ms: T + 9, ..hide(PATTERNS_MAX) });
+        all.merge(Statement { at_ms: T - 9, ..hide(PATTERNS_MAX + 1) });
+        all.merge(Statement { at_ms: T - 9, ends_at_ms: Some(T - 5), ..hide(PATTERNS_MAX + 2) });
+        let excess: Vec<String> = all.excess_patterns(T).iter().map(|subject| subject.text()).collect();
+        assert_eq!(excess.len(), 2, "those in effect");
+        assert!(excess.contains(&format!("{}*", PATTERNS_MAX + 1)) && !excess.contains(&format!("{PATTERNS_MAX}*")));
     }
 
     fn merged<'a>(all: impl IntoIterator<Item = &'a Statement>) -> Statements {
@@ -372,6 +407,31 @@ mod tests {
     }
 
     proptest! {
+        /// With one statement about each subject, so that none comes back.
+        #[test]
+        fn of_too_many_the_same_are_kept_in_any_order_and_those_end_last(
+            (all, shuffled) in proptest::collection::btree_map(0..9u8, any_statement(), 0..9).prop_flat_map(|by_host| {
+                let all: Vec<Statement> = by_host
+                    .into_iter()
+                    .map(|(host, it)| Statement { subject: ban(&format!("192.0.2.{host}"), 0, None).subject, ..it })
+                    .collect();
+                (Just(all.clone()), Just(all).prop_shuffle())
+            }),
+        ) {
+            let [kept, again] = [&all, &shuffled].map(|all| {
+                let mut kept = Statements::default();
+                for statement in all {
+                    kept.merge_within(3, statement.clone());
+                }
+                kept
+            });
+            prop_assert_eq!(&kept, &again);
+            prop_assert_eq!(kept.all().count(), all.len().min(3));
+            let ends = |it: &Statement| it.ends_at_ms.unwrap_or(u64::MAX);
+            let first = kept.all().map(ends).min().unwrap_or(0);
+            prop_assert!(all.iter().filter(|it| kept.get(&it.subject).is_none()).all(|it| ends(it) <= first));
+        }
+
         #[test]
         fn merging_is_commutative_associative_and_idempotent(
             [a, b, c] in proptest::array::uniform3(proptest::collection::vec(any_statement(), 0..8)),

@@ -1,4 +1,4 @@
-//! Patterns of names: `*` is any text, `?` is any character, and case does not matter.
+//! Patterns of names: `*` is any text, `?` is any character. Case does not matter, nor do characters that nobody sees.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,7 +43,8 @@ impl FromStr for Pattern {
 
     fn from_str(text: &str) -> Result<Pattern, String> {
         let mut folded = String::new();
-        for c in text.trim().chars().map(fold) {
+        let visible: String = text.chars().filter(|c| !is_invisible(*c)).collect();
+        for c in visible.trim().chars().map(fold) {
             if c.is_control() {
                 return Err("it has a control character".into());
             }
@@ -84,7 +85,7 @@ pub struct Matcher {
 impl Matcher {
     pub fn matches(&self, name: &str) -> bool {
         let mut places = 1;
-        for c in name.chars().map(fold) {
+        for c in name.chars().filter(|c| !is_invisible(*c)).map(fold) {
             let literal = self.literals.binary_search_by_key(&c, |(literal, _)| *literal).ok();
             let accepted = self.any | literal.and_then(|at| self.literals.get(at)).map_or(0, |(_, places)| *places);
             places = (places & accepted) << 1 | places & self.stars;
@@ -94,6 +95,17 @@ impl Matcher {
         }
         places & self.end != 0
     }
+}
+
+/// Whether a character shows nothing, so that a name looks the same without it: Unicode's Default_Ignorable_Code_Point.
+fn is_invisible(c: char) -> bool {
+    !c.is_ascii()
+        && matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// A character without its case. One character always, so that a `?` is one character.
@@ -127,6 +139,10 @@ mod tests {
             ("*ÄRGER*", "viel ärger hier"),
             ("***x", "aax"),
             ("a*a*a", "aaa"),
+            ("spam", "s\u{200b}p\u{200c}a\u{200d}m\u{2060}"),
+            ("spam", "\u{ad}sp\u{feff}am\u{fe0f}"),
+            ("sp\u{200b}am", "spam"),
+            ("????", "s\u{200b}pam"),
         ] {
             assert!(matches(pattern, name), "{pattern} {name}");
         }
@@ -149,10 +165,13 @@ mod tests {
     fn equal_patterns_are_equal_and_bad_ones_are_refused() {
         let parsed = |text: &str| text.parse::<Pattern>();
         assert_eq!(parsed(" Spam** "), parsed("spam*"));
+        assert_eq!(parsed(" \u{200b} Sp\u{ad}am*\u{2060}*\u{feff}"), parsed("spam*"));
         for (text, why) in [
             ("", "it is empty"),
             ("  ", "it is empty"),
             ("**", "it matches every name"),
+            ("*\u{200b}*", "it matches every name"),
+            ("\u{200b}", "it is empty"),
             ("a\nb", "it has a control character"),
             (&"x".repeat(65), "it is longer than 64 characters"),
         ] {

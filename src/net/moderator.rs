@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::guard::Guard;
 use super::stopped;
 use crate::hub::Hub;
-use crate::moderation::{Board, Full, Statement};
+use crate::moderation::{Board, Full, PATTERNS_MAX, Statement};
 
 /// How often ends of statements are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -31,13 +31,24 @@ pub struct Moderator {
     pub board: Arc<Board>,
     hub: Arc<Hub>,
     guard: Arc<Guard>,
-    /// When the rules have to be made again. The lock keeps older rules from replacing newer ones.
-    next_ms: Mutex<u64>,
+    /// The lock keeps older rules from replacing newer ones.
+    applied: Mutex<Applied>,
+}
+
+/// What was last put into effect.
+#[derive(Clone, Copy, Default)]
+struct Applied {
+    /// When the rules have to be made again.
+    next_ms: u64,
+    /// The board's change.
+    change: u64,
+    /// Patterns for which there was no room.
+    excess_patterns: usize,
 }
 
 impl Moderator {
     pub fn new(board: Arc<Board>, hub: Arc<Hub>, guard: Arc<Guard>) -> Moderator {
-        Moderator { board, hub, guard, next_ms: Mutex::new(0) }
+        Moderator { board, hub, guard, applied: Mutex::default() }
     }
 
     /// The time of statements: the one that the nodes of a cluster share.
@@ -66,13 +77,21 @@ impl Moderator {
 
     /// Puts into effect what the board says now.
     pub fn apply(&self) -> Effect {
-        let mut next_ms = self.next_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = self.now_ms();
+        let (change, excess_patterns) = (*self.board.changes().borrow(), self.board.excess_patterns(now_ms));
+        if excess_patterns > applied.excess_patterns {
+            warn!(
+                "admin: only the newest {PATTERNS_MAX} patterns hide names; {excess_patterns} more of other nodes do not: \
+                 unhide some"
+            );
+        }
         let (rules, end_ms) = self.board.rules(now_ms);
         // The guard first: what arrives from now on is dropped there, and what arrived before is removed below.
         let connections_closed = self.guard.set_bans(rules.bans.clone());
         let servers_removed = self.hub.set_rules(Arc::new(rules));
-        *next_ms = end_ms.unwrap_or(u64::MAX).min(now_ms + AGAIN_MS);
+        let next_ms = end_ms.unwrap_or(u64::MAX).min(now_ms + AGAIN_MS);
+        *applied = Applied { next_ms, change, excess_patterns };
         Effect { servers_removed, connections_closed }
     }
 
@@ -88,12 +107,13 @@ impl Moderator {
         }
     }
 
-    /// Puts ends into effect that have come.
+    /// Puts ends into effect that have come, and statements that the store could read only now.
     pub fn end_what_has_ended(&self) {
-        let (now_ms, next_ms) = (self.now_ms(), *self.next_ms.lock().unwrap_or_else(PoisonError::into_inner));
+        let applied = *self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now_ms, next_ms) = (self.now_ms(), applied.next_ms);
+        let has_changed = *self.board.changes().borrow() != applied.change;
         // A clock that was set back is far before that time.
-        if now_ms >= next_ms || next_ms.saturating_sub(now_ms) > 2 * AGAIN_MS {
-            self.board.forget(now_ms);
+        if has_changed || now_ms >= next_ms || next_ms.saturating_sub(now_ms) > 2 * AGAIN_MS {
             self.apply();
         }
     }

@@ -27,6 +27,7 @@ use crate::hub::Hub;
 use crate::moderation::Board;
 use folder::FolderLock;
 use history::Reader;
+use moderation::Decisions;
 pub use restore::Restored;
 pub use writer::Writer;
 
@@ -96,11 +97,14 @@ impl Store {
         let read = match &self.connection {
             Some(connection) => moderation::read(connection),
             // On a full disk, the file can still be read.
-            None => sqlite::open_without_room(&self.path).map_or(Ok(Vec::new()), |file| moderation::read(&file)),
+            None => {
+                sqlite::open_without_room(&self.path).map_or(Ok(Decisions::default()), |file| moderation::read(&file))
+            }
         };
         match read {
-            Ok(statements) => drop(board.merge(statements)),
-            Err(error) => warn!("{}: {error}; bans of earlier runs are not in effect", self.path.display()),
+            Ok(decisions) => drop(board.merge(decisions.statements)),
+            // The writer tries again before it writes.
+            Err(error) => warn!("{}: {error}; bans of earlier runs are not in effect yet", self.path.display()),
         }
         self.board = board;
     }

@@ -11,7 +11,7 @@ use crate::model::{
     Address, Announce, Change, Details, Facts, Game, HeartbeatKeys, NamedServer, Now, Overrides, Player, Proof,
     RemoteServer, RemoteState, Server,
 };
-use crate::moderation::{KEPT_MS, Statement, Subject};
+use crate::moderation::{Statement, Subject, TIME_MS_MAX};
 use crate::protocols::game_named;
 use crate::registry::Settings;
 
@@ -376,22 +376,65 @@ fn the_operators_decisions_are_kept_and_a_file_of_the_version_before_them_has_no
     let kept = run(&|_| {});
     assert_eq!(kept.all().count(), 3);
     assert_eq!(kept.get(&Subject::network("192.0.2.0/24").unwrap()), Some(&ban("192.0.2.0/24", Some(9))));
-    // What was forgotten leaves the file, and what changed is changed in it.
-    run(&|board| {
-        board.forget(9 + KEPT_MS);
-        board.add(ban("2001:db8::/32", Some(6)), 6).unwrap();
-    });
+    // What changed is changed in the file.
+    run(&|board| drop(board.add(ban("2001:db8::/32", Some(6)), 6).unwrap()));
     let kept = run(&|_| {});
-    assert_eq!(kept.all().count(), 2);
-    assert!(kept.live(7).all(|statement| statement.subject.kind() == "hide"));
+    assert_eq!(kept.all().count(), 3);
+    assert!(kept.live(9).all(|statement| statement.subject.kind() == "hide"));
     // The version before.
     let older = Connection::open(folder.file()).unwrap();
     older.execute_batch("DROP TABLE moderation").unwrap();
     older.pragma_update(None, "user_version", 3).unwrap();
     drop(older);
-    assert_eq!(moderation::read(&sqlite::open_without_room(&folder.file()).unwrap()), Ok(Vec::new()));
+    assert_eq!(moderation::read(&sqlite::open_without_room(&folder.file()).unwrap()), Ok(Default::default()));
     assert_eq!(run(&|board| drop(board.add(ban("192.0.2.1", None), 5).unwrap())).all().count(), 1);
     assert_eq!(run(&|_| {}).all().count(), 1);
+}
+
+#[test]
+fn decisions_that_could_not_be_read_are_not_deleted() {
+    let folder = Folder::new("unread-decisions");
+    let ban = |network: &str| Statement {
+        subject: Subject::network(network).unwrap(),
+        at_ms: 5,
+        ends_at_ms: None,
+        reason: "".into(),
+        by: "root".into(),
+    };
+    // `is_read`: whether the file can be read at the start.
+    let run = |is_read: bool, bans: &[&str]| {
+        let (hub, board) = (hub(), Arc::new(Board::default()));
+        let mut store = folder.open().unwrap();
+        if is_read {
+            store.keep_board(board.clone());
+        } else {
+            store.board = board.clone();
+        }
+        bans.iter().for_each(|network| drop(board.add(ban(network), 5).unwrap()));
+        store.writer(&hub).turn(false);
+        board.statements().all().map(|statement| statement.subject.text()).collect::<Vec<_>>()
+    };
+    run(true, &["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]);
+    assert_eq!(run(false, &["192.0.2.9"]).len(), 5, "the writer has read the rest before it wrote");
+    assert_eq!(run(true, &[]).len(), 5);
+    // Cells that are not what they must be, and a time that cannot be true.
+    let file = Connection::open(folder.file()).unwrap();
+    let spoil = "UPDATE moderation SET at = 'x' WHERE subject = '192.0.2.2';
+                 UPDATE moderation SET reason = x'ff' WHERE subject = '192.0.2.3';
+                 INSERT INTO moderation VALUES (x'ff', x'ff', 5, NULL, '', '');";
+    file.execute_batch(spoil).unwrap();
+    file.execute("UPDATE moderation SET at = ?1 WHERE subject = '192.0.2.4'", [TIME_MS_MAX as i64 + 1]).unwrap();
+    drop(file);
+    for is_read in [true, false] {
+        assert_eq!(run(is_read, &["192.0.2.8"]), ["192.0.2.1", "192.0.2.8", "192.0.2.9"]);
+    }
+    let rows = || -> i64 {
+        let file = Connection::open(folder.file()).unwrap();
+        file.query_row("SELECT count(*) FROM moderation", [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(rows(), 7, "what cannot be read stays");
+    run(true, &["192.0.2.2", "192.0.2.3", "192.0.2.4"]);
+    assert_eq!((run(true, &[]).len(), rows()), (6, 7), "what is said again can be read again");
 }
 
 /// What the file says of the protocol counts, and a row of a protocol that is not known here is left out.

@@ -49,6 +49,8 @@ pub struct Writer {
     board: Arc<Board>,
     /// The board's change that the file has.
     board_written: Option<u64>,
+    /// Rows of decisions that say nothing valid.
+    unreadable_decisions: usize,
     pause: Duration,
 }
 
@@ -97,6 +99,7 @@ impl Writer {
             recorder: Recorder::default(),
             board: Arc::default(),
             board_written: None,
+            unreadable_decisions: 0,
             pause: EVERY,
         }
     }
@@ -203,6 +206,15 @@ impl Writer {
             match server {
                 Some(server) => row::write(&transaction, server)?,
                 None => row::delete(&transaction, *address)?,
+            }
+        }
+        if self.board_written.is_none() {
+            // They may not have been read yet, and what the board lacks is deleted below.
+            let decisions = moderation::read(&transaction)?;
+            self.board.merge(decisions.statements);
+            if std::mem::replace(&mut self.unreadable_decisions, decisions.unreadable) < decisions.unreadable {
+                let (path, count) = (self.path.display(), decisions.unreadable);
+                warn!("{path}: {count} decisions of the operator cannot be read and are not in effect");
             }
         }
         let change = *self.board.changes().borrow();
