@@ -1,8 +1,8 @@
 //! The socket's file, and the conversations over it.
 
-use std::fs::{File, Permissions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a failed accept.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 const BACKLOG: i32 = 16;
-/// Only the owner may connect.
+/// Only the owner may connect, or lock.
 const MODE: u32 = 0o600;
 
 /// The listening socket. Its file is removed when this is dropped, if it is still this one.
@@ -45,7 +45,7 @@ impl AdminSocket {
         let shown = path.display();
         let failed = |error: io::Error| format!("admin.socket: cannot create {shown}: {error}");
         // Two programs that start at once must not take each other's file for a left-over.
-        let _lock = lock_folder(path)?;
+        let _lock = lock(path)?;
         remove_left_over(path)?;
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
         socket.bind(&SockAddr::unix(path).map_err(failed)?).map_err(failed)?;
@@ -99,10 +99,14 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((file.dev(), file.ino()))
 }
 
-fn lock_folder(path: &Path) -> Result<File, String> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let shown = folder.display();
-    let opened = File::open(folder).map_err(|error| format!("admin.socket: {shown}: {error}"))?;
+/// Locks a file beside the socket. Only its owner can open it, so nobody else can hold the lock. The file stays on disk.
+fn lock(path: &Path) -> Result<File, String> {
+    let mut path = path.as_os_str().to_owned();
+    path.push(".lock");
+    let shown = Path::new(&path).display();
+    let mut options = OpenOptions::new();
+    let opened = options.write(true).create(true).truncate(false).mode(MODE).open(&path);
+    let opened = opened.map_err(|error| format!("admin.socket: {shown}: {error}"))?;
     match opened.try_lock() {
         Ok(()) => Ok(opened),
         Err(TryLockError::WouldBlock) => Err(format!("admin.socket: another program has locked {shown}")),

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::debug;
 
+use super::Cluster;
 use super::buckets::SessionError;
 use super::decision::{self, Known};
 use crate::moderation::Statement;
@@ -26,20 +27,25 @@ const MERGE_BATCH: usize = 256;
 const IN_FLIGHT_MAX: usize = 64;
 
 pub struct Decisions<'a> {
-    pub context: &'a Context,
-    pub store: &'a Store,
-    pub moderator: &'a Moderator,
+    cluster: &'a Cluster,
+    moderator: &'a Moderator,
+    context: Context,
+    store: Store,
+    known: Known,
 }
 
-impl Decisions<'_> {
-    /// Runs until the session fails. Puts nothing before `caught_up`.
-    pub async fn share(&self, mut caught_up: watch::Receiver<bool>) -> SessionError {
+impl<'a> Decisions<'a> {
+    pub fn new(cluster: &'a Cluster, moderator: &'a Moderator, context: Context, store: Store) -> Decisions<'a> {
+        Decisions { cluster, moderator, context, store, known: Known::default() }
+    }
+
+    /// Runs until this fails. Puts nothing before `caught_up`.
+    pub async fn share(&mut self, mut caught_up: watch::Receiver<bool>) -> SessionError {
         let entries = match self.store.watch_with_history(">").await {
             Ok(entries) => entries,
             Err(error) => return SessionError::caused_by("cannot watch the decisions", &error),
         };
         let mut entries = entries.ready_chunks(MERGE_BATCH);
-        let mut known = Known::default();
         let mut changes = self.moderator.board.changes();
         changes.mark_changed(); // what was decided before this session
         let mut retry = interval(RETRY_EVERY);
@@ -53,44 +59,51 @@ impl Decisions<'_> {
                     let mut news = Vec::new();
                     for entry in chunk {
                         match entry {
-                            Ok(entry) => news.extend(note(&mut known, &entry)),
+                            Ok(entry) => news.extend(note(&mut self.known, &entry)),
                             Err(error) => return SessionError::caused_by("the watch of the decisions failed", &error),
                         }
                     }
                     self.moderator.merge(news);
                 }
-                Ok(()) = changes.changed(), if is_ready => is_behind = !self.put(&mut known).await,
-                _ = retry.tick(), if is_ready && is_behind => is_behind = !self.put(&mut known).await,
+                Ok(()) = changes.changed(), if is_ready => is_behind = self.put().await.is_err(),
+                _ = retry.tick(), if is_ready && is_behind => {
+                    let put = self.put().await;
+                    is_behind = put.is_err();
+                    if let Err(error) = put {
+                        self.cluster.warn("put of decisions", || format!("bans are not shared: {error}; retrying"));
+                    }
+                }
                 Ok(()) = caught_up.changed(), if !is_ready => {}
             }
         }
     }
 
-    /// Puts what the store lacks. False if some of it was not accepted.
-    async fn put(&self, known: &mut Known) -> bool {
-        let lacking = known.lacks(&self.moderator.board.statements(), self.moderator.now_ms());
+    /// Puts what the store lacks. An error if some of it was not accepted.
+    pub async fn put(&mut self) -> Result<(), String> {
+        let this = &*self;
+        let lacking = this.known.lacks(&this.moderator.board.statements(), this.moderator.now_ms());
         let puts = lacking.into_iter().map(|(key, revision, statement)| async move {
-            let put = timeout(ACK_TIMEOUT, self.put_one(&key, revision, &statement)).await;
+            let put = timeout(ACK_TIMEOUT, this.put_one(&key, revision, &statement)).await;
             (key, statement, put.unwrap_or_else(|_| Err("no answer to a put".into())))
         });
-        let mut puts = stream::iter(puts).buffer_unordered(IN_FLIGHT_MAX);
-        let mut are_all_put = true;
-        while let Some((key, statement, put)) = puts.next().await {
+        let puts: Vec<_> = stream::iter(puts).buffer_unordered(IN_FLIGHT_MAX).collect().await;
+        let mut all_put = Ok(());
+        for (key, statement, put) in puts {
             match put {
-                Ok(revision) => known.note(key, revision, Some(statement)),
+                Ok(revision) => self.known.note(key, revision, Some(statement)),
                 Err(error) => {
-                    are_all_put = false;
                     debug!("cluster: decision {key} not put: {error}");
+                    all_put = Err(error);
                     // Another node was faster, or what was seen has expired there.
                     match self.store.entry(key.as_str()).await {
-                        Ok(Some(entry)) => self.moderator.merge(note(known, &entry)),
-                        Ok(None) => known.forget(&key),
+                        Ok(Some(entry)) => self.moderator.merge(note(&mut self.known, &entry)),
+                        Ok(None) => self.known.forget(&key),
                         Err(error) => debug!("cluster: {error}"),
                     }
                 }
             }
         }
-        are_all_put
+        all_put
     }
 
     async fn put_one(&self, key: &str, revision: u64, statement: &Statement) -> Result<u64, String> {

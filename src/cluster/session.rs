@@ -4,6 +4,7 @@
 //! comes back through the watch, everything stored before it has been read, the round trip works, and its timestamp tells
 //! the store's time.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tracing::debug;
 
 use super::buckets::{BucketSpec, SessionError};
@@ -59,6 +60,8 @@ const REFILL_EVERY: Duration = Duration::from_millis(50);
 const REFILL_MOST: usize = 1000;
 /// Pause after a failed put.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Pause before the bucket of the decisions is opened again.
+const DECISIONS_RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Nodes replace old keys at slightly different times, so that usually only one tries.
 const KEY_JITTER_MS: u64 = 3_000;
 /// How long a stopping node may take to put its last changes.
@@ -83,8 +86,8 @@ pub struct Session<'a> {
     context: Context,
     servers: Store,
     keys: Store,
-    /// None: they are not shared.
-    decisions: Option<Store>,
+    /// None: they are not shared, or not at the moment.
+    decisions: tokio::sync::Mutex<Option<Decisions<'a>>>,
     batches: tokio::sync::Mutex<broadcast::Receiver<std::sync::Arc<Batch>>>,
     outbox: Mutex<Outbox>,
     rejected: Mutex<RejectedPuts>,
@@ -134,19 +137,10 @@ impl<'a> Session<'a> {
             ages_of_values: false,
             replicas,
         };
-        let decisions = BucketSpec {
-            name: DECISIONS,
-            description: "Rallypoint: the operator's decisions",
-            value_bytes_max: decision::VALUE_BYTES_MAX,
-            age_max: Duration::ZERO,
-            storage: StorageType::File,
-            ages_of_values: true,
-            replicas,
-        };
         let session = Session {
             servers: servers.open(&context).await?,
             keys: keys.open(&context).await?,
-            decisions: open_decisions(cluster, &decisions, &context).await,
+            decisions: tokio::sync::Mutex::new(None),
             context,
             cluster,
             batches: tokio::sync::Mutex::new(cluster.hub.subscribe()),
@@ -178,15 +172,35 @@ impl<'a> Session<'a> {
             error = self.write() => error,
             error = self.send_keep_alives() => error,
             error = self.follow_keys(keys) => error,
-            error = self.share_decisions() => error,
+            never = self.share_decisions() => match never {},
         }
     }
 
-    async fn share_decisions(&self) -> SessionError {
-        let (Some(store), Some(moderator)) = (&self.decisions, &self.cluster.moderator) else {
-            return std::future::pending().await;
+    /// Shares the operator's decisions. The session goes on without: NATS may not allow nodes to create the bucket.
+    async fn share_decisions(&self) -> Infallible {
+        let Some(moderator) = &self.cluster.moderator else { return std::future::pending().await };
+        let spec = BucketSpec {
+            name: DECISIONS,
+            description: "Rallypoint: the operator's decisions",
+            value_bytes_max: decision::VALUE_BYTES_MAX,
+            age_max: Duration::ZERO,
+            storage: StorageType::File,
+            ages_of_values: true,
+            replicas: self.cluster.settings.replicas,
         };
-        Decisions { context: &self.context, store, moderator }.share(self.caught_up.subscribe()).await
+        let mut decisions = self.decisions.lock().await;
+        loop {
+            let error = match spec.open(&self.context).await {
+                Ok(store) => {
+                    let opened = Decisions::new(self.cluster, moderator, self.context.clone(), store);
+                    decisions.insert(opened).share(self.caught_up.subscribe()).await
+                }
+                Err(error) => error,
+            };
+            *decisions = None;
+            self.cluster.warn("decisions", || format!("bans are not shared: {error}; retrying"));
+            sleep(DECISIONS_RETRY_PAUSE).await;
+        }
     }
 
     /// Puts what is still queued and deletes this node's keep-alive, within [`LEAVE_TIMEOUT`].
@@ -204,7 +218,12 @@ impl<'a> Session<'a> {
             while acks.next().await.is_some() {}
             let _ = self.servers.delete(self.keep_alive_key()).await; // otherwise it times out at the other nodes
         };
-        let _ = timeout(LEAVE_TIMEOUT, flush).await;
+        let decide = async {
+            if let Some(decisions) = self.decisions.lock().await.as_mut().filter(|_| *self.caught_up.borrow()) {
+                let _ = decisions.put().await; // otherwise at the next start, from the file
+            }
+        };
+        let _ = timeout(LEAVE_TIMEOUT, async { tokio::join!(flush, decide) }).await;
     }
 
     // Reading.
@@ -547,13 +566,6 @@ impl<'a> Session<'a> {
     fn stored(&self) -> MutexGuard<'_, Option<StoredRecords>> {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Where the operator's decisions are shared. Nodes go on without it: NATS may not allow them to create it.
-async fn open_decisions(cluster: &Cluster, spec: &BucketSpec, context: &Context) -> Option<Store> {
-    cluster.moderator.as_ref()?;
-    let opened = spec.open(context).await;
-    opened.inspect_err(|error| cluster.warn("decisions", || format!("bans are not shared: {error}"))).ok()
 }
 
 fn watch_failed(error: &WatcherError) -> SessionError {

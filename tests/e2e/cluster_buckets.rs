@@ -12,13 +12,13 @@ use crate::support::*;
 const STREAM: &str = "KV_rallypoint-servers";
 
 /// Changes the buckets as an operator can.
-struct Operator {
-    runtime: tokio::runtime::Runtime,
-    context: Context,
+pub struct Operator {
+    pub runtime: tokio::runtime::Runtime,
+    pub context: Context,
 }
 
 impl Operator {
-    fn of(nats: &Nats) -> Operator {
+    pub fn of(nats: &Nats) -> Operator {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let client = until("a NATS server", || runtime.block_on(async_nats::connect(nats.urls())).ok());
         let inside = runtime.enter();
