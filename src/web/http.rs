@@ -3,9 +3,9 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tower::Service;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{Peer, TEXT, reply};
 use crate::net::guard::Admission;
@@ -187,11 +187,31 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Touching<S> {
     }
 }
 
+/// A proxy that was probably forgotten in the configuration is reported once.
+static UNKNOWN_PROXY: Once = Once::new();
+
+/// Whether an address is of this machine or a private network: a proxy's, if its requests name other clients.
+fn is_near(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local(),
+    }
+}
+
 /// The client of a request; none if it is banned. A banned peer is not let in at all; behind a proxy, only its requests show
 /// who it is.
 fn client(entrance: &Entrance, peer: SocketAddr, request: &Request<Incoming>) -> Option<Peer> {
     let settings = entrance.settings();
     let lines = request.headers().get_all(settings.proxies.header.name());
+    if lines.iter().next().is_some() && is_near(peer.ip()) && !settings.proxies.contains(peer.ip()) {
+        UNKNOWN_PROXY.call_once(|| {
+            warn!(
+                "requests from {} name other clients, but proxy.networks does not have it: all clients of that proxy share \
+                 one budget",
+                peer.ip()
+            );
+        });
+    }
     let client = settings.proxies.client(peer, lines.iter().map(HeaderValue::as_bytes));
     let is_banned = client.ip() != peer.ip() && entrance.guard.bans().contains(client.ip());
     (!is_banned).then_some(Peer(client))

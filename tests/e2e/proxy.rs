@@ -371,3 +371,14 @@ fn behind_a_real_nginx_with_tls_the_client_and_its_origin_are_seen() {
     let list = authority.run(&["list", &url("")]);
     assert!(String::from_utf8_lossy(&list.stdout).contains("127.0.0.9"), "{list:?}");
 }
+
+#[test]
+fn a_proxy_that_is_not_configured_is_reported_once() {
+    let mut server = Server::start(&[]);
+    for _ in 0..3 {
+        let header = "X-Forwarded-For: 203.0.113.7\r\n";
+        assert_eq!(get(server.address("web.listen"), "/healthz", header).status(), 200);
+    }
+    server.wait_for_log("proxy.networks does not have it");
+    assert_eq!(server.log().matches("proxy.networks does not have it").count(), 1);
+}
