@@ -191,7 +191,7 @@ fn an_export_follows_links_keeps_modes_and_replaces_only_files() {
     usage(&["--xml", "-", "--json", "-"], "only one of --xml, --json and --csv");
     usage(&["--xml", "-", "--ftp", "ftp://me@127.0.0.1/"], "stdout cannot be uploaded");
     usage(&["--xml", &path(&file), "--csv", &path(&link)], "two formats cannot be written to the same file");
-    usage(&[], "<--xml <FILE>|--json <FILE>|--csv <FILE>>");
+    usage(&[], "<--xml <FILE>|--json <FILE>|--csv <FILE>|--site <DIR>>");
 }
 
 #[test]
