@@ -165,9 +165,12 @@ fn resets_in_mid_answer_leave_nothing_behind() {
 /// Connections from many addresses, so that no limit per address closes them.
 fn connect_from(number: u32, to: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    // Addresses of their own /24 each, 100 connections from each.
+    // Addresses of their own /24 each, 100 connections from each, from ports that the system gives to nobody: other tests
+    // listen on those that it chooses.
     let ip = Ipv4Addr::from_bits(0x7f01_0001 + ((number / 100) << 8));
-    socket.bind(&SocketAddr::new(IpAddr::V4(ip), 0).into()).unwrap();
+    let port = 10_000 + (number % 100) as u16;
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::new(IpAddr::V4(ip), port).into()).unwrap();
     socket.connect(&to.into()).unwrap();
     socket.into()
 }
