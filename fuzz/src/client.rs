@@ -33,9 +33,6 @@ pub fn run(input: &[u8]) {
 /// An address shows itself as one that means the same.
 fn target(text: &str) {
     let Ok(target) = text.parse::<Target>() else { return };
-    if text.contains('@') {
-        return; // what is before it may be a login, which is not shown
-    }
     let shown = target.to_string();
     let again: Target = shown.parse().unwrap_or_else(|error| panic!("{text:?} shows itself as {shown:?}: {error}"));
     assert_eq!((&again.host, again.port, &again.path), (&target.host, target.port, &target.path), "{text:?} {shown:?}");

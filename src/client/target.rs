@@ -61,6 +61,8 @@ impl FromStr for Target {
         let known = kind(scheme);
         let rest = &url[Position::BeforeHost..];
         let (kind, secure) = known.ok_or_else(|| bad(hint::unknown_scheme(scheme, rest)))?;
+        // There is no login, so an `@` is part of the path.
+        let typed = typed_authority(text);
         // A URL may have a colon without a port; here that is a typing mistake.
         if typed.ends_with(':') || url.port() == Some(0) {
             return Err(bad(in_words(ParseError::InvalidPort, typed)));
@@ -337,5 +339,11 @@ mod tests {
             let error = text.parse::<Target>().unwrap_err();
             assert!(error.contains(why) && !error.contains("cret"), "{text}: {error}");
         }
+        let target: Target = "http://host/a@b:/c".parse().unwrap();
+        assert_eq!(
+            (&*target.host, target.port, &*target.path),
+            ("host", None, "/a@b:/c"),
+            "an @ in a path is no login"
+        );
     }
 }

@@ -1,10 +1,10 @@
-//! The registry's rules one by one, and a comparison with a simple model.
+//! The registry's rules one by one.
 
 mod edges;
+mod model;
 mod records;
 mod strength;
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -569,131 +569,6 @@ fn restored_servers_have_the_rest_of_their_lives_and_respect_the_size_of_the_lis
     assert_eq!(registry.apply(&restore(1, LIFE_MS), back), Outcome::Added);
     registry.expire(at(LIFE_MS * 5 / 4 + 1_000), 100);
     assert!(registry.is_empty());
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Announce { ip: u8, port: u16, age_ms: u64, players: u16, other_game: bool },
-    Wait { ms: u64 },
-    Publish,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        6 => (0..4u8, 1..4u16, 0..40_000u64, 0..3u16, prop::bool::weighted(0.1)).prop_map(
-            |(ip, port, age_ms, players, other_game)| Step::Announce { ip, port, age_ms, players, other_game }),
-        2 => (0..70_000u64).prop_map(|ms| Step::Wait { ms }),
-        2 => Just(Step::Publish),
-    ]
-}
-
-/// A server in the model: game, players, proof and end of life.
-#[derive(Clone, Debug, PartialEq)]
-struct Known {
-    game: &'static str,
-    players: u16,
-    proven_ms: u64,
-    ends_ms: u64,
-    /// When this game was first seen there.
-    first_ms: u64,
-}
-
-/// Two addresses in each of two networks.
-fn place(ip: u8, port: u16) -> Address {
-    Address::new([192, 0, ip / 2, ip].into(), port).unwrap()
-}
-
-fn network(of: Address) -> Option<Prefix> {
-    Prefix::all(of.ip(), &Networks::default()).last().copied()
-}
-
-/// Removes from the model what the registry evicted for a newcomer, and checks that it was the right one.
-fn make_room(
-    registry: &Registry,
-    model: &mut BTreeMap<Address, Known>,
-    newcomer: Address,
-) -> Result<(), TestCaseError> {
-    let size = |of: Option<Prefix>| model.keys().filter(|known| network(**known) == of).count();
-    let gone: Vec<Address> = model.keys().filter(|known| registry.listed(**known).is_none()).copied().collect();
-    prop_assert_eq!(gone.len(), 1);
-    prop_assert!(size(network(gone[0])) > size(network(newcomer)) + 1);
-    let newer =
-        |known: &Address| network(*known) == network(gone[0]) && model[known].first_ms > model[&gone[0]].first_ms;
-    prop_assert!(!model.keys().any(newer));
-    model.remove(&gone[0]);
-    Ok(())
-}
-
-proptest! {
-    #[test]
-    fn behaves_like_the_model(steps in proptest::collection::vec(step(), 1..120)) {
-        let mut registry = Registry::new(SETTINGS, at(0));
-        let mut publisher = Publisher::default();
-        let mut model: BTreeMap<Address, Known> = BTreeMap::new();
-        let mut reader: BTreeMap<Address, u16> = BTreeMap::new();
-        let mut ms = 50_000;
-        for step in steps {
-            match step {
-                Step::Wait { ms: wait } => {
-                    // Rounded to a tick, so that the model need not know about ticks.
-                    ms += wait.next_multiple_of(wheel::TICK_MS);
-                    while registry.expire(at(ms), 3) {}
-                    model.retain(|_, known| known.ends_ms > ms);
-                }
-                Step::Announce { ip, port, age_ms, players, other_game } => {
-                    let age_ms = age_ms.next_multiple_of(wheel::TICK_MS);
-                    let (place, proven_ms) = (place(ip, port), ms - age_ms);
-                    let game = if other_game { "other" } else { "one" };
-                    let outcome = registry.apply(&announce_game(place, game, proven_ms, players), at(ms));
-                    let on_ip = model.keys().filter(|known| known.ip() == place.ip()).count();
-                    let size = |of: Address| model.keys().filter(|known| network(**known) == network(of)).count();
-                    let largest = model.keys().map(|known| size(*known)).max().unwrap_or(0);
-                    let is_full = model.len() >= SETTINGS.servers_max;
-                    let expected = match model.get(&place) {
-                        Some(known) if proven_ms < known.proven_ms => Outcome::Stale,
-                        Some(known) if proven_ms == known.proven_ms && (known.game, known.players) == (game, players) => {
-                            Outcome::Stale
-                        }
-                        Some(known) if (known.game, known.players) == (game, players) => Outcome::Refreshed,
-                        Some(_) => Outcome::Changed,
-                        None if on_ip >= SETTINGS.servers_per_ip_max as usize => Outcome::Refused(Refusal::FullForIp),
-                        None if is_full && largest <= size(place) + 1 => Outcome::Refused(Refusal::Full),
-                        None => Outcome::Added,
-                    };
-                    prop_assert_eq!(outcome, expected);
-                    if matches!(outcome, Outcome::Added | Outcome::Changed | Outcome::Refreshed) {
-                        if outcome == Outcome::Added && is_full {
-                            make_room(&registry, &mut model, place)?;
-                        }
-                        // Of two in the same millisecond, the second is the newer one.
-                        let is_tie = model.get(&place).is_some_and(|known| known.proven_ms == proven_ms);
-                        let (ends_ms, proven_ms) = (proven_ms + LIFE_MS, proven_ms + u64::from(is_tie));
-                        let known = model.get(&place).filter(|known| known.game == game);
-                        let first_ms = known.map_or(proven_ms, |known| known.first_ms);
-                        model.insert(place, Known { game, players, proven_ms, ends_ms, first_ms });
-                    }
-                }
-                Step::Publish => {
-                    let mut dirty = drained(&mut registry);
-                    let Some((view, batch)) = publisher.publish(&mut dirty, at(ms)) else { continue };
-                    // A reader that only follows the deltas has the same list as the view.
-                    for delta in batch.deltas {
-                        match delta {
-                            Delta::Added(s) => prop_assert!(reader.insert(s.address, s.players_current.unwrap()).is_none()),
-                            Delta::Changed(s) | Delta::Proven(s) => prop_assert!(reader.insert(s.address, s.players_current.unwrap()).is_some()),
-                            Delta::Removed(s) => prop_assert!(reader.remove(&s.address).is_some()),
-                        }
-                    }
-                    let listed: BTreeMap<_, _> =
-                        view.servers.iter().map(|s| (s.address, s.players_current.unwrap())).collect();
-                    prop_assert_eq!(&listed, &reader);
-                    let known: BTreeMap<_, _> = model.iter().map(|(a, k)| (*a, k.players)).collect();
-                    prop_assert_eq!(listed, known);
-                }
-            }
-            prop_assert_eq!(registry.len(), model.len());
-        }
-    }
 }
 
 #[test]
