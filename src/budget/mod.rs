@@ -372,6 +372,7 @@ mod tests {
         budgets.charge(Kind::Searches, at(0), address, 1_500_000);
         let over = budgets.admit(Kind::Searches, at(0), address).unwrap_err();
         assert_eq!(over, Over { retry_after_s: 11 });
+        assert!(over.to_string().ends_with("try again in 11 s"));
         assert!(budgets.admit(Kind::Searches, at(10_000), address).is_err());
         assert_eq!(budgets.admit(Kind::Searches, at(11_000), address), Ok(()));
         assert_eq!(budgets.refused().find(|(kind, _)| *kind == Kind::Searches), Some((Kind::Searches, 2)));
@@ -401,6 +402,19 @@ mod tests {
             assert!(!may(later_ms, server), "not for ever");
             budgets.renewed(Settings { servers_per_ip_max: 1, ..SETTINGS }).prove(at(later_ms), server);
             assert!(may(later_ms, server), "other settings make nobody forgotten");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_charged_by_its_length_if_it_is_longer_than_six_fifths_of_the_question() {
+        for (asked_bytes, reply_bytes, is_charged) in
+            [(100, 120, false), (100, 121, true), (10, 12, false), (10, 13, true)]
+        {
+            let budgets = budgets();
+            let from = "192.0.2.1:1".parse().unwrap();
+            assert!(budgets.may_answer(at(0), from, asked_bytes, reply_bytes));
+            let share = budgets.share(Kind::Replies, at(0), from.ip());
+            assert_eq!(share > 0, is_charged, "{reply_bytes} for {asked_bytes}");
         }
     }
 

@@ -241,6 +241,7 @@ mod tests {
         let (quiet, loud) = (const { &QUIET }.event().on_port(7), const { &LOUD }.event().on_port(7));
         assert!(loud.is_complaint() && !quiet.is_complaint());
         assert_ne!(loud.kind, quiet.kind);
+        assert_eq!(format!("{:?} {:?}", loud.kind, quiet.kind), "loud quiet");
         let withheld = loud.withheld();
         assert_eq!((withheld.kind, withheld.port), (&QUIET, 7));
         assert_eq!(quiet.withheld().kind, &QUIET);

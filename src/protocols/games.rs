@@ -154,9 +154,9 @@ mod tests {
     #[test]
     fn names_that_are_no_longer_used_make_room_for_new_ones() {
         let mut shared = Shared::default();
-        for number in 0..SHARED_MAX {
-            shared.get(any(), &format!("game {number}"));
-        }
+        let used: Vec<_> = (0..SHARED_MAX).map(|number| shared.get(any(), &format!("game {number}"))).collect();
+        assert_eq!(shared.names.len(), SHARED_MAX);
+        drop(used);
         let first = shared.get(any(), "tanks");
         assert!(Arc::ptr_eq(&first, &shared.get(any(), "tanks")), "it is shared");
         assert_eq!(shared.names.len(), 1, "the others are forgotten");

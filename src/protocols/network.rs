@@ -148,6 +148,88 @@ fn whole_loopback(ip: IpAddr) -> IpNet {
 mod tests {
     use super::*;
 
+    /// Writes down what it is told.
+    #[derive(Debug)]
+    struct Told;
+
+    impl NetworkRules for Told {
+        fn every_ms(&self) -> u64 {
+            0
+        }
+        fn life_ms(&self) -> u64 {
+            0
+        }
+        fn list(&self) -> Vec<u8> {
+            Vec::new()
+        }
+        fn heartbeat(&self, port: u16, password: &str) -> Vec<u8> {
+            format!("here {port} {password}").into()
+        }
+        fn quit(&self, port: u16, password: &str) -> Vec<u8> {
+            format!("gone {port} {password}").into()
+        }
+        fn is_whole(&self, _answer: &[u8]) -> bool {
+            false
+        }
+        fn read_list(&self, _answer: &[u8]) -> Result<Vec<Address>, String> {
+            Ok(Vec::new())
+        }
+        fn complaint(&self, _answer: &[u8]) -> Option<String> {
+            None
+        }
+        fn announce(&self, _master: Address, _now_ms: u64) -> Announce<'static> {
+            unimplemented!()
+        }
+        fn warning(&self, _master: &str, _trouble: &Trouble) -> String {
+            String::new()
+        }
+    }
+
+    fn network() -> MasterNetwork {
+        MasterNetwork {
+            rules: &Told,
+            neighbours: vec!["192.0.2.9".into()],
+            password: "secret".into(),
+            listening: vec!["192.0.2.5:28901".parse().unwrap()],
+            public: None,
+            default_port: 28_900,
+        }
+    }
+
+    #[test]
+    fn a_network_without_a_password_is_none() {
+        assert!(network().is_on());
+        assert!(!MasterNetwork { password: String::new(), ..network() }.is_on());
+    }
+
+    #[test]
+    fn a_master_announces_the_port_that_others_reach_it_on() {
+        let public = Some("203.0.113.9:28999".parse().unwrap());
+        for (network, port) in [
+            (network(), 28_901),
+            (MasterNetwork { public, ..network() }, 28_999),
+            (MasterNetwork { listening: Vec::new(), ..network() }, 28_900),
+        ] {
+            assert_eq!(network.heartbeat(), format!("here {port} secret").into_bytes());
+            assert_eq!(network.quit(), format!("gone {port} secret").into_bytes());
+        }
+        let own = MasterNetwork { public, ..network() }.own(&[]);
+        assert!(own.contains("192.0.2.5:28901".parse().unwrap()) && own.contains(public.unwrap()));
+    }
+
+    #[test]
+    fn any_other_setting_is_another_network() {
+        assert_eq!(network(), network());
+        for other in [
+            MasterNetwork { neighbours: Vec::new(), ..network() },
+            MasterNetwork { password: "other".into(), ..network() },
+            MasterNetwork { listening: Vec::new(), ..network() },
+            MasterNetwork { public: Some("203.0.113.9:1".parse().unwrap()), ..network() },
+        ] {
+            assert_ne!(other, network());
+        }
+    }
+
     fn own(listening: &[&str], public: Option<&str>) -> Own {
         let listening: Vec<_> = listening.iter().map(|text| text.parse().unwrap()).collect();
         let machine = ["127.0.0.1", "192.0.2.5", "10.0.0.5", "::1", "2001:db8::5"].map(|text| text.parse().unwrap());

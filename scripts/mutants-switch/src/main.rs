@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use regex::Regex;
 use rewrite::{Mutant, Place};
 use serde_json::Value;
 
@@ -29,6 +30,21 @@ const TIMEOUT_SLOW: Duration = Duration::from_secs(120);
 const MEMORY_MAX_KIB: u64 = 6 << 20;
 
 const CHOICE: &str = r#"//! Which mutant is chosen.
+/// A function's own iterator, or that of a mutant.
+#[derive(Clone)]
+pub enum Either<A, B> {
+    Mutant(A),
+    Original(B),
+}
+impl<B: Iterator, A: Iterator<Item = B::Item>> Iterator for Either<A, B> {
+    type Item = B::Item;
+    fn next(&mut self) -> Option<B::Item> {
+        match self {
+            Either::Mutant(items) => items.next(),
+            Either::Original(items) => items.next(),
+        }
+    }
+}
 pub fn is(number: usize) -> bool {
     static CHOSEN: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     let read = || std::env::var("RALLYPOINT_MUTANT").ok().and_then(|number| number.parse().ok());
@@ -48,7 +64,9 @@ fn main() {
     let package = PathBuf::from(arguments.next().expect("the package's folder"));
     let rules: Vec<String> = arguments.collect();
     let list = fs::read_to_string(package.join("mutants.json")).expect("the list of mutants can be read");
-    let list: Vec<Value> = serde_json::from_str(&list).expect("the list is JSON");
+    let mut list: Vec<Value> = serde_json::from_str(&list).expect("the list is JSON");
+    let is_wanted = wanted(&package);
+    list.retain(|mutant| is_wanted(mutant["name"].as_str().expect("a name")));
     let name = |number: usize| list[number]["name"].as_str().expect("a name");
     let filters = |number: usize| -> Vec<&str> {
         let file = list[number]["file"].as_str().expect("a file");
@@ -129,6 +147,19 @@ fn main() {
     write("timeout.txt", of(Outcome::Timeout));
     write("missed.txt", of(Outcome::Missed));
     write("unviable.txt", unviable.iter().copied().collect());
+}
+
+/// Whether a mutant is to be tested, by its name: cargo-mutants does not apply its own filters to fields.
+fn wanted(package: &Path) -> impl Fn(&str) -> bool {
+    let regex = |pattern: &str| Regex::new(pattern).expect("a regular expression");
+    let only = std::env::var("MUTANTS_RE").ok().map(|pattern| regex(&pattern));
+    let settings = fs::read_to_string(package.join(".cargo/mutants.toml")).expect("the settings can be read");
+    let lines = settings.lines().map(|line| line.trim().trim_end_matches(',')).filter(|line| line.starts_with('"'));
+    let excluded: Vec<Regex> =
+        lines.map(|line| regex(&serde_json::from_str::<String>(line).expect("a pattern on a line"))).collect();
+    move |name| {
+        only.as_ref().is_none_or(|only| only.is_match(name)) && !excluded.iter().any(|pattern| pattern.is_match(name))
+    }
 }
 
 /// Writes `src` with all mutants but the skipped ones, and returns the numbers of those in it.

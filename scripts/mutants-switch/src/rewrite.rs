@@ -1,5 +1,6 @@
 //! Rewrites a source so that its mutants are there beside the original code; `crate::mutant::is(NUMBER)` chooses one at run
-//! time. Left out, because they cannot be chosen at run time: mutants in constants, and results of `impl` types.
+//! time. Left out, because they cannot be chosen at run time: mutants in constants, and results of `impl` types other than
+//! iterators.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -46,6 +47,17 @@ fn has_let(expr: &syn::Expr) -> bool {
     }
 }
 
+/// `X` of `-> impl Iterator<Item = X> + …`.
+fn item_of(output: &str) -> String {
+    let from = output.split_once('=').map_or("", |(_, from)| from.trim());
+    let mut depth = 0;
+    let end = from.find(|c| {
+        depth += i32::from(c == '<') - i32::from(c == '>');
+        depth < 0
+    });
+    end.and_then(|end| from.get(..end)).unwrap_or("_").into()
+}
+
 impl Rewriter<'_> {
     /// The mutants of some kinds at a place. None in constants, where nothing can be chosen at run time.
     fn take(&mut self, at: Place, genre: &str) -> Vec<Mutant> {
@@ -89,7 +101,11 @@ impl Rewriter<'_> {
     fn function(&mut self, signature: &syn::Signature, block: &syn::Block, visit: impl FnOnce(&mut Self)) {
         let before = std::mem::replace(&mut self.in_const, signature.constness.is_some());
         // Two results of an `impl` type would have to be of one type.
-        let is_chosen = !self.raw(signature.output.span()).contains("impl ");
+        let output = self.raw(signature.output.span()).to_string();
+        let is_chosen = !output.contains("impl ");
+        if output.starts_with("-> impl Iterator") {
+            self.iterator(block, &item_of(&output));
+        }
         if let Some(first) = block.stmts.first().filter(|_| is_chosen) {
             for mutant in self.take(place(first.span().start()), "FnValue") {
                 let number = mutant.number;
@@ -100,6 +116,21 @@ impl Rewriter<'_> {
         }
         visit(self);
         self.in_const = before;
+    }
+
+    /// A function's body in the place of an iterator, with those of its mutants beside it.
+    fn iterator(&mut self, block: &syn::Block, item: &str) {
+        let (Some(first), Some(last)) = (block.stmts.first(), block.stmts.last()) else { return };
+        for mutant in self.take(place(first.span().start()), "FnValue") {
+            let number = mutant.number;
+            let other = mutant.replacement.replacen("iter::once(", &format!("iter::once::<{item}>("), 1);
+            let begin = format!(
+                "if {} {{ crate::mutant::Either::Mutant(/*[{number}*/ {other} /*{number}]*/) }} \
+                 else {{ crate::mutant::Either::Original({{",
+                is(number)
+            );
+            self.wrap(first.span().byte_range().start..last.span().byte_range().end, &begin, "}) }");
+        }
     }
 
     fn finished(&self) -> String {

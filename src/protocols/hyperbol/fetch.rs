@@ -59,6 +59,7 @@ mod tests {
             ]
         );
         assert_eq!(read.faults.len(), 1, "port 65536: {:?}", read.faults);
+        assert!(!ListFetch.is_whole(&whole), "more may follow");
         assert!(ListFetch.read(&whole[..whole.len() - 1]).unwrap_err().contains("inside a record"));
         assert_eq!(ListFetch.read(&greeting), Ok(List::default()));
         assert!(ListFetch.read(b"").is_err() && ListFetch.read(b"HTTP/1.1 400 Bad").is_err());

@@ -36,7 +36,6 @@ fn facts<'a>(info: &Info<'a>) -> Facts<'a> {
         version: text::version(info.version),
         players_current: Some(info.players_current.into()),
         players_max: Some(info.players_max.into()),
-        password: None,
         details: Some(Arc::new(Details { players: Vec::new(), rules })),
         ..Facts::default()
     }

@@ -190,6 +190,19 @@ mod tests {
     }
 
     #[test]
+    fn a_client_has_five_seconds_and_its_list_is_counted() {
+        let peer = "198.51.100.1:40000".parse().unwrap();
+        assert_eq!(Rules::new().patience_ms(), Some(5_000));
+        for (key, lists) in [(1, 0), (7, 1)] {
+            let mut session = Rules::new().open(peer, peer, 7);
+            assert_eq!(session.lists(), 0);
+            session.on(SessionInput::Bytes(&ListRequest { key, filter: [0; 4] }.emit()), &mut Vec::new());
+            assert_eq!(session.lists(), lists);
+            assert_eq!(session.refused("busy"), None, "the protocol has no words for it");
+        }
+    }
+
+    #[test]
     fn a_wrong_key_gets_no_list_and_bytes_may_come_one_by_one() {
         let wrong = ListRequest { key: 1, filter: [255, 0, 0, 0] }.emit();
         let (out, next) = talk(&[&wrong]);

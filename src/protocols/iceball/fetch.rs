@@ -80,6 +80,9 @@ mod tests {
         )
         .unwrap();
         assert_eq!((list.servers.len(), list.faults.len()), (1, 5), "{list:?}");
+        for (fault, number) in list.faults.iter().zip(2..) {
+            assert!(fault.starts_with(&format!("server {number}: ")), "{fault}");
+        }
         assert_eq!((&*list.servers[0].facts.name, list.servers[0].official), ("[31mred", Some(false)));
         for other in [&b""[..], b"<html>", b"[]", b"{}", &EXAMPLE[..EXAMPLE.len() - 1]] {
             assert!(read(other).unwrap_err().contains("not Iceball's list"), "{other:?}");

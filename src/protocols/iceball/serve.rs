@@ -120,8 +120,6 @@ impl Rules {
             version: announcement.version.text(),
             players_current: Some(announcement.players_current),
             players_max: Some(announcement.players_max),
-            password: None,
-            details: None,
             ..Facts::default()
         };
         allow_players(&Game::Own(NAME), &mut facts);
@@ -263,6 +261,7 @@ mod tests {
         assert_eq!((change.proven_at_ms, change.life_ms), (T.unix_ms, 120_000));
         assert_eq!(change.facts.name, "A [1mbold\u{fffd} name");
         assert_eq!((&*change.facts.map, &*change.facts.version), ("mesa é", "0.2.1-37"));
+        assert_eq!(change.facts.mode, "ctf");
         assert_eq!((change.facts.players_current, change.facts.players_max), (Some(3), Some(64)));
     }
 

@@ -87,7 +87,7 @@ impl FromStr for Version {
         let number = |text: &str, bits: u32| text.parse::<u32>().ok().filter(|n| *n < 1 << bits).ok_or_else(bad);
         let (dotted, build) = text.split_once('-').unwrap_or((text, "0"));
         let letter = dotted.bytes().last().filter(u8::is_ascii_lowercase);
-        let dotted = dotted.trim_end_matches(|c: char| c.is_ascii_lowercase() && letter == Some(c as u8));
+        let dotted = dotted.trim_end_matches(|c: char| c.is_ascii_lowercase());
         let mut parts = dotted.split('.');
         let mut part = |bits: u32| parts.next().map(|text| number(text, bits));
         let (w, x, y) = (part(5), part(5), part(7));
@@ -304,11 +304,12 @@ mod tests {
             assert_eq!(Version(packed).to_string(), text);
             assert_eq!(text.parse(), Ok(Version(packed)));
         }
+        assert_eq!(format!("{:?}", Version(0x0080_8025)), "0.2.1-37 (0x00808025)");
         assert_eq!(Version(0xffff_ffff).to_string(), "31.31.127?31-1023");
         assert_eq!(Version(0xffff_ffff).text().as_str(), "31.31.127?31-1023");
         for bad in [
-            "", "0", "0.", "0.2.", "0.2.1.1", "0.32", "32.0", "0.2.128", "0.2-1024", "0.2.0", "a", "0.2.1ab", "0.2.1A",
-            "0.2-", "+0.2", "0.02", "0.2.1-0",
+            "", "0", "0.", "0.2.", "0.2.1.1", "0.32", "32.0", "0.2.128", "0.2-1024", "0.2.0", "a", "0.2.1ab",
+            "0.2.1aa", "0.2.1A", "0.2-", "+0.2", "0.02", "0.2.1-0",
         ] {
             assert!(bad.parse::<Version>().is_err(), "{bad}");
         }

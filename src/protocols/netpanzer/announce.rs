@@ -132,6 +132,15 @@ mod tests {
     }
 
     #[test]
+    fn the_announce_command_uses_them() {
+        let offer = offer("netpanzer", Facts::default());
+        assert_eq!(Heartbeats.message(&offer), heartbeat(&offer));
+        assert_eq!(Heartbeats.goodbye(&offer), Some(quit(3030)));
+        assert_eq!((Heartbeats.verdict(br"\final\"), Heartbeats.verdict(br"\final")), (Some(Verdict::Listed), None));
+        assert_eq!(Heartbeats.final_verdict(br"\final"), Some(Verdict::Listed));
+    }
+
+    #[test]
     fn answers() {
         let refused = |text: &str| Some(Verdict::Refused(text.into()));
         assert_eq!(parse_answer(br"\final\"), Some(Verdict::Listed));

@@ -142,6 +142,16 @@ mod tests {
     }
 
     #[test]
+    fn messages_to_other_masters() {
+        assert_eq!(Rules.list(), br"\list\gamename\master\final\");
+        assert_eq!(Rules.heartbeat(28900, "p"), br"\heartbeat\port\28900\gamename\master\password\p\final\");
+        assert_eq!(Rules.quit(28900, "p"), br"\quit\gamename\master\password\p\port\28900\final\");
+        assert_eq!((Rules.is_whole(br"\final\"), Rules.is_whole(br"\final")), (true, false));
+        assert_eq!(Rules.every_ms(), 300_000);
+        assert!(Rules.life_ms() > 2 * Rules.every_ms(), "one lost heartbeat ends nothing");
+    }
+
+    #[test]
     fn lists_of_masters() {
         assert_eq!(Rules.read_list(br"\ip\192.0.2.1\port\28900\final\"), Ok(vec!["192.0.2.1:28900".parse().unwrap()]));
         assert_eq!(Rules.read_list(br"\error\go away\final\"), Err("it refused: go away".into()));

@@ -98,6 +98,7 @@ mod tests {
         question.clear();
         GameQuery.ask(Ask::Facts, 0xdead_0042, &mut question);
         assert_eq!(&question[..], br"\echo\dead0042\status\");
+        assert_eq!(GameQuery.spacing_us(), 0, "the game answers all questions");
     }
 
     fn heard(status: &[u8]) -> Facts<'_> {

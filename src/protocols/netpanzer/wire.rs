@@ -328,6 +328,10 @@ mod tests {
         assert!(requests(&[&slashes]).contains(&Err(TooMuch::Message)));
         let same = br"\k\v".repeat(MESSAGE_BYTES_MAX);
         assert!(requests(&[&same]).contains(&Err(TooMuch::Message)));
+        // Refused at the first byte beyond the bound; in the second, that is a separator, which ends a token.
+        let refused = |bytes: &[u8]| RequestReader::default().read(bytes);
+        assert_eq!(refused(&slashes), (MESSAGE_BYTES_MAX + 1, Some(Err(TooMuch::Message))));
+        assert_eq!(refused(&same), (MESSAGE_BYTES_MAX + 2, Some(Err(TooMuch::Message))));
     }
 
     #[test]
@@ -382,6 +386,7 @@ mod tests {
             (&too_long, Unsendable::TooLong),
         ] {
             assert_eq!(check_value(bad), Err(why));
+            assert!(why.to_string().contains(' '), "in words");
             assert_ne!(read(bad).as_deref(), Some(bad));
         }
     }

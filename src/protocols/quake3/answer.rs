@@ -183,6 +183,16 @@ mod tests {
     }
 
     #[test]
+    fn a_server_names_its_game_once_if_it_has_one() {
+        let named = |facts: &Facts<'_>| {
+            let answers = answer(facts, AT.parse().unwrap(), b"\xff\xff\xff\xffgetinfo 0badcafe");
+            String::from_utf8_lossy(&answers[0]).matches(r"\gamename\").count()
+        };
+        assert_eq!(named(&Facts { game: "Xonotic".into(), ..Facts::default() }), 1);
+        assert_eq!((named(&pretend(0)), named(&Facts::default())), (1, 0));
+    }
+
+    #[test]
     fn nothing_in_a_name_breaks_the_answer() {
         let facts = Facts { name: "a\\b\n\"c".into(), players_max: Some(8), ..Facts::default() };
         let answers = answer(&facts, AT.parse().unwrap(), b"\xff\xff\xff\xffgetinfo 0badcafe\n");

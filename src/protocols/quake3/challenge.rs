@@ -194,6 +194,15 @@ mod tests {
         assert_eq!(challenges().open(T, game(), &others, &text), Err(Refusal::Forged));
     }
 
+    #[test]
+    fn a_name_longer_than_any_tag_is_cut() {
+        let longest = |more: &str| {
+            let name = "x".repeat(crate::protocols::quake3::tags::NAME_BYTES_MAX) + more;
+            challenges().make(T, game(), 0, &Tag { name: name.into(), ..Tags::default().all().next().unwrap().clone() })
+        };
+        assert_eq!(longest(""), longest(&"y".repeat(1_000)));
+    }
+
     /// Peers of both families, near each other.
     fn peers() -> impl Strategy<Value = SocketAddr> {
         let ip = prop_oneof![

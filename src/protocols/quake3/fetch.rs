@@ -126,6 +126,23 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_requests_has_a_bound() {
+        let asked = |count: usize| {
+            let query: Vec<String> = (0..count).map(|protocol| format!("protocol={protocol}")).collect();
+            asked("x", &query.join("&"), &[]).map(|requests| requests.len())
+        };
+        assert_eq!(asked(REQUESTS_MAX), Ok(REQUESTS_MAX));
+        assert!(asked(REQUESTS_MAX + 1).unwrap_err().contains("64") && asked(1_000).is_err());
+    }
+
+    #[test]
+    fn reads_packets_and_says_what_a_path_may_be() {
+        let empty = packets::encode(true, [], 1).remove(0);
+        assert_eq!(ListFetch.read(&empty), Some(Packet { servers: Vec::new(), end: true }));
+        assert!(ListFetch.path_help().contains("/GAME") && ListFetch.path_help().contains("?protocol="));
+    }
+
+    #[test]
     fn every_game_of_the_table_and_those_that_are_named() {
         assert_eq!(asked("", "", &[]).unwrap().len(), 13);
         assert_eq!(asked("", "protocol=71", &[]).unwrap(), ["getserversExt Quake3Arena 71 empty full"]);

@@ -161,6 +161,14 @@ mod tests {
     }
 
     #[test]
+    fn players_without_a_ping_are_bots() {
+        let bytes = b"\xff\xff\xff\xffstatusResponse\n\\hostname\\X\n1 20 \"a\"\n1 0 \"b\"\n1 -3 \"c\"\n";
+        let Ok(FromGame::Status(status)) = FromGame::parse(bytes) else { panic!() };
+        let facts = status_facts(&status);
+        assert_eq!((facts.players_current, facts.rule("clients")), (Some(2), Some("3")));
+    }
+
+    #[test]
     fn dpmasters_checks() {
         fn checked(text: &str) -> Result<(Option<&[u8]>, i32), Unlistable> {
             Listing::of(&info(text)).map(|listing| (listing.game, listing.protocol))

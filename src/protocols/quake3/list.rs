@@ -386,7 +386,11 @@ mod tests {
         let lists = Lists::new(Tags::default());
         let first = lists.renderer(&canonical(&lists, "getservers 84 empty full\n"));
         assert!(Arc::ptr_eq(&first, &lists.renderer(&canonical(&lists, "getservers et 84"))));
-        assert!(!Arc::ptr_eq(&first, &lists.renderer(&canonical(&lists, "getservers et 83"))));
+        let another = lists.renderer(&canonical(&lists, "getservers et 83"));
+        assert!(!Arc::ptr_eq(&first, &another));
+        let elsewhere = Lists::new(Tags::default());
+        let elsewhere = elsewhere.renderer(&canonical(&elsewhere, "getservers et 84"));
+        assert!(first.group().is_some() && first.group() == another.group() && first.group() != elsewhere.group());
         let (first_view, view) = (view(), View::new(2, 0, Vec::new()));
         let index = lists.shared.index(&first_view);
         first.render(&first_view);
@@ -400,6 +404,8 @@ mod tests {
     fn made_up_requests_are_forgotten_and_push_out_no_others() {
         let lists = Lists::new(Tags::default());
         let common = lists.renderer(&canonical(&lists, "getservers 68 empty full"));
+        assert!(common.is_common());
+        assert!(!lists.renderer(&canonical(&lists, "getservers 68 gametype=x")).is_common());
         let mut made_up = Vec::new();
         for number in 0..1_000 {
             for text in ["getservers made{} 1", "getservers 68 gametype={}", "getservers {}", "getserversExt et {}"] {

@@ -121,6 +121,13 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_may_be_exactly_full() {
+        let servers: Vec<_> = (1..=72).map(|port| format!("[2001:db8::1]:{port}").parse().unwrap()).collect();
+        let lengths: Vec<_> = encode(true, servers, 9).iter().map(Vec::len).collect();
+        assert_eq!(lengths, [PACKET_BYTES_MAX]);
+    }
+
+    #[test]
     fn a_cut_answer_keeps_the_first_servers_and_its_end_mark() {
         let servers: Vec<_> = (1..=480).map(|port| Address::new([203, 0, 113, 5].into(), port).unwrap()).collect();
         let packets = encode(false, servers.iter().copied(), 1);

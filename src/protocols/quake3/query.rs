@@ -65,6 +65,7 @@ mod tests {
     fn asks_for_the_short_answer_first() {
         assert_eq!(asked(Ask::Proof), b"\xff\xff\xff\xffgetinfo dead0042");
         assert_eq!(asked(Ask::Facts), b"\xff\xff\xff\xffgetstatus dead0042");
+        assert_eq!(GameQuery.spacing_us(), SPACING_US);
     }
 
     #[test]

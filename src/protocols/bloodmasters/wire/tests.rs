@@ -149,10 +149,11 @@ fn invalid_replies_cannot_be_written() {
     assert_eq!(Reply { title: &title, ..example(26) }.emit(), Err(Unwritable::TooLong { bytes }));
     let miscounted = Reply { clients_current: 3, ..example(27) };
     assert_eq!(miscounted.emit(), Err(Unwritable::ClientCount { counted: 3, named: 2 }));
-    for (protocol, other) in [(26, 27), (27, 28), (28, 26)] {
+    for (protocol, other) in [(26, 27), (27, 28), (27, 26), (28, 26)] {
         let mixed = Reply { protocol, ..example(other) };
         assert_eq!(mixed.emit(), Err(Unwritable::Protocol(protocol)));
     }
+    assert!(miscounted.emit().unwrap_err().to_string().starts_with("3 clients counted, but 2"));
 }
 
 #[test]

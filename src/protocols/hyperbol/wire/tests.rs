@@ -90,6 +90,7 @@ fn invalid_records_are_reported_and_the_others_are_read() {
         ]
     );
     assert_eq!(ListRecord::new("[2001:db8::1]:12133".parse().unwrap(), 0), Err(BadRecord::NotIpv4));
+    assert_eq!(BadRecord::Port(65536).to_string(), "65536 is not a port");
 }
 
 #[test]

@@ -102,6 +102,7 @@ fn the_originals_answers_byte_for_byte() {
         (br"\nonsense\a\b\final\", r"\error\Unknown request\final\"),
         (br"\list\gamename\nobody\final\", r"\final\"),
         (br"\LIST\gamename\nobody\final\", r"\error\Unknown request\final\"),
+        (br"\ /\final\", r"\error\Unknown request\final\"),
     ];
     for (request, expected) in open {
         let (out, next) = answer(request);
@@ -126,6 +127,42 @@ fn filters_are_byte_exact_over_any_key() {
     for none in [&br"\list\gamename\mygame\mode\ctf\final\"[..], br"\list\gamename\mygame\map\x\final\"] {
         assert_eq!(answer(none).0, r"\final\");
     }
+}
+
+#[test]
+fn a_server_of_another_protocol_is_found_by_its_port_and_by_no_other_key() {
+    assert_eq!(answer(br"\list\gamename\iceball\port\5\final\").0, r"\ip\203.0.113.9\port\5\final\");
+    for none in [&br"\list\gamename\iceball\port\6\final\"[..], br"\list\gamename\iceball\x\5\final\"] {
+        assert_eq!(answer(none).0, r"\final\");
+    }
+}
+
+#[test]
+fn only_the_whole_list_of_a_game_with_a_card_is_common() {
+    let peer = "198.51.100.1:40000".parse().unwrap();
+    for (request, expected) in [
+        (&br"\list\gamename\netpanzer\final\"[..], true),
+        (br"\list\gamename\netpanzer\protocol\1122\final\", false),
+        (br"\list\gamename\mygame\final\", false),
+    ] {
+        let mut out = Vec::new();
+        Rules::new(settings(""), Own::default()).open(peer, peer, 0).on(SessionInput::Bytes(request), &mut out);
+        let Some(Output::List(list)) = out.first() else { panic!("{}", request.escape_ascii()) };
+        assert_eq!(list.is_common(), expected, "{}", request.escape_ascii());
+    }
+}
+
+#[test]
+fn lists_are_counted_and_one_that_cannot_be_had_is_refused_with_words() {
+    let peer = "198.51.100.1:40000".parse().unwrap();
+    let rules = Rules::new(settings(""), Own::default());
+    assert_eq!(rules.patience_ms(), None);
+    let mut session = rules.open(peer, peer, 0);
+    session.on(SessionInput::Bytes(br"\list\final\"), &mut Vec::new());
+    assert_eq!(session.lists(), 0);
+    session.on(SessionInput::Bytes(&br"\list\gamename\netpanzer\final\".repeat(3)), &mut Vec::new());
+    assert_eq!(session.lists(), 3);
+    assert_eq!(session.refused("busy").as_deref(), Some(&br"\error\busy\final\"[..]));
 }
 
 #[test]

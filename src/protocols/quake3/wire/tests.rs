@@ -68,6 +68,7 @@ fn of_a_key_given_twice_the_first_counts_and_long_ones_are_ignored() {
     let info = InfoString::new(text.as_bytes());
     let pairs: Vec<_> = info.pairs().collect();
     assert_eq!(info.get(b"a"), Some(&b"1"[..]));
+    assert_eq!(format!("{:?}", InfoString::new(b"\\a\\\x01")), r"a\\\x01");
     assert_eq!(pairs, [(&b"a"[..], &b"1"[..]), (b"a", b"2"), (b"c", b"4")]);
 }
 
@@ -134,6 +135,7 @@ fn what_is_no_message_says_why() {
         assert_eq!(list(text), Err(error), "{text}");
     }
     assert_eq!(list(&format!("getservers {} 3", "x".repeat(64))), Err(WireError::BadGame));
+    assert_eq!(WireError::NoTag.to_string(), "the heartbeat has no tag");
 }
 
 #[test]
