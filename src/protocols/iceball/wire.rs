@@ -285,6 +285,7 @@ mod tests {
         for len in 0..BODY_SIZE {
             assert_eq!(Announcement::parse_body(&datagram[BODY..BODY + len]), None, "cut at {len}");
         }
+        assert!(Announcement::parse_body(&[0; BODY_SIZE]).is_some());
         assert_eq!(Announcement::parse_body(&[0; BODY_SIZE + 1]), None);
     }
 

@@ -10,9 +10,10 @@
 
 use std::net::SocketAddr;
 
+use arrayvec::ArrayVec;
 use data_encoding::BASE64URL_NOPAD;
 
-use super::tags::{Tag, Tags};
+use super::tags::{NAME_BYTES_MAX, Tag, Tags};
 use crate::cookie::Keys;
 
 pub const CHARS: usize = 22;
@@ -26,6 +27,7 @@ const SKEW_MAX_MS: u64 = 2_000;
 /// Sixteenths of a second.
 const TICKS_PER_SECOND: u64 = 16;
 const MAC_SIZE: usize = 13;
+const SIGNED_BYTES_MAX: usize = 8 + NAME_BYTES_MAX;
 const PURPOSE: &[u8] = b"quake3 challenge";
 
 /// Makes and reads challenges.
@@ -105,8 +107,8 @@ fn ticks(unix_ms: u64) -> u64 {
 }
 
 /// What the MAC covers beside the peer: the whole time, and the tag's name.
-fn signed(ticks: u64, tag: &Tag) -> arrayvec::ArrayVec<u8, { 8 + super::tags::NAME_BYTES_MAX }> {
-    ticks.to_be_bytes().into_iter().chain(tag.name.bytes()).take(8 + super::tags::NAME_BYTES_MAX).collect()
+fn signed(ticks: u64, tag: &Tag) -> ArrayVec<u8, SIGNED_BYTES_MAX> {
+    ticks.to_be_bytes().into_iter().chain(tag.name.bytes()).take(SIGNED_BYTES_MAX).collect()
 }
 
 #[cfg(test)]
@@ -197,7 +199,7 @@ mod tests {
     #[test]
     fn a_name_longer_than_any_tag_is_cut() {
         let longest = |more: &str| {
-            let name = "x".repeat(crate::protocols::quake3::tags::NAME_BYTES_MAX) + more;
+            let name = "x".repeat(NAME_BYTES_MAX) + more;
             challenges().make(T, game(), 0, &Tag { name: name.into(), ..Tags::default().all().next().unwrap().clone() })
         };
         assert_eq!(longest(""), longest(&"y".repeat(1_000)));
