@@ -24,7 +24,7 @@ use crate::cookie::Keys;
 use crate::hub::Hub;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
-use crate::model::Change;
+use crate::model::{Change, SharedTime};
 use crate::moderation::Board;
 use crate::net::accounts;
 use crate::net::announcements::Announcements;
@@ -40,7 +40,7 @@ use crate::net::tcp::{self, Entrance};
 use crate::net::udp::{self, SharedRules};
 use crate::prefix::Networks;
 use crate::protocols::Card;
-use crate::protocols::section::Transport;
+use crate::protocols::section::{Cookies, Transport};
 use crate::store::Store;
 use crate::web::{self, Certificate, Home, HttpService, Pages, Site, Tls};
 use services::Services;
@@ -95,6 +95,7 @@ impl App {
         hub.held().set_max(config.guard.list_bytes_held_max);
         hub.set_accounts(Arc::new(accounts::Searches::new(guard.clone(), &hub)));
         let keys = Keys::new([random()?, random()?, random()?]);
+        let cookies = Cookies { keys, time: SharedTime::default() };
         let is_clustered = config.is_clustered();
         let metrics = if is_clustered { Metrics::new().with_cluster() } else { Metrics::new() };
         let (ledger, metrics) = (Arc::new(Ledger::new()), Arc::new(metrics));
@@ -106,7 +107,7 @@ impl App {
             random()?,
         )
         .context("cannot open a UDP socket to ask game servers")?;
-        let announcements = Arc::new(Announcements::new(hub.clone(), guard.clone(), prober, ledger));
+        let announcements = Arc::new(Announcements::new(hub.clone(), guard.clone(), prober, ledger, cookies));
         announcements.set_exempt(config.guard.exempt());
         let mut store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
         let board = Arc::new(Board::default());
@@ -116,7 +117,7 @@ impl App {
         }
         let moderator = Arc::new(Moderator::new(board.clone(), hub.clone(), guard.clone()));
         moderator.apply();
-        let services = Arc::new(Services::new(&config, keys, &bound));
+        let services = Arc::new(Services::new(&config, cookies, &bound, announcements.clone()));
         let cluster = match is_clustered {
             true => {
                 let cluster = cluster(&config, &hub, &guard, &metrics, keys)?;

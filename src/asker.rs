@@ -3,7 +3,7 @@
 //! master's prober and the query command.
 //!
 //! An answer is accepted if it comes from the address that was queried, arrives on the lane (local socket) that the question
-//! was sent from, and echoes the nonce of one of the tries. `pending.rs` has the rules for answers in several datagrams.
+//! was sent from, and echoes the nonce of one of the tries, if the game returns nonces. `pending.rs` has the rules for answers in several datagrams.
 
 pub mod drive;
 mod pending;
@@ -22,6 +22,9 @@ use crate::protocols::{Ask, Fault, Query, Question};
 pub const TRIES_MAX: u8 = 4;
 /// How many prefixes without queries in flight are kept, for their rate limits.
 const IDLE_KEPT: usize = 1024;
+
+/// How many farewells may wait to be sent.
+const FAREWELLS_MAX: usize = 4096;
 
 /// Upper bound on the interval that a game may require between two questions.
 const SPACING_US_MAX: u64 = 2_000_000;
@@ -104,6 +107,8 @@ pub struct Asker<T> {
     timeouts: VecDeque<(u64, Address, u64, u8)>,
     /// When to call [`Pending::look`] for servers that are proven and whose facts are awaited or not settled yet.
     looks: BinaryHeap<Reverse<(u64, Address, u64)>>,
+    /// What servers that have answered are to be sent once more.
+    farewells: VecDeque<(Lane, Address, Question)>,
     pace: TokenBucket,
 }
 
@@ -145,6 +150,7 @@ impl<T> Asker<T> {
             spaced: BTreeSet::new(),
             timeouts: VecDeque::new(),
             looks: BinaryHeap::new(),
+            farewells: VecDeque::new(),
             pace: TokenBucket::default(),
         }
     }
@@ -306,11 +312,23 @@ impl<T> Asker<T> {
     pub fn heard(&mut self, now_us: u64, lane: Lane, from: SocketAddr, bytes: &[u8]) -> Option<Finished<T>> {
         let address = Address::new(from.ip(), from.port())?;
         let pending = self.waiting.get_mut(&address)?;
+        if pending.is_asked_on(lane) && self.farewells.len() < FAREWELLS_MAX {
+            let mut last = Question::new();
+            pending.farewell(bytes, &mut last);
+            if !last.is_empty() {
+                self.farewells.push_back((lane, address, last));
+            }
+        }
         let next = pending.hear(now_us, lane, bytes, &self.key);
         if pending.has_claim() {
             self.fresh -= usize::from(std::mem::take(&mut pending.fresh));
         }
         self.act(now_us, address, next)
+    }
+
+    /// The next datagram to send to a server that has answered, from the lane on which it did.
+    pub fn next_farewell(&mut self) -> Option<(Lane, Address, Question)> {
+        self.farewells.pop_front()
     }
 
     fn act(&mut self, now_us: u64, address: Address, next: Next) -> Option<Finished<T>> {
@@ -321,7 +339,7 @@ impl<T> Asker<T> {
                 self.looks.push(Reverse((at_us, address, pending.serial)));
                 None
             }
-            Next::AskForFacts => {
+            Next::Ask => {
                 self.asked += 1;
                 pending.serial = self.asked;
                 pending.queued = true;
@@ -330,6 +348,7 @@ impl<T> Asker<T> {
                 None
             }
             Next::NoFacts => self.ask_again(now_us, address, true),
+            Next::Alive => self.finish(address, None),
             Next::Believe(facts) => self.finish(address, Some(facts)),
         }
     }

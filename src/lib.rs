@@ -20,6 +20,7 @@ pub mod config;
 pub mod cookie;
 pub mod encodings;
 pub mod export;
+pub mod geo;
 pub mod hub;
 pub mod ledger;
 pub mod metrics;

@@ -1,6 +1,6 @@
 //! The asker as a state machine: questions, answers of all kinds from everywhere, and time. Nobody is proven without the
-//! nonce of a question that was sent to that address, back on the lane it was sent from. What is in flight is bounded, and
-//! every query ends.
+//! nonce of a question that was sent to that address, back on the lane it was sent from; where the game returns none, without
+//! an answer on that lane. What is in flight is bounded, and every query ends.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use super::tape::Tape;
 use super::world;
 use rallypoint::asker::{Asker, Failure, Finished, Lane, Settings};
 use rallypoint::model::Address;
-use rallypoint::protocols::{Ask, CARDS, Card, Question};
+use rallypoint::protocols::{Ask, CARDS, Card, ProvenBy, Question};
 
 const SETTINGS: Settings =
     Settings { tries: 3, try_us: 900_000, all_us: 5_000_000, per_second: 200, per_ip_per_second: 20 };
@@ -126,8 +126,12 @@ fn answer(asker: &mut Asker<u64>, world: &mut World, tape: &mut Tape<'_>) {
 }
 
 fn hear(asker: &mut Asker<u64>, world: &mut World, lane: Lane, from: SocketAddr, bytes: &[u8]) {
+    world.has_heard(lane, from);
     if let Some(finished) = asker.heard(world.now_us, lane, from, bytes) {
         world.end(finished);
+    }
+    while let Some((lane, address, _)) = asker.next_farewell() {
+        assert!(world.sent.iter().any(|sent| sent.lane == lane && sent.address == address), "nobody asked there");
     }
 }
 
@@ -139,6 +143,17 @@ fn run_clock(asker: &mut Asker<u64>, world: &mut World) {
 }
 
 impl World {
+    /// Where a game returns no nonce, any answer on the lane that asked is good enough.
+    fn has_heard(&mut self, lane: Lane, from: SocketAddr) {
+        let Some(asked) = Address::new(from.ip(), from.port()).and_then(|from| self.asked.get_mut(&from)) else {
+            return;
+        };
+        let query = ASKED.iter().find(|card| card.name == asked.0).and_then(|card| card.query);
+        if query.is_some_and(|query| query.proven_by() == ProvenBy::Port) {
+            asked.2 |= self.sent.iter().any(|sent| sent.lane == lane && sent.query == asked.1);
+        }
+    }
+
     fn end(&mut self, finished: Finished<u64>) {
         let (_, query, has_nonce) = self.asked.remove(&finished.address).expect("one end for each query");
         assert_eq!(finished.tag, query);

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use super::http::ask;
 use super::tape::Tape;
 use rallypoint::protocols::CARDS;
+use rallypoint::protocols::section::Surroundings;
 use serde_json::Value;
 
 /// More pages than any list has.
@@ -14,7 +15,8 @@ const PAGES_MAX: usize = 300;
 
 /// What takes a query string, besides the list.
 static PATHS: LazyLock<Vec<&str>> = LazyLock::new(|| {
-    let of_protocols = CARDS.iter().flat_map(|card| (card.section)().routes(&[])).map(|route| route.path);
+    let of_protocols =
+        CARDS.iter().flat_map(|card| (card.section)().routes(&Surroundings::default())).map(|route| route.path);
     ["/", "/doctor", "/plots", "/api/v1/check", "/api/v1/events"].into_iter().chain(of_protocols).collect()
 });
 

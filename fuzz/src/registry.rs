@@ -176,7 +176,7 @@ impl World {
     /// A server that is proven by a cookie is not removed over a connection.
     fn quit(&mut self, address: Address, master: bool) {
         let by_cookie = self.registry.listed(address).filter(|server| server.verified_by == Proof::Cookie).cloned();
-        self.apply(&Change::Quit { address, master });
+        self.apply(&Change::Quit { address, master, proven: false });
         if let Some(server) = by_cookie {
             assert_eq!(self.registry.listed(address), Some(&server));
         }

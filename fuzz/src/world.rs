@@ -233,7 +233,8 @@ pub fn http(stop: watch::Receiver<bool>) -> (HttpService, Arc<Guard>) {
     )
     .expect("a socket");
     drop(worker);
-    let announcements = Arc::new(Announcements::new(hub, guard.clone(), prober, ledger));
+    let cookies = Cookies { keys: Keys::new([[1; 16], [2; 16], [3; 16]]), time: SharedTime::default() };
+    let announcements = Arc::new(Announcements::new(hub, guard.clone(), prober, ledger, cookies));
     let pages = Pages::load(&CONFIG).expect("the pages");
     let site = Site::new(announcements, guard.clone(), metrics.clone(), pages, 1, None, Arc::default());
     let entrance = Arc::new(Entrance::new(guard.clone(), metrics, CONFIG.entrance()));

@@ -10,6 +10,7 @@ use super::Bound;
 use crate::config::Config;
 use crate::cookie::Keys;
 use crate::model::SharedTime;
+use crate::net::announcements::Announcements;
 use crate::net::network::machine_addresses;
 use crate::net::session::SharedStreamRules;
 use crate::net::udp::SharedRules;
@@ -20,6 +21,7 @@ use crate::protocols::section::{Cookies, LocalAddresses, Section, Transport};
 pub struct Services {
     pub all: Vec<Service>,
     current: Mutex<Current>,
+    announcements: Arc<Announcements>,
 }
 
 /// What the datagram rules are made from.
@@ -38,10 +40,9 @@ pub struct Service {
 }
 
 impl Services {
-    pub fn new(config: &Config, keys: Keys, bound: &[Bound]) -> Services {
-        let cookies = Cookies { keys, time: SharedTime::default() };
+    pub fn new(config: &Config, cookies: Cookies, bound: &[Bound], announcements: Arc<Announcements>) -> Services {
         let all = config.sections().map(|(card, section)| Service::new(card, section, cookies, bound)).collect();
-        Services { all, current: Mutex::new(Current { sections: config.protocols.clone(), cookies }) }
+        Services { all, current: Mutex::new(Current { sections: config.protocols.clone(), cookies }), announcements }
     }
 
     pub fn of(&self, card: &Card) -> Option<&Service> {
@@ -62,6 +63,7 @@ impl Services {
     pub fn set_cookies(&self, change: impl FnOnce(&mut Cookies)) {
         let mut current = self.current();
         change(&mut current.cookies);
+        self.announcements.set_cookies(current.cookies);
         for (service, section) in self.all.iter().zip(&current.sections) {
             service.set_datagrams(&**section, current.cookies);
         }

@@ -53,6 +53,9 @@ pub async fn pass<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
     }
     driver.prepare();
     send(driver, buffer).await;
+    while let Some((lane, address, last)) = driver.asker().next_farewell() {
+        driver.send(lane, address, last).await;
+    }
 }
 
 /// Receives and handles the datagrams that have arrived.

@@ -5,6 +5,9 @@
 //! facts arrive for a moment after them. Facts that arrive before their nonce spend that try. Facts that differ, or that
 //! arrive on a lane from which none were requested, are forged: they spend all tries in flight. A spent try can still prove
 //! the address, but facts have to be requested again, from another lane.
+//!
+//! Some games return no nonce ([`ProvenBy::Port`]). There the lane alone shows that a question was asked: their answers count on
+//! a lane from which one was sent, and their facts have to settle, too.
 
 use std::hash::Hasher;
 
@@ -13,13 +16,15 @@ use siphasher::sip::SipHasher13;
 
 use super::{Failure, Lane, Response, TRIES_MAX};
 use crate::model::Facts;
-use crate::protocols::{Ask, Fault, Heard, Query, Question, fault};
+use crate::protocols::{Ask, Fault, Heard, ProvenBy, Query, Question, fault};
 
 /// How long facts may take after their nonce, in round trips and within these bounds. A server sends both at once; the
 /// shorter this window is, the harder it is to inject forged facts when the real ones are lost.
 const FACTS_RTTS: u64 = 2;
 const FACTS_US_MIN: u64 = 100_000;
 const FACTS_US_MAX: u64 = 500_000;
+/// How often a server may want its question again with a token.
+const AGAIN_MAX: u8 = 2;
 /// How long to wait for conflicting facts: one round trip, within these bounds.
 const SETTLE_US_MIN: u64 = 20_000;
 const SETTLE_US_MAX: u64 = 200_000;
@@ -41,6 +46,9 @@ pub(super) struct Pending<T> {
     /// The tries of this question.
     tries: ArrayVec<Try, { TRIES_MAX as usize }>,
     rtt_us: Option<u32>,
+    /// The server's token, and how often it has given one.
+    token: Option<u32>,
+    tokens: u8,
     /// Facts from the answer to the first question.
     some: Option<Box<Facts<'static>>>,
     claim: Option<Claim>,
@@ -71,8 +79,10 @@ pub(super) enum Next {
     Wait,
     /// Call [`Pending::look`] at this time.
     LookAt(u64),
-    /// The address is proven; ask for facts next.
-    AskForFacts,
+    /// Ask the next question: for facts, because the address is proven, or the same with the server's token.
+    Ask,
+    /// The server is there; there are no facts to wait for.
+    Alive,
     /// No try so far will yield facts.
     NoFacts,
     Believe(Facts<'static>),
@@ -91,6 +101,8 @@ impl<T> Pending<T> {
             ask,
             tries: ArrayVec::new(),
             rtt_us: None,
+            token: None,
+            tokens: 0,
             some: None,
             claim: None,
             disputed: false,
@@ -109,13 +121,21 @@ impl<T> Pending<T> {
         let sent = Try { nonce, lane, sent_us: now_us, proven_us: None, spent: false };
         self.tries.try_push(sent).ok()?;
         let mut question = Question::new();
-        self.query.ask(self.ask, nonce, &mut question);
+        match self.token {
+            Some(token) => self.query.ask_with(self.ask, nonce, token, &mut question),
+            None => self.query.ask(self.ask, nonce, &mut question),
+        }
         Some(question)
     }
 
     /// The interval that the game requires between two questions.
     pub fn spacing_us(&self) -> u64 {
         self.query.spacing_us()
+    }
+
+    /// What the game wants after this answer.
+    pub fn farewell(&self, answer: &[u8], last: &mut Question) {
+        self.query.farewell(answer, last);
     }
 
     pub fn tries_sent(&self) -> u8 {
@@ -146,7 +166,15 @@ impl<T> Pending<T> {
                 Some(number) => self.proven(now_us, number),
                 None => Next::Wait,
             },
+            Ok(Heard::Alive) => match self.heard_on(now_us, lane) {
+                true => Next::Alive,
+                false => Next::Wait,
+            },
+            Ok(Heard::Again { token }) => self.again(lane, token),
             Ok(Heard::Facts(facts)) => {
+                if self.query.proven_by() == ProvenBy::Port {
+                    self.heard_on(now_us, lane);
+                }
                 let mut hasher = SipHasher13::new_with_key(key);
                 hasher.write(bytes);
                 self.claim(now_us, lane, hasher.finish(), facts)
@@ -167,13 +195,42 @@ impl<T> Pending<T> {
         found
     }
 
+    /// Whether a question was sent from this lane, where the lane is all that shows it.
+    pub fn is_asked_on(&self, lane: Lane) -> bool {
+        self.query.proven_by() == ProvenBy::Port && self.tries.iter().any(|sent| sent.lane == lane)
+    }
+
+    /// An answer without a nonce arrived on this lane: it belongs to the last try that was sent from there, if there is one.
+    fn heard_on(&mut self, now_us: u64, lane: Lane) -> bool {
+        if !self.is_asked_on(lane) {
+            return false;
+        }
+        if let Some(sent) = self.tries.iter_mut().rfind(|sent| sent.lane == lane) {
+            sent.proven_us.get_or_insert(now_us);
+            let rtt_us = now_us.saturating_sub(sent.sent_us).min(u32::MAX.into()) as u32;
+            self.rtt_us.get_or_insert(rtt_us);
+        }
+        true
+    }
+
+    /// The server wants its token back before it answers.
+    fn again(&mut self, lane: Lane, token: u32) -> Next {
+        if !self.is_asked_on(lane) || self.tokens >= AGAIN_MAX {
+            return Next::Wait;
+        }
+        self.tokens += 1;
+        self.token = Some(token);
+        self.tries.clear();
+        Next::Ask
+    }
+
     /// A nonce came back without facts.
     fn proven(&mut self, now_us: u64, number: usize) -> Next {
         if self.ask == Ask::Proof {
             self.ask = Ask::Facts;
             self.tries.clear();
             self.fault = None;
-            return Next::AskForFacts;
+            return Next::Ask;
         }
         let facts_us = self.facts_us();
         match self.tries.get_mut(number) {
@@ -188,7 +245,8 @@ impl<T> Pending<T> {
     /// Facts arrived without a nonce.
     fn claim(&mut self, now_us: u64, lane: Lane, digest: u64, facts: Facts<'_>) -> Next {
         let facts_us = self.facts_us();
-        let asked_for_facts = self.ask == Ask::Facts;
+        // Where there is no nonce, both questions are the same.
+        let asked_for_facts = self.ask == Ask::Facts || self.query.proven_by() == ProvenBy::Port;
         let mut asked = self.tries.iter_mut().filter(|sent| asked_for_facts && sent.lane == lane).peekable();
         if asked.peek().is_none() {
             return self.dispute();
@@ -230,7 +288,8 @@ impl<T> Pending<T> {
     }
 
     fn no_facts_yet(&self) -> Next {
-        let is_proven = self.ask == Ask::Facts && self.rtt_us.is_some();
+        let has_asked = self.ask == Ask::Facts || self.query.proven_by() == ProvenBy::Port;
+        let is_proven = has_asked && self.rtt_us.is_some();
         let is_over = self.tries.iter().all(|sent| sent.spent) || self.overdue;
         if is_proven && is_over && !self.is_listening() { Next::NoFacts } else { Next::Wait }
     }

@@ -2,6 +2,7 @@
 
 mod edges;
 mod forgery;
+mod port;
 mod spacing;
 
 use super::*;

@@ -352,7 +352,7 @@ impl World {
         let (address, game) = (address(port), game(port));
         let change = match what {
             0..8 => announce(port, players, now),
-            8 => Change::Quit { address, master: false },
+            8 => Change::Quit { address, master: false, proven: false },
             9 => Change::Miss { address, game, proven_at_ms: None },
             10 => Change::Answer { address, game, rtt_us: 5, facts: None },
             12.. => connect(port, players, now),
@@ -570,7 +570,7 @@ fn some_records(rng: &mut Rng, of_both_strengths: bool) -> Vec<RemoteState<'stat
         let change = if weak { connect } else { announce };
         registry.apply(&change(port, rng.below(5), now), now);
         if rng.one_in(4) {
-            let quit = Change::Quit { address: address(port), master: false };
+            let quit = Change::Quit { address: address(port), master: false, proven: false };
             let game = if weak { other() } else { game(port) };
             let miss = Change::Miss { address: address(port), game, proven_at_ms: None };
             registry.apply(if rng.one_in(2) { &quit } else { &miss }, now);

@@ -328,6 +328,17 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
+        name: "geo.database",
+        doc: "A file in MaxMind's format (GeoLite2-Country, DB-IP Lite and the like) that says where addresses are: games whose\n\
+              lists show it use it. It is read at the start and on reload. Empty: there is none.",
+        default: "\"\"",
+        example: "",
+        set: |config, item| {
+            config.geo_database = file(item)?;
+            Ok(())
+        },
+    },
+    Key {
         name: "cluster.nats",
         doc: "Makes this node one of many: where NATS (2.11 or later, with JetStream) is, e.g.\n\
               [\"nats://10.0.0.1:4222\", \"nats://10.0.0.2:4222\"]; tls:// for TLS. Empty: this node is alone. See docs/cluster.md.",

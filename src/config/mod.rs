@@ -43,6 +43,7 @@ pub struct Config {
     pub proxy: Proxy,
     /// None: no administration.
     pub admin_socket: Option<PathBuf>,
+    pub geo_database: Option<PathBuf>,
     pub cluster: cluster::Settings,
 }
 
@@ -123,6 +124,7 @@ impl Default for Config {
             },
             proxy: Proxy::default(),
             admin_socket: None,
+            geo_database: None,
             cluster: cluster::Settings::default(),
         };
         KEYS.iter().for_each(|key| key.set_default(&mut config));

@@ -125,11 +125,12 @@ pub enum Change<'a> {
         /// in between. None: it counts in any case.
         proven_at_ms: Option<u64>,
     },
-    /// A server said over a connection that it stops. Only servers that announced themselves with heartbeats are removed, and
-    /// masters only if `master` is set.
+    /// A server said over a connection that it stops. Only servers that announced themselves with heartbeats are removed, unless
+    /// it has shown that it is the one that is listed, and masters only if `master` is set.
     Quit {
         address: Address,
         master: bool,
+        proven: bool,
     },
     /// Lists a server from before a restart again, for the rest of its life.
     Restore {

@@ -1,5 +1,6 @@
 //! Heartbeats of all protocols: verifies the server, applies the change, and returns the verdict to send.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,12 +19,16 @@ use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
 use crate::model::{Address, Announce, Change, Facts, Game, Proof, Server};
 use crate::prefix::Networks;
+use crate::protocols::post::{Post, PostAnswer, PostContext, PostEffect, PostRule};
+use crate::protocols::section::Cookies;
 use crate::protocols::{Heartbeat, Verdict, announce, card_of, game, is_unnamed, query_of};
 use crate::registry::view::Delta;
 use crate::registry::{Outcome, Refusal};
 
 /// Upper bound on the time until a change is published. It takes milliseconds, and up to a second for a very long list.
 const SHOWN: Duration = Duration::from_secs(1);
+/// How long an owner is told why an announcement came to nothing.
+const FAILURE_MS: u64 = 600_000;
 /// How often to check for silent games that are due for a retry.
 const AGAIN_EVERY: Duration = Duration::from_millis(500);
 
@@ -33,40 +38,58 @@ pub struct Announcements {
     pub guard: Arc<Guard>,
     prober: Prober,
     retries: Mutex<Retries>,
+    /// Keys and clock of what posts prove.
+    cookies: Mutex<Cookies>,
 }
 
 impl Announcements {
-    pub fn new(hub: Arc<Hub>, guard: Arc<Guard>, prober: Prober, ledger: Arc<Ledger>) -> Announcements {
-        Announcements { hub, ledger, guard, prober, retries: Mutex::default() }
+    pub fn new(
+        hub: Arc<Hub>,
+        guard: Arc<Guard>,
+        prober: Prober,
+        ledger: Arc<Ledger>,
+        cookies: Cookies,
+    ) -> Announcements {
+        Announcements { hub, ledger, guard, prober, retries: Mutex::default(), cookies: Mutex::new(cookies) }
+    }
+
+    /// Sets the keys and the clock for what posts prove.
+    pub fn set_cookies(&self, cookies: Cookies) {
+        *self.cookies.lock().unwrap_or_else(PoisonError::into_inner) = cookies;
     }
 
     /// Returns at once for a server that is proven already; otherwise after its game's query has succeeded or failed.
     pub async fn announce(&self, heartbeat: Heartbeat) -> Verdict {
-        let address = heartbeat.address;
-        if let Err(over) = self.take(Kind::Handshakes, address, PROOF_COST) {
-            return try_later("too many announcements from your network", over);
+        match self.take(Kind::Handshakes, heartbeat.address.ip(), PROOF_COST) {
+            Ok(()) => self.admitted(heartbeat).await,
+            Err(over) => too_many(over),
         }
+    }
+
+    /// The same, after it has been charged.
+    async fn admitted(&self, heartbeat: Heartbeat) -> Verdict {
+        let address = heartbeat.address;
         self.note(address, What::Heartbeat);
         self.retries().take(address);
         let query = query_of(&heartbeat.game);
-        let of = || format!(" from {address} over UDP");
         // Without an answer, its game within the family is unknown.
         let verify = heartbeat.verify || is_unnamed(&heartbeat.game);
         let verdict = match query.filter(|_| verify) {
-            _ if query.is_some() && self.renew(&heartbeat) => Verdict::Listed,
+            // One that says something of the server has to be proven before it is believed.
+            _ if query.is_some() && heartbeat.said.is_none() && self.renew(&heartbeat) => Verdict::Listed,
             None => self.apply(heartbeat, Proof::Connection, None, Facts::default()).await,
-            Some(_) if let Err(over) = self.take(Kind::Probing, address, 1) => {
+            Some(_) if let Err(over) = self.take(Kind::Probing, address.ip(), 1) => {
                 try_later("too many new servers in your network at once", over)
             }
             Some(query) => match self.prober.prove(address, query).await {
                 Ok(answer) => self.proven(heartbeat, answer).await,
                 Err(Unproven::Asked(Failure::Silent)) => {
-                    let silent = Failure::Silent.words(&of());
+                    let silent = Failure::Silent.words(&of(address));
                     let is_kept = self.retries().add(self.hub.clock.now().mono_ms, heartbeat);
                     let again = if is_kept { ": it is asked again within a minute" } else { "" };
                     Verdict::Refused(silent + again)
                 }
-                Err(Unproven::Asked(failure)) => Verdict::Refused(failure.words(&of())),
+                Err(Unproven::Asked(failure)) => Verdict::Refused(failure.words(&of(address))),
                 Err(Unproven::Busy) => try_later("this master is busy", BUSY),
                 Err(Unproven::TooMany) => try_later("too many servers at your address at once", BUSY),
             },
@@ -78,8 +101,76 @@ impl Announcements {
     }
 
     /// Charges an announcement, whose address is proven by its connection.
-    fn take(&self, kind: Kind, address: Address, cost: u64) -> Result<(), Over> {
-        self.guard.budgets().take(kind, self.hub.clock.now(), address.ip(), cost)
+    fn take(&self, kind: Kind, ip: IpAddr, cost: u64) -> Result<(), Over> {
+        self.guard.budgets().take(kind, self.hub.clock.now(), ip, cost)
+    }
+
+    /// Handles what a game server posts, and returns the answer.
+    pub fn post(
+        self: &Arc<Announcements>,
+        rule: Arc<dyn PostRule>,
+        post: &Post<'_>,
+    ) -> impl Future<Output = PostAnswer> + use<> {
+        let charged = self.take(Kind::Handshakes, post.peer, PROOF_COST);
+        let effect = charged.map(|()| {
+            let at = PostContext {
+                now: self.hub.clock.now(),
+                cookies: *self.cookies.lock().unwrap_or_else(PoisonError::into_inner),
+                listed: &|address| self.hub.listed(address),
+                failure: &|address| self.last_failure(address),
+            };
+            rule.post(&at, post)
+        });
+        let this = self.clone();
+        async move {
+            match effect {
+                Ok(effect) => this.carry_out(&*rule, effect).await,
+                Err(over) => rule.decided(&too_many(over)),
+            }
+        }
+    }
+
+    async fn carry_out(self: Arc<Announcements>, rule: &dyn PostRule, effect: PostEffect) -> PostAnswer {
+        match effect {
+            PostEffect::Answer(answer) => answer,
+            PostEffect::File { heartbeat, answer } => {
+                tokio::spawn(async move { self.admitted(*heartbeat).await });
+                answer
+            }
+            PostEffect::Proven { announce, challenge } => {
+                self.note(announce.address, What::Heartbeat);
+                let verdict = self.listed(&Change::Announce(*announce)).await;
+                if let Some(challenge) = challenge.filter(|_| verdict == Verdict::Listed) {
+                    self.prober.challenge(challenge);
+                }
+                rule.decided(&verdict)
+            }
+            PostEffect::Challenged { challenge, answer } => {
+                self.note(challenge.to, What::Heartbeat);
+                self.prober.challenge(challenge);
+                answer
+            }
+            PostEffect::Quit { address, answer } => {
+                self.retries().take(address);
+                self.change(address, &Change::Quit { address, master: false, proven: true }).await;
+                self.note(address, What::Quit);
+                answer
+            }
+        }
+    }
+
+    /// Why the last announcement of an address came to nothing, for its owner.
+    fn last_failure(&self, address: Address) -> Option<String> {
+        let since_ms = self.hub.clock.now().unix_ms.saturating_sub(FAILURE_MS);
+        let notes = self.ledger.notes(address);
+        let mut ends = notes.iter().rev().filter(|note| note.port == address.port() && note.at_ms >= since_ms);
+        ends.find_map(|note| match &note.what {
+            What::Answered { .. } => Some(None),
+            What::Silent => Some(Some(Failure::Silent.words(&of(address)))),
+            What::BadAnswer(fault) => Some(Some(Failure::Bad(**fault).words(&of(address)))),
+            What::Refused(refusal) => Some(Some(refusal_text(*refusal).into())),
+            _ => None,
+        })?
     }
 
     /// Queries games again that were silent when they announced themselves, and lists those that answer.
@@ -116,7 +207,8 @@ impl Announcements {
     async fn proven(&self, heartbeat: Heartbeat, answer: Response) -> Verdict {
         let known = self.hub.address_state(heartbeat.address).map(|record| record.server);
         let known = known.as_deref().filter(|server| is_same(&server.game, &heartbeat.game));
-        let facts = answer.facts.or_else(|| known.map(Server::facts)).unwrap_or_default();
+        let said = heartbeat.said.as_deref().cloned();
+        let facts = answer.facts.or(said).or_else(|| known.map(Server::facts)).unwrap_or_default();
         let game = match said_game(&heartbeat.game, &facts, known) {
             Ok(game) => game,
             Err(reason) => return Verdict::Refused(reason),
@@ -138,7 +230,7 @@ impl Announcements {
     pub async fn quit(&self, address: Address, master: bool) {
         self.retries().take(address);
         if !self.hub.listed(address).is_some_and(|server| has_own_port(&server)) {
-            self.change(address, &Change::Quit { address, master }).await;
+            self.change(address, &Change::Quit { address, master, proven: false }).await;
         }
         self.note(address, What::Quit);
     }
@@ -197,16 +289,30 @@ impl Announcements {
             keys: Some(heartbeat.keys),
             facts,
         });
-        let address = heartbeat.address;
-        match self.change(address, &change).await {
+        self.listed(&change).await
+    }
+
+    /// Lists a server that is proven.
+    async fn listed(&self, change: &Change<'_>) -> Verdict {
+        let Change::Announce(Announce { address, .. }) = change else { return Verdict::Listed };
+        match self.change(*address, change).await {
             Outcome::Refused(refusal) => {
-                self.note(address, What::Refused(refusal));
+                self.note(*address, What::Refused(refusal));
                 Verdict::Refused(refusal_text(refusal).into())
             }
             // Stale: of two simultaneous heartbeats, the other was applied.
             Outcome::Added | Outcome::Changed | Outcome::Refreshed | Outcome::Stale => Verdict::Listed,
         }
     }
+}
+
+/// The sender that a failure names.
+fn of(address: Address) -> String {
+    format!(" from {address} over UDP")
+}
+
+fn too_many(over: Over) -> Verdict {
+    try_later("too many announcements from your network", over)
 }
 
 /// How long to wait when the prober has no place left.
@@ -261,10 +367,12 @@ fn said_game(announced: &Game, facts: &Facts<'_>, known: Option<&Server>) -> Res
 mod tests {
     use super::*;
     use crate::budget;
+    use crate::cookie::Keys;
     use crate::metrics::Metrics;
-    use crate::model::HeartbeatKeys;
+    use crate::model::{HeartbeatKeys, SharedTime};
     use crate::net::guard;
     use crate::net::prober::{self, ProbeSettings, Worker};
+    use crate::protocols::post::Challenge;
     use crate::protocols::{self, CARDS, Card, Games};
     use crate::registry::Settings;
     use tokio::net::UdpSocket;
@@ -288,11 +396,19 @@ mod tests {
         });
         let budgets = budget::Settings { servers_per_ip_max: 32, ..budget::Settings::default() };
         let guard = Arc::new(Guard::new(guard::Settings { budgets, ..guard::Settings::default() }));
-        Arc::new(Announcements::new(hub, guard, prober, ledger))
+        let cookies = Cookies { keys: Keys::new([[1; 16], [2; 16], [3; 16]]), time: SharedTime::default() };
+        Arc::new(Announcements::new(hub, guard, prober, ledger, cookies))
     }
 
     fn heartbeat(address: Address) -> Heartbeat {
-        Heartbeat { address, game: Game::Own("netpanzer"), life_ms: 60_000, verify: true, keys: Default::default() }
+        Heartbeat {
+            address,
+            game: Game::Own("netpanzer"),
+            life_ms: 60_000,
+            verify: true,
+            keys: Default::default(),
+            said: None,
+        }
     }
 
     /// A netPanzer game. A forger sends another status with each of its answers.
@@ -416,6 +532,114 @@ mod tests {
             let server = announcements.hub.listed(address).unwrap();
             assert_eq!(server.keys.as_deref(), Some(&HeartbeatKeys::of(card.name, address)));
         }
+    }
+
+    /// A rule that does what the body says, for the game at its port.
+    struct Posted(Address);
+
+    impl PostRule for Posted {
+        fn post(&self, at: &PostContext<'_>, post: &Post<'_>) -> PostEffect {
+            let answer = |text: String| PostAnswer::new(200, "text/plain", text);
+            let (address, game) = (self.0, Game::Own("netpanzer"));
+            let said = Facts { name: "Said".into(), ..Facts::default() };
+            let challenge = || Challenge { to: address, bytes: b"challenge"[..].into() };
+            match post.body {
+                b"file" => {
+                    let heartbeat = Heartbeat { said: Some(Box::new(said)), ..heartbeat(address) };
+                    let failure = (at.failure)(address).unwrap_or_default();
+                    PostEffect::File { heartbeat: Box::new(heartbeat), answer: answer(failure) }
+                }
+                b"challenge" => PostEffect::Challenged { challenge: challenge(), answer: answer(String::new()) },
+                b"proven" => {
+                    let announce = Announce {
+                        address,
+                        game,
+                        proof: Proof::Cookie,
+                        proven_at_ms: at.now.unix_ms,
+                        life_ms: 30_000,
+                        asked: false,
+                        rtt_us: None,
+                        keys: None,
+                        facts: said,
+                    };
+                    PostEffect::Proven { announce: Box::new(announce), challenge: Some(challenge()) }
+                }
+                b"quit" => {
+                    let name = (at.listed)(address).map(|server| server.texts.name().to_string());
+                    PostEffect::Quit { address, answer: answer(name.unwrap_or_default()) }
+                }
+                other => PostEffect::Answer(answer(String::from_utf8_lossy(other).into_owned())),
+            }
+        }
+
+        fn decided(&self, verdict: &Verdict) -> PostAnswer {
+            PostAnswer::new(201, "text/plain", format!("{verdict:?}"))
+        }
+    }
+
+    async fn post(announcements: &Arc<Announcements>, address: Address, body: &[u8]) -> String {
+        let post = Post { peer: address.ip(), header: &|_| None, body };
+        announcements.post(Arc::new(Posted(address)), &post).await.body.into_owned()
+    }
+
+    #[tokio::test]
+    async fn what_a_server_posts_is_believed_once_it_answers() {
+        let (announcements, address) = (announcements(), disputed_game().await);
+        assert_eq!(post(&announcements, address, b"nothing").await, "nothing");
+        assert_eq!(post(&announcements, address, b"file").await, "", "answered at once");
+        let listed = || announcements.hub.listed(address);
+        while listed().is_none() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((listed().unwrap().texts.name(), listed().unwrap().verified_by), ("Said", Proof::Query));
+        assert_eq!(post(&announcements, address, b"quit").await, "Said");
+        assert!(listed().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_silent_server_is_told_with_its_next_post() {
+        let announcements = announcements();
+        let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = Address::new(silent.local_addr().unwrap().ip(), silent.local_addr().unwrap().port()).unwrap();
+        assert_eq!(post(&announcements, address, b"file").await, "");
+        let mut often = tokio::time::interval(Duration::from_millis(5));
+        while announcements.last_failure(address).is_none() {
+            often.tick().await;
+        }
+        let told = post(&announcements, address, b"file").await;
+        assert!(told.starts_with("no answer from 127.0.0.1:"), "{told}");
+        assert!(announcements.hub.listed(address).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_post_that_proves_lists_at_once_and_its_secret_removes() {
+        let announcements = announcements();
+        let game = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = Address::new(game.local_addr().unwrap().ip(), game.local_addr().unwrap().port()).unwrap();
+        let mut buffer = [0; 64];
+        for (body, verdict) in [(&b"challenge"[..], ""), (b"proven", "Listed")] {
+            assert_eq!(post(&announcements, address, body).await, verdict);
+            let (size, _) = game.recv_from(&mut buffer).await.unwrap();
+            assert_eq!(&buffer[..size], b"challenge");
+        }
+        assert_eq!(announcements.hub.listed(address).unwrap().verified_by, Proof::Cookie);
+        announcements.quit(address, false).await;
+        assert!(announcements.hub.listed(address).is_some(), "whoever connects from there cannot remove it");
+        post(&announcements, address, b"quit").await;
+        assert!(announcements.hub.listed(address).is_none());
+    }
+
+    #[tokio::test]
+    async fn who_posts_too_much_is_told_when_to_try_again() {
+        let (announcements, address) = (announcements(), "192.0.2.1:1".parse().unwrap());
+        let mut answers = Vec::new();
+        for _ in 0..100_000 {
+            answers.push(post(&announcements, address, b"nothing").await);
+            if answers.last().unwrap() != "nothing" {
+                break;
+            }
+        }
+        assert!(answers.last().unwrap().contains("TryLater"), "{:?}", answers.last());
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::ledger::{Channel, Ledger, Note, What};
 use crate::metrics::Metrics;
 use crate::model::{Address, Change, Game};
 use crate::prefix::Networks;
+use crate::protocols::post::Challenge;
 use crate::protocols::{Ask, Query, Question, query_of};
 use crate::registry::Due;
 
@@ -58,6 +59,7 @@ pub struct ProbeSettings {
 #[derive(Clone)]
 pub struct Prober {
     proofs: mpsc::Sender<ProofRequest>,
+    challenges: mpsc::Sender<Challenge>,
 }
 
 struct ProofRequest {
@@ -97,6 +99,11 @@ impl Prober {
         let (answer, verdict) = oneshot::channel();
         self.proofs.try_send(ProofRequest { address, query, answer }).map_err(|_| Unproven::Busy)?;
         verdict.await.unwrap_or(Err(Unproven::Busy))
+    }
+
+    /// Sends a datagram to a server that has asked for it. Where too many wait, it is dropped, as if the network had lost it.
+    pub fn challenge(&self, challenge: Challenge) {
+        let _ = self.challenges.try_send(challenge); // the server asks again
     }
 }
 
@@ -154,6 +161,7 @@ pub struct Worker<P = Lanes> {
     /// Which servers this node queries.
     is_mine: IsMine,
     proofs: mpsc::Receiver<ProofRequest>,
+    challenges: mpsc::Receiver<Challenge>,
     /// Queries in flight that were started for heartbeats.
     proving: usize,
     changes: Vec<Change<'static>>,
@@ -183,6 +191,7 @@ impl Worker {
                 () = stopped(&mut stop) => return,
                 () = self.lanes.readable() => {}
                 Some(proof) = self.proofs.recv() => self.prove(proof),
+                Some(challenge) = self.challenges.recv() => self.challenge(&challenge),
                 _ = tick.tick() => self.take_due(),
                 Ok(()) = settings.changed() => self.set(&settings.borrow_and_update()),
             }
@@ -202,11 +211,13 @@ impl<P: Ports> Worker<P> {
         seed: [u8; 16],
     ) -> (Prober, Worker<P>) {
         let (sender, proofs) = mpsc::channel(PROOFS_MAX);
+        let (challenger, challenges) = mpsc::channel(PROOFS_MAX);
         let asker = Asker::new(settings, seed);
         let (changes, targets) = (Vec::new(), Vec::new());
         let is_mine: IsMine = Box::new(|_| true);
-        let worker = Worker { hub, ledger, metrics, lanes, asker, is_mine, proofs, proving: 0, changes, targets };
-        (Prober { proofs: sender }, worker)
+        let worker =
+            Worker { hub, ledger, metrics, lanes, asker, is_mine, proofs, challenges, proving: 0, changes, targets };
+        (Prober { proofs: sender, challenges: challenger }, worker)
     }
 
     /// In a cluster, queries only this node's share.
@@ -219,6 +230,9 @@ impl<P: Ports> Worker<P> {
     pub async fn step(&mut self, buffer: &mut [u8]) {
         while let Ok(proof) = self.proofs.try_recv() {
             self.prove(proof);
+        }
+        while let Ok(challenge) = self.challenges.try_recv() {
+            self.challenge(&challenge);
         }
         self.take_due();
         self.turn(buffer).await;
@@ -261,6 +275,16 @@ impl<P: Ports> Worker<P> {
             return;
         };
         let _ = answer.send(Err(refusal)); // the requester may be gone
+    }
+
+    /// Nothing comes back to the port that it is sent from.
+    fn challenge(&mut self, challenge: &Challenge) {
+        let now_us = self.hub.clock.mono_us();
+        self.lanes.open_new(now_us);
+        let sent = self.lanes.pick(now_us).map(|lane| self.lanes.send(lane, challenge.to, &challenge.bytes));
+        if let Some(Err(error)) = sent {
+            debug!(address = %challenge.to, %error, "prober: sending a challenge failed");
+        }
     }
 
     fn take_due(&mut self) {

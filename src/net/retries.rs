@@ -105,7 +105,7 @@ mod tests {
     fn heartbeat(ip: impl Into<IpAddr>, port: u16) -> Heartbeat {
         let address = Address::new(ip.into(), port).unwrap();
         let game = Game::Own("netpanzer");
-        Heartbeat { address, game, life_ms: 720_000, verify: true, keys: Default::default() }
+        Heartbeat { address, game, life_ms: 720_000, verify: true, keys: Default::default(), said: None }
     }
 
     #[test]

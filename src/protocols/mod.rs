@@ -14,6 +14,7 @@ pub mod netpanzer;
 pub mod network;
 pub mod nonce;
 pub mod packets;
+pub mod post;
 pub mod quake3;
 pub mod rows;
 pub mod section;
@@ -171,8 +172,21 @@ pub trait Query: Sync {
     /// Writes a question. The server returns the nonce.
     fn ask(&self, ask: Ask, nonce: u32, question: &mut Question);
 
+    /// The same for a server that wants its own token back ([`Heard::Again`]).
+    fn ask_with(&self, ask: Ask, nonce: u32, _token: u32, question: &mut Question) {
+        self.ask(ask, nonce, question);
+    }
+
     /// Parses an answer to either question.
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault>;
+
+    /// What shows that an answer belongs to a question.
+    fn proven_by(&self) -> ProvenBy {
+        ProvenBy::Nonce
+    }
+
+    /// What to send after an answer, so that the server frees what the question took there; nothing for most games.
+    fn farewell(&self, _answer: &[u8], _last: &mut Question) {}
 
     /// The least interval between two questions to one server, for games that limit their answers.
     fn spacing_us(&self) -> u64 {
@@ -189,6 +203,16 @@ pub enum Ask {
     Facts,
 }
 
+/// What shows that an answer belongs to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProvenBy {
+    /// The nonce in it.
+    Nonce,
+    /// Only the port that it arrives at, which was chosen at random for the question: the game returns nothing of ours. This
+    /// must be enough only for servers whose address has been proven otherwise, by a cookie or a connection.
+    Port,
+}
+
 /// A question, with room to spare.
 pub type Question = ArrayVec<u8, 64>;
 
@@ -203,6 +227,10 @@ pub enum Heard<'a> {
     Some { nonce: u32, facts: Facts<'a> },
     /// Facts without a nonce: they may be forged.
     Facts(Facts<'a>),
+    /// The server is there, and says no more, where the game is [proven by the port](ProvenBy::Port).
+    Alive,
+    /// The server wants the question again with this token, where the game is [proven by the port](ProvenBy::Port).
+    Again { token: u32 },
 }
 
 /// What is wrong with an answer, as text.
@@ -305,6 +333,8 @@ pub struct Heartbeat {
     /// Whether it has to answer its game's query before it is listed.
     pub verify: bool,
     pub keys: Arc<HeartbeatKeys>,
+    /// What the announcement says of the server, where the game's answer does not say it.
+    pub said: Option<Box<Facts<'static>>>,
 }
 
 impl Heartbeat {
@@ -333,7 +363,14 @@ impl Heartbeat {
         if matches!(game, Game::Own(_)) && query.is_none() && card.proof != Proof::Connection {
             return Err(format!("{} servers announce themselves {}", card.title, card.announced));
         }
-        Ok(Heartbeat { address, game, life_ms: card.life_ms, verify: query.is_some(), keys: Arc::new(keys) })
+        Ok(Heartbeat {
+            address,
+            game,
+            life_ms: card.life_ms,
+            verify: query.is_some(),
+            keys: Arc::new(keys),
+            said: None,
+        })
     }
 }
 
@@ -393,6 +430,14 @@ mod tests {
                 };
                 let proof = answers(Ask::Proof);
                 assert_eq!(proof.len(), 1, "{}: one datagram proves", card.name);
+                if query.proven_by() == ProvenBy::Port {
+                    match query.hear(&proof[0]).unwrap() {
+                        Heard::Alive => {}
+                        Heard::Facts(reported) => assert_eq!(reported, facts, "{} {number}", card.name),
+                        other => panic!("{}: {other:?}", card.name),
+                    }
+                    continue;
+                }
                 let (mut nonces, mut reported) = (Vec::new(), Vec::new());
                 for bytes in answers(Ask::Facts) {
                     match query.hear(&bytes).unwrap() {
@@ -400,6 +445,7 @@ mod tests {
                         // Facts without a nonce come after it.
                         Heard::Facts(facts) if !nonces.is_empty() => reported.push(facts.into_owned()),
                         Heard::Facts(_) => panic!("{}: facts before the nonce", card.name),
+                        Heard::Alive | Heard::Again { .. } => panic!("{}: no nonce", card.name),
                         Heard::Whole { nonce, facts } | Heard::Some { nonce, facts } => {
                             nonces.push(nonce);
                             reported.push(facts.into_owned());
@@ -414,7 +460,7 @@ mod tests {
                 assert_eq!((nonces, reported), (vec![nonce], vec![facts.clone()]), "{} {number}", card.name);
                 let proven = match query.hear(&proof[0]).unwrap() {
                     Heard::Proof { nonce } | Heard::Whole { nonce, .. } | Heard::Some { nonce, .. } => Some(nonce),
-                    Heard::Facts(_) => None,
+                    Heard::Facts(_) | Heard::Alive | Heard::Again { .. } => None,
                 };
                 assert_eq!(proven, Some(nonce), "{}: the first answer carries the nonce", card.name);
             }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::network::MasterNetwork;
+use super::post::{PostAnswer, PostRoute};
 use super::{DatagramRules, Heartbeat, StreamRules};
 use crate::cookie::Keys;
 use crate::model::{NamedServer, Overrides, SharedTime};
@@ -34,7 +35,12 @@ pub trait Configured: Clone + Debug + Default + PartialEq + Send + Sync + 'stati
     }
 
     /// The paths that it serves on every HTTP listener. They must not depend on the settings.
-    fn routes(&self, _bans: &[IpNet]) -> Vec<Route> {
+    fn routes(&self, _with: &Surroundings) -> Vec<Route> {
+        Vec::new()
+    }
+
+    /// The paths that its game servers post to, on every HTTP listener. They must not depend on the settings.
+    fn posts(&self) -> Vec<PostRoute> {
         Vec::new()
     }
 
@@ -94,6 +100,51 @@ impl Transport {
     }
 }
 
+/// What a protocol's paths can use besides its own settings.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// Networks that the configuration bans.
+    pub bans: Vec<IpNet>,
+    pub places: Arc<dyn Places>,
+}
+
+impl Default for Surroundings {
+    /// No bans, and no database.
+    fn default() -> Surroundings {
+        Surroundings { bans: Vec::new(), places: Arc::new(Nowhere) }
+    }
+}
+
+/// Where addresses are, if a database is configured.
+pub trait Places: Send + Sync {
+    fn place(&self, ip: IpAddr) -> Option<Place>;
+
+    /// Whether there is a database.
+    fn is_known(&self) -> bool {
+        true
+    }
+}
+
+/// Two letters each, in upper case: the continent (`AF AN AS EU NA OC SA`), and the country if it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub continent: [u8; 2],
+    pub country: Option<[u8; 2]>,
+}
+
+/// No database.
+struct Nowhere;
+
+impl Places for Nowhere {
+    fn place(&self, _ip: IpAddr) -> Option<Place> {
+        None
+    }
+
+    fn is_known(&self) -> bool {
+        false
+    }
+}
+
 /// An HTTP path for the game's own programs.
 pub struct Route {
     pub path: &'static str,
@@ -115,6 +166,8 @@ pub enum RouteAnswer {
         heartbeat: Heartbeat,
         answer: Arc<Rendered>,
     },
+    /// An answer for this client alone.
+    Answer(PostAnswer),
     /// An HTTP status and a text for people.
     Refused {
         status: u16,
@@ -146,7 +199,8 @@ pub trait Section: Debug + Send + Sync {
     fn listeners(&self) -> Vec<Listener<'_>>;
     fn datagrams(&self, cookies: Cookies) -> Option<Box<dyn DatagramRules>>;
     fn streams(&self, local: &LocalAddresses) -> Option<Box<dyn StreamRules>>;
-    fn routes(&self, bans: &[IpNet]) -> Vec<Route>;
+    fn routes(&self, with: &Surroundings) -> Vec<Route>;
+    fn posts(&self) -> Vec<PostRoute>;
     fn named_servers(&self) -> &[NamedServer];
     fn life_max_ms(&self) -> u64;
     fn keep_life(&mut self, from: &dyn Section);
@@ -193,8 +247,12 @@ impl<S: Configured> Section for S {
         Configured::streams(self, local)
     }
 
-    fn routes(&self, bans: &[IpNet]) -> Vec<Route> {
-        Configured::routes(self, bans)
+    fn routes(&self, with: &Surroundings) -> Vec<Route> {
+        Configured::routes(self, with)
+    }
+
+    fn posts(&self) -> Vec<PostRoute> {
+        Configured::posts(self)
     }
 
     fn named_servers(&self) -> &[NamedServer] {

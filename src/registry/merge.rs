@@ -504,7 +504,7 @@ mod tests {
     fn a_removal_from_before_the_clock_was_set_back_is_ignored() {
         let mut registry = registry();
         registry.apply(&Change::Announce(announce(1, "netpanzer", 3_600_000)), at(3_600_000));
-        registry.apply(&Change::Quit { address: address(1), master: false }, at(3_600_001));
+        registry.apply(&Change::Quit { address: address(1), master: false, proven: false }, at(3_600_001));
         assert!(registry.local_state(address(1), at(3_600_002)).is_some());
         // The clock goes back by an hour; the monotonic one does not.
         let back = |ms: u64| Now { mono_ms: 3_700_000 + ms, unix_ms: T + ms };
@@ -519,7 +519,7 @@ mod tests {
     fn own_removals_are_put_until_the_server_is_back() {
         let mut registry = registry();
         registry.apply(&Change::Announce(announce(1, "netpanzer", 0)), at(0));
-        registry.apply(&Change::Quit { address: address(1), master: false }, at(10));
+        registry.apply(&Change::Quit { address: address(1), master: false, proven: false }, at(10));
         assert_eq!(registry.own_removals(T + 10, at(20)).collect::<Vec<_>>(), [address(1)]);
         assert_eq!(registry.own_removals(T + 11, at(20)).count(), 0);
         assert!(matches!(
@@ -535,7 +535,7 @@ mod tests {
             at(200_000),
         );
         assert!(registry.local_state(address(2), at(200_000)).is_none(), "and neither is another master");
-        registry.apply(&Change::Quit { address: address(2), master: true }, at(200_000));
+        registry.apply(&Change::Quit { address: address(2), master: true, proven: false }, at(200_000));
         assert_eq!(registry.own_removals(0, at(200_000)).count(), 0);
     }
 

@@ -227,7 +227,7 @@ impl Registry {
                 self.answer(*address, game, *rtt_us, facts.as_ref(), now)
             }
             Change::Miss { address, game, proven_at_ms } => self.miss(*address, game, *proven_at_ms, now),
-            Change::Quit { address, master } => self.quit(*address, *master, now),
+            Change::Quit { address, master, proven } => self.quit(*address, *master, *proven, now),
             Change::Restore { .. } => self.restore(change, now),
             Change::Merge(remote) => self.merge(remote, now),
             Change::NamedServers(named) => self.set_named_servers(named, now),

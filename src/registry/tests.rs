@@ -452,7 +452,7 @@ fn every_server_is_queried_once_per_interval_and_not_all_at_once() {
 #[test]
 fn quits_remove_servers_that_came_by_heartbeat_and_masters_only_for_masters() {
     let mut registry = Registry::new(SETTINGS, at(0));
-    let quit = |address, master| Change::Quit { address, master };
+    let quit = |address, master| Change::Quit { address, master, proven: false };
     registry.apply(&announce(address(1, 1), 0, 1), at(0));
     assert_eq!(registry.apply(&quit(address(1, 1), false), at(1)), Outcome::Stale, "it was proven by a cookie");
     registry.apply(&asked(address(1, 2), 0), at(0));
@@ -474,12 +474,19 @@ fn a_named_server_that_quits_is_queried_immediately() {
     registry.apply(&asked(server, 0), at(0));
     assert!(registry.listed(server).is_some());
     due(&mut registry, 16_000);
-    assert_eq!(registry.apply(&Change::Quit { address: server, master: false }, at(16_100)), Outcome::Changed);
+    assert_eq!(
+        registry.apply(&Change::Quit { address: server, master: false, proven: false }, at(16_100)),
+        Outcome::Changed
+    );
     assert!(registry.listed(server).is_none());
     assert_eq!(due(&mut registry, 16_250), [server], "queried immediately");
     registry.apply(&answer(server, 2), at(16_300));
     assert!(registry.listed(server).is_some(), "it was running all the time");
-    assert_eq!(registry.apply(&Change::Quit { address: server, master: false }, at(16_400)), Outcome::Stale, "once");
+    assert_eq!(
+        registry.apply(&Change::Quit { address: server, master: false, proven: false }, at(16_400)),
+        Outcome::Stale,
+        "once"
+    );
 
     // Also if only a connection had proven it, because it no longer answered.
     for _ in 0..3 {
@@ -487,7 +494,7 @@ fn a_named_server_that_quits_is_queried_immediately() {
     }
     let Change::Announce(connected) = asked(server, 17_000) else { unreachable!() };
     registry.apply(&Change::Announce(Announce { proof: Proof::Connection, asked: false, ..connected }), at(17_000));
-    registry.apply(&Change::Quit { address: server, master: false }, at(17_100));
+    registry.apply(&Change::Quit { address: server, master: false, proven: false }, at(17_100));
     assert_eq!(due(&mut registry, 17_250), [server]);
 }
 

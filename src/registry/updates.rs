@@ -101,12 +101,12 @@ impl Registry {
         Outcome::Refreshed
     }
 
-    pub(super) fn quit(&mut self, address: Address, master: bool, now: Now) -> Outcome {
+    pub(super) fn quit(&mut self, address: Address, master: bool, proven: bool, now: Now) -> Outcome {
         let is_named = self.is_named(address);
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
         let came_by_heartbeat = server.keys.is_some() && server.verified_by != Proof::Cookie;
-        if !came_by_heartbeat || server.game.is_master() != master {
+        if !(came_by_heartbeat || proven) || server.game.is_master() != master {
             return Outcome::Stale;
         }
         let gone = gone(server, now.unix_ms, true);

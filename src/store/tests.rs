@@ -350,12 +350,15 @@ fn a_writer_that_missed_changes_starts_from_the_current_view() {
     hub.publish(hub.clock.now());
     writer.turn(false);
     // One is removed and one added, followed by more changes than the channel holds for a slow reader.
-    hub.apply_one(&Change::Quit { address: address(60), master: false }, hub.clock.now());
+    hub.apply_one(&Change::Quit { address: address(60), master: false, proven: false }, hub.clock.now());
     hub.apply_one(&announce(50, 0, Proof::Cookie), hub.clock.now());
     hub.publish(hub.clock.now());
     for round in 0..600u64 {
         hub.apply_one(&announce(1 + (round % 2) as u16, 5_000 - round, Proof::Cookie), hub.clock.now());
-        hub.apply_one(&Change::Quit { address: address(1 + (round % 3) as u16), master: false }, hub.clock.now());
+        hub.apply_one(
+            &Change::Quit { address: address(1 + (round % 3) as u16), master: false, proven: false },
+            hub.clock.now(),
+        );
         hub.publish(hub.clock.now());
     }
     writer.turn(false);

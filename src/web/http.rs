@@ -19,13 +19,15 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tower::Service;
 use tracing::{debug, warn};
 
+use super::routes::POSTS;
 use super::{Peer, TEXT, reply};
+use crate::hub::Refusal;
 use crate::net::guard::Admission;
 use crate::net::stopped;
 use crate::net::tcp::Entrance;
@@ -34,6 +36,9 @@ use crate::net::tcp::Entrance;
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The longest body of a request.
 const BODY_BYTES_MAX: usize = 16 << 10;
+/// So many longer ones are read at a time, each for no longer than this. Few games ever send one.
+static LONG_BODIES: Semaphore = Semaphore::const_new(256);
+const LONG_BODY_PATIENCE: Duration = Duration::from_secs(5);
 const LENGTH: HeaderName = HeaderName::from_static("length");
 
 /// What all connections of one listener share.
@@ -223,7 +228,16 @@ async fn whole(request: Request<Incoming>, idle: Duration) -> Result<Request<Bod
         return Ok(request.map(Body::new));
     }
     let (head, body) = request.into_parts();
-    let (status, why) = match timeout(idle, Limited::new(body, BODY_BYTES_MAX).collect()).await {
+    let bytes_max = POSTS.iter().find(|(path, _)| *path == head.uri.path()).map_or(BODY_BYTES_MAX, |(_, most)| *most);
+    // A long body waits for the others: together they are bounded, and nobody keeps the rest waiting.
+    let is_long =
+        bytes_max > BODY_BYTES_MAX && body.size_hint().exact().is_none_or(|size| size > BODY_BYTES_MAX as u64);
+    let _turn = match is_long.then(|| LONG_BODIES.try_acquire()) {
+        Some(Err(_)) => return Err(reply::refused(Refusal::Busy)),
+        turn => turn,
+    };
+    let patience = if is_long { idle.min(LONG_BODY_PATIENCE) } else { idle };
+    let (status, why) = match timeout(patience, Limited::new(body, bytes_max).collect()).await {
         Ok(Ok(body)) => return Ok(Request::from_parts(head, Body::from(body.to_bytes()))),
         Ok(Err(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long, or was cut off\n"),
         Err(_) => (StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time\n"),

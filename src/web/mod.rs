@@ -35,6 +35,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::geo;
 use crate::hub::{Hub, Refusal};
 use crate::metrics::Metrics;
 use crate::moderation::Board;
@@ -42,7 +43,8 @@ use crate::net::announcements::Announcements;
 use crate::net::guard::Guard;
 use crate::net::stopped;
 use crate::protocols::Card;
-use crate::protocols::section::{Route, Section};
+use crate::protocols::post::PostRoute;
+use crate::protocols::section::{Route, Section, Surroundings};
 use crate::registry::recent::Recent;
 use crate::registry::view::{Rendered, Renderer, View};
 use crate::store::{Status, Store};
@@ -101,6 +103,7 @@ pub struct Pages {
     stylesheet: Arc<Rendered>,
     /// What the protocols serve.
     routes: Vec<Route>,
+    posts: Vec<PostRoute>,
     /// Every protocol with its settings.
     sections: Vec<(&'static Card, Box<dyn Section>)>,
     /// The operator's token for the API; empty: there is none.
@@ -110,6 +113,9 @@ pub struct Pages {
 impl Pages {
     /// Reads the operator's files; an error names the file and what is wrong with it.
     pub fn load(config: &Config) -> Result<Pages, PageError> {
+        let database = config.geo_database.as_deref().map(geo::open).transpose().map_err(PageError)?;
+        let places = database.unwrap_or_else(|| Surroundings::default().places);
+        let with = Surroundings { bans: config.guard.bans.clone(), places };
         Ok(Pages {
             index: Arc::new(Index::load(&config.web)?),
             indexes: Recent::default(),
@@ -118,7 +124,8 @@ impl Pages {
             manual: manual::Page::new(&config.web.title, &api::routes().1)?,
             script: Rendered::new(page::SCRIPT),
             stylesheet: Arc::new(Rendered::new(page::stylesheet(&config.web)?)),
-            routes: config.sections().flat_map(|(_, section)| section.routes(&config.guard.bans)).collect(),
+            routes: config.sections().flat_map(|(_, section)| section.routes(&with)).collect(),
+            posts: config.sections().flat_map(|(_, section)| section.posts()).collect(),
             sections: config.sections().map(|(card, section)| (card, section.cloned())).collect(),
             token: config.web.token.clone(),
         })

@@ -12,6 +12,7 @@ use super::{JSON, TEXT};
 use crate::budget::Over;
 use crate::encodings;
 use crate::hub::{Held, Refusal};
+use crate::protocols::post::PostAnswer;
 use crate::registry::view::{Rendered, VARIANTS};
 
 /// Content encodings, best first. The index is that of [`Rendered::variant`].
@@ -122,6 +123,18 @@ pub fn error(status: StatusCode, text: &str) -> Response {
     let mut response = Response::new(Body::from(text.to_string()));
     *response.status_mut() = status;
     set(&mut response, header::CONTENT_TYPE, TEXT);
+    response
+}
+
+/// A protocol's own answer, which is not cached.
+pub fn own(answer: PostAnswer) -> Response {
+    let mut response = Response::new(Body::from(answer.body.into_owned()));
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::BAD_REQUEST);
+    set(&mut response, header::CONTENT_TYPE, answer.content_type);
+    set(&mut response, header::CACHE_CONTROL, "no-store");
+    if let Some(after_s) = answer.retry_after_s {
+        set(&mut response, header::RETRY_AFTER, &after_s.to_string());
+    }
     response
 }
 

@@ -1,28 +1,52 @@
 //! The paths of the protocols: each answers as the game's own programs expect.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::Router;
-use axum::extract::{Extension, RawQuery, State};
+use axum::extract::{DefaultBodyLimit, Extension, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
+use bytes::Bytes;
 
 use super::reply::{self, Fresh};
 use super::{Pages, Peer, Site, charge, origin};
-use crate::protocols::section::RouteAnswer;
+use crate::protocols::post::Post;
+use crate::protocols::section::{RouteAnswer, Surroundings};
 use crate::protocols::{CARDS, Verdict};
+
+/// Every path that game servers post to, and how long a body may be there.
+pub static POSTS: LazyLock<Vec<(&'static str, usize)>> = LazyLock::new(|| {
+    let posts = CARDS.iter().flat_map(|card| (card.section)().posts());
+    posts.map(|post| (post.path, post.bytes_max)).collect()
+});
 
 /// All of them. The settings decide what they answer, not whether they exist.
 pub fn all() -> Router<Arc<Site>> {
-    let routes = CARDS.iter().flat_map(|card| (card.section)().routes(&[]));
-    routes.fold(Router::new(), |router, route| {
+    let posts = POSTS.iter().fold(Router::new(), |router, (path, bytes_max)| {
+        let answer = move |State(site), Extension(peer), headers, body| posted(path, site, peer, headers, body);
+        router.route(path, post(answer).layer(DefaultBodyLimit::max(*bytes_max)))
+    });
+    let routes = CARDS.iter().flat_map(|card| (card.section)().routes(&Surroundings::default()));
+    routes.fold(posts, |router, route| {
         let path = route.path;
         let answer = move |State(site), Extension(peer), RawQuery(query): RawQuery, headers| async move {
             answer(path, site, peer, query.as_deref().unwrap_or_default(), headers).await
         };
         router.route(path, get(answer))
     })
+}
+
+async fn posted(path: &str, site: Arc<Site>, Peer(peer): Peer, headers: HeaderMap, body: Bytes) -> Response {
+    // The games themselves are no browsers. A page could name the port of a server at its visitor's address.
+    if origin::is_cross_origin(&headers) {
+        return reply::error(StatusCode::FORBIDDEN, "a page of another site cannot announce a server\n");
+    }
+    let rule = site.pages.load().posts.iter().find(|post| post.path == path).map(|post| post.rule.clone());
+    let Some(rule) = rule else { return reply::error(StatusCode::NOT_FOUND, "not here\n") };
+    let header = |name: &'static str| headers.get(name).and_then(|value| value.to_str().ok());
+    let answer = site.announcements.post(rule, &Post { peer: peer.ip().to_canonical(), header: &header, body: &body });
+    reply::own(answer.await)
 }
 
 async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: &str, headers: HeaderMap) -> Response {
@@ -50,6 +74,7 @@ async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: &str, head
             Verdict::Refused(reason) => reply::error(StatusCode::FORBIDDEN, &format!("{reason}\n")),
             Verdict::TryLater { reason, after_s } => reply::try_later(&reason, after_s),
         },
+        RouteAnswer::Answer(answer) => reply::own(answer),
         RouteAnswer::Refused { status, text } => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
             reply::error(status, &format!("{text}\n"))

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rallypoint::protocols::CARDS;
+use rallypoint::protocols::section::Surroundings;
 use serde_json::{Value, json};
 
 use crate::browser::{axe, showroom};
@@ -90,7 +91,7 @@ fn a_copy_has_every_list_as_plain_and_compressed_files() {
         assert_eq!(names(&list), names(&server.json(&format!("/api/v1/servers?game={}", card.name))));
         assert_eq!(list["total"], 3, "{}", card.name);
         // The games' own lists over HTTP.
-        for route in (card.section)().routes(&[]) {
+        for route in (card.section)().routes(&Surroundings::default()) {
             assert_eq!(found[route.path.trim_start_matches('/')], server.get(route.path).body, "{}", route.path);
         }
     }

@@ -28,7 +28,7 @@ use rallypoint::net::guard::Guard;
 use rallypoint::net::prober::{self, Ports, Worker};
 use rallypoint::net::session::{self, StreamService};
 use rallypoint::net::udp::{self, Datagrams};
-use rallypoint::protocols::section::{Cookies, LocalAddresses, RouteAnswer};
+use rallypoint::protocols::section::{Cookies, LocalAddresses, RouteAnswer, Surroundings};
 use rallypoint::protocols::{Card, Heartbeat, ListRequest, Reply};
 use rallypoint::registry::view::{Batch, Delta, Renderer};
 use rallypoint::store::{Restored, Store, Writer, history};
@@ -122,14 +122,14 @@ impl Node {
         let probe = &config.probe;
         let settings = prober::settings(probe.per_second_max, config.guard.servers_per_ip_max, probe.every);
         let ports = SimulatedPorts::new(rng.next());
+        let cookies = Cookies { keys, time: SharedTime::default() };
         let (prober, worker) = Worker::over(ports, hub.clone(), ledger.clone(), metrics.clone(), settings, rng.key());
-        let announcements = Arc::new(Announcements::new(hub.clone(), guard.clone(), prober, ledger.clone()));
+        let announcements = Arc::new(Announcements::new(hub.clone(), guard.clone(), prober, ledger.clone(), cookies));
         let is_clustered = cluster.is_some();
         let worker = match cluster {
             Some((_, share)) => worker.sharing(Box::new(move |address| share.is_mine(address))),
             None => worker,
         };
-        let cookies = Cookies { keys, time: SharedTime::default() };
         let mut datagrams = Vec::new();
         let mut streams = Vec::new();
         for (card, section) in config.sections() {
@@ -337,7 +337,7 @@ impl Node {
     pub fn get(&self, card: &Card, peer: IpAddr, path_and_query: &str) -> Option<RouteAnswer> {
         let (_, section) = self.config.sections().find(|(with, _)| with.name == card.name)?;
         let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
-        let route = section.routes(&[]).into_iter().find(|route| route.path == path)?;
+        let route = section.routes(&Surroundings::default()).into_iter().find(|route| route.path == path)?;
         Some(route.rule.get(peer, query))
     }
 

@@ -13,6 +13,7 @@ use crate::client::rallypoint::{PAGE, PAGES_BYTES_MAX, PAGES_MAX, PATH, encode};
 use crate::client::{RetryPolicy, Target, http};
 use crate::model::{Address, GAME_BYTES_MAX};
 use crate::protocols::rows::{self, Rest};
+use crate::protocols::section::Surroundings;
 use crate::protocols::{CARDS, Card, Fetch};
 
 /// The longest page, stylesheet or script.
@@ -84,7 +85,9 @@ async fn everything(master: &Target, retry: RetryPolicy) -> Result<Fetched, List
 
 /// The games' own lists over HTTP, by their paths without the slash.
 pub fn routes() -> impl Iterator<Item = (&'static Card, &'static str)> {
-    let routes = CARDS.iter().flat_map(|card| (card.section)().routes(&[]).into_iter().map(move |route| (card, route)));
+    let routes = CARDS
+        .iter()
+        .flat_map(|card| (card.section)().routes(&Surroundings::default()).into_iter().map(move |route| (card, route)));
     routes.map(|(card, route)| (card, route.path.trim_start_matches('/')))
 }
 

@@ -1,10 +1,8 @@
 //! Bloodmasters' section of the configuration.
 
-use ipnet::IpNet;
-
 use super::serve::{LIFE_MS, ListPage};
 use super::{LIST_PATH, NAME};
-use crate::protocols::section::{Configured, Listener, Route};
+use crate::protocols::section::{Configured, Listener, Route, Surroundings};
 use crate::settings::Key;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,8 +18,8 @@ impl Configured for Settings {
         Vec::new()
     }
 
-    fn routes(&self, bans: &[IpNet]) -> Vec<Route> {
-        let rule = Box::new(ListPage::new(self.list, bans));
+    fn routes(&self, with: &Surroundings) -> Vec<Route> {
+        let rule = Box::new(ListPage::new(self.list, &with.bans));
         vec![Route { path: LIST_PATH, content_type: "text/plain; charset=utf-8", label: NAME, rule }]
     }
 

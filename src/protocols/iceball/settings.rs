@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
 use super::list::MasterJson;
 use super::{NAME, serve};
 use crate::model::{Address, Game, NamedServer};
 use crate::protocols::DatagramRules;
-use crate::protocols::section::{Configured, Cookies, Listener, Route, RouteAnswer, RouteRule, Transport, overrides};
+use crate::protocols::section::{
+    Configured, Cookies, Listener, Route, RouteAnswer, RouteRule, Surroundings, Transport, overrides,
+};
 use crate::registry::view::Renderer;
 use crate::settings::{Item, Key, Problem};
 
@@ -39,7 +39,7 @@ impl Configured for Settings {
         Some(Box::new(serve::Rules { settings: self.rules, keys: cookies.keys, time: cookies.time }))
     }
 
-    fn routes(&self, _bans: &[IpNet]) -> Vec<Route> {
+    fn routes(&self, _with: &Surroundings) -> Vec<Route> {
         let rule = Box::new(WholeList(Arc::new(MasterJson { settings: self.rules })));
         vec![Route { path: "/master.json", content_type: "application/json", label: "master.json", rule }]
     }

@@ -110,7 +110,7 @@ fn an_announcement_that_brings_a_server_back_cancels_its_removal() {
     assert_eq!(removals(&registry, 95_000), 0);
 
     // A connection does not cancel the removal of a server that answered; only another answer does.
-    registry.apply(&Change::Quit { address: server, master: false }, at(100_000));
+    registry.apply(&Change::Quit { address: server, master: false, proven: false }, at(100_000));
     let connected = Announce { proof: Proof::Connection, asked: false, ..asked_announce(server, 101_000) };
     registry.apply(&Change::Announce(connected), at(101_000));
     assert_eq!((registry.listed(server).is_some(), removals(&registry, 101_000)), (true, 1));

@@ -46,7 +46,10 @@ fn a_connection_neither_clears_nor_extends_nor_ends_a_server_proven_by_a_cookie(
         assert_eq!(registry.apply(&Change::Announce(connected(server, game, 1_000)), at(1_000)), REFUSED);
     }
     assert_eq!(registry.apply(&heartbeat(server, "1"), at(1_000)), Outcome::Refused(Refusal::NotListed));
-    assert_eq!(registry.apply(&Change::Quit { address: server, master: false }, at(1_000)), Outcome::Stale);
+    assert_eq!(
+        registry.apply(&Change::Quit { address: server, master: false, proven: false }, at(1_000)),
+        Outcome::Stale
+    );
     assert_eq!(registry.apply(&remote(connected(server, "other", 2_000), None), at(2_000)), Outcome::Stale);
     assert_eq!(registry.apply(&remote_gone(server, 2_000, None, true), at(2_000)), Outcome::Stale);
     assert!(!registry.is_dirty());
@@ -191,7 +194,7 @@ impl Act {
             }
             Act::Answer { game } => Change::Answer { address: server, game: Game::Own(game), rtt_us: 1, facts: None },
             Act::Miss { game } => Change::Miss { address: server, game: Game::Own(game), proven_at_ms: None },
-            Act::Quit => Change::Quit { address: server, master: false },
+            Act::Quit => Change::Quit { address: server, master: false, proven: false },
             Act::Wait { .. } => return None,
         })
     }
