@@ -10,6 +10,7 @@ mod rewrite;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -21,11 +22,13 @@ use serde_json::Value;
 
 /// Chooses a mutant.
 const VARIABLE: &str = "RALLYPOINT_MUTANT";
-/// The least time that the tests get; a mutant that takes longer has an endless loop.
+/// The least processor time that the tests get; a mutant that takes longer has an endless loop.
 const TIMEOUT_MIN: Duration = Duration::from_secs(20);
 const TIMEOUT_FACTOR: u32 = 8;
 /// The same for tests that are built without optimization.
 const TIMEOUT_SLOW: Duration = Duration::from_secs(120);
+/// SIGXCPU and SIGKILL, which follows if it is ignored.
+const OUT_OF_TIME: [i32; 2] = [24, 9];
 /// How much address space the tests may take, in KiB: a mutant may allocate without end.
 const MEMORY_MAX_KIB: u64 = 6 << 20;
 
@@ -95,7 +98,7 @@ fn main() {
         run(&program, &all, usize::MAX, Duration::from_secs(600)) == Outcome::Missed,
         "the tests fail without a mutant"
     );
-    let timeout = TIMEOUT_MIN.max(begun.elapsed() * TIMEOUT_FACTOR);
+    let timeout = TIMEOUT_MIN.max((begun.elapsed() * TIMEOUT_FACTOR).min(TIMEOUT_SLOW));
     eprintln!("{} of {} mutants in one build; the tests take {:?}", used.len(), list.len(), begun.elapsed());
 
     let queue = Mutex::new(used.iter().copied());
@@ -286,10 +289,11 @@ fn numbers(text: &str, mark: &str) -> Vec<usize> {
     text.split(mark).skip(1).filter_map(digits).collect()
 }
 
-/// Runs the tests until the first fails.
+/// Runs the tests until the first fails. Endless are tests that use up their processor time, or that do nothing for as long as
+/// that: a busy machine makes nothing endless.
 fn run(program: &Path, filters: &[&str], number: usize, timeout: Duration) -> Outcome {
-    let limited = format!("ulimit -v {MEMORY_MAX_KIB}; exec \"$0\" \"$@\"");
-    let mut child = Command::new("sh")
+    let limited = format!("ulimit -v {MEMORY_MAX_KIB} -t {}; exec \"$0\" \"$@\"", timeout.as_secs());
+    let mut child = Command::new("bash")
         .args(["-c", &limited])
         .arg(program)
         .args(filters)
@@ -300,17 +304,31 @@ fn run(program: &Path, filters: &[&str], number: usize, timeout: Duration) -> Ou
         .stderr(Stdio::null())
         .spawn()
         .expect("the tests run");
-    let begun = Instant::now();
+    let mut active = Instant::now();
     loop {
         match child.try_wait().expect("the tests end") {
             Some(status) if status.success() => return Outcome::Missed,
+            Some(status) if status.signal().is_some_and(|signal| OUT_OF_TIME.contains(&signal)) => {
+                return Outcome::Timeout;
+            }
             Some(_) => return Outcome::Caught,
-            None if begun.elapsed() > timeout => {
+            None if is_active(child.id()) => active = Instant::now(),
+            None if active.elapsed() > timeout => {
                 let _ = child.kill();
                 let _ = child.wait();
                 return Outcome::Timeout;
             }
-            None => std::thread::sleep(Duration::from_millis(10)),
+            None => {}
         }
+        std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Whether a process has a thread that runs, or waits for a processor or a disk.
+fn is_active(process: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| {
+        let state = stat.rsplit_once(") ").and_then(|(_, behind)| behind.chars().next());
+        matches!(state, Some('R' | 'D'))
+    })
 }

@@ -152,6 +152,19 @@ mod tests {
     }
 
     #[test]
+    fn a_warning_names_the_master_and_the_trouble() {
+        for (trouble, why) in [
+            (Trouble::NoList("why 1".into()), "why 1"),
+            (Trouble::Refused("why 2".into()), "why 2"),
+            (Trouble::Unreachable("why 3".into()), "why 3"),
+            (Trouble::Ourselves, "this master itself"),
+        ] {
+            let warning = Rules.warning("192.0.2.9:1", &trouble);
+            assert!(warning.contains("192.0.2.9:1") && warning.contains(why), "{warning}");
+        }
+    }
+
+    #[test]
     fn lists_of_masters() {
         assert_eq!(Rules.read_list(br"\ip\192.0.2.1\port\28900\final\"), Ok(vec!["192.0.2.1:28900".parse().unwrap()]));
         assert_eq!(Rules.read_list(br"\error\go away\final\"), Err("it refused: go away".into()));
