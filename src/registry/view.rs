@@ -348,7 +348,7 @@ mod tests {
                 view.servers.len().to_string().into()
             }
         }
-        assert!(!Count.is_stale() && Count.is_common());
+        assert!(!Count.is_stale() && Count.is_common() && Count.group().is_none());
     }
 
     #[test]
