@@ -49,7 +49,7 @@ pub fn run() {
 
 fn announce_to(node: &Server) -> Duration {
     let start = Instant::now();
-    let content = Content { texts: Texts::Typical, players: 3 };
+    let content = Content { texts: Texts::Typical, players: 3, changing: 10 };
     // Repeat for the few whose datagrams were lost.
     while servers(node) < SERVERS {
         assert!(start.elapsed() < TIMEOUT, "not all servers were listed");

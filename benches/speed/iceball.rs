@@ -42,7 +42,7 @@ pub fn start() -> Server {
 fn compare(server: &Server, echo: &mut Echo, ips: u32) -> f64 {
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let content = Content { texts: Texts::Typical, players: 10 + round };
+        let content = Content { texts: Texts::Typical, players: 10 + round, changing: 10 };
         let by_echo = cost(echo.address, echo.id(), ips, content);
         let by_server = cost(server.address("iceball.listen"), server.id(), ips, content);
         ratios.push(by_server / by_echo);
@@ -89,7 +89,7 @@ fn settle(pid: u32) {
 /// Announces servers and checks that they are listed. Returns the server's time per new server, in nanoseconds.
 pub fn fill(server: &Server, ips: Range<u32>, per_ip: u16, texts: Texts) -> u64 {
     let expected = ips.end * u32::from(per_ip);
-    let content = Content { texts, players: 3 };
+    let content = Content { texts, players: 3, changing: 10 };
     let before = cpu(server.id());
     let mut pairs = 0;
     // A lost handshake shows only in the list.

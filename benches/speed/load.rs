@@ -31,8 +31,8 @@ const TIMEOUT: Duration = Duration::from_millis(200);
 /// A longer drive means that something is broken.
 const DRIVE_TIMEOUT: Duration = Duration::from_secs(180);
 /// The first server's address; from here to 127.255.255.255 there are 16 million.
-const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 0]);
-const FIRST_PORT: u16 = 20_000;
+pub const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 0]);
+pub const FIRST_PORT: u16 = 20_000;
 
 #[derive(Clone, Copy)]
 pub enum Texts {
@@ -52,8 +52,9 @@ pub struct Visit {
 #[derive(Clone, Copy)]
 pub struct Content {
     pub texts: Texts,
-    /// One server in ten has this many players, so that a drive with another number changes some servers.
+    /// Some servers have this many players, so that a drive with another number changes them: one in `changing`.
     pub players: u16,
+    pub changing: u32,
 }
 
 /// The protocol of the simulated servers.
@@ -202,7 +203,11 @@ impl Driver {
         let mut datagram = announcement(self.content.texts);
         let datagrams: Vec<_> = (visit.ports.clone())
             .map(|port| {
-                let players = if (visit.ip + u32::from(port)).is_multiple_of(10) { self.content.players } else { 3 };
+                let players = if (visit.ip + u32::from(port)).is_multiple_of(self.content.changing) {
+                    self.content.players
+                } else {
+                    3
+                };
                 datagram[10..12].copy_from_slice(&(FIRST_PORT + port).to_le_bytes());
                 datagram[12..14].copy_from_slice(&players.to_le_bytes());
                 datagram

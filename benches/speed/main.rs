@@ -19,6 +19,9 @@ mod store;
 mod xash;
 // Shared with the end-to-end tests; not everything is needed here.
 #[allow(dead_code)]
+#[path = "../../tests/e2e/attackers.rs"]
+mod attackers;
+#[allow(dead_code)]
 #[path = "../../tests/e2e/machines.rs"]
 mod machines;
 #[allow(dead_code)]

@@ -22,7 +22,7 @@ pub fn run() {
             fill(&server, filled..count, 1, texts);
             filled = count;
             report(&server, count, "listed", 0);
-            let content = Content { texts, players: 7 };
+            let content = Content { texts, players: 7, changing: 10 };
             load::drive(server.address("iceball.listen"), content, None, load::jumping(count, 1).take(count as usize));
             report(&server, count, "announced again, one in ten changed", 0);
             let list = server.get("/master.json").body.len();

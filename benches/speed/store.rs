@@ -38,7 +38,7 @@ fn writing() {
     println!("{PROVEN} servers, each proven again within 2.5 s:");
     for (what, players) in [("unchanged", 3..4), ("one in ten changed", 4..u16::MAX)] {
         let mut players = players.clone();
-        let mut content = Content { texts: Texts::Typical, players: 3 };
+        let mut content = Content { texts: Texts::Typical, players: 3, changing: 10 };
         let mut round = || {
             content.players = players.next().unwrap_or(content.players);
             load::drive(master, content, None, load::all(0..PROVEN, 1));

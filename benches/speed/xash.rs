@@ -25,7 +25,7 @@ pub fn run() {
     let xash = Xash::start();
     let server = start();
     let sockets = [(); 2].map(|()| UdpSocket::bind("0.0.0.0:0").unwrap());
-    let content = |players| Content { texts: Texts::Typical, players };
+    let content = |players| Content { texts: Texts::Typical, players, changing: 10 };
     let address = server.address("iceball.listen");
     let visits = || (0..TIMES).flat_map(|_| load::all(0..SERVERS, 1));
     let ours = |content, held: bool| {

@@ -8,6 +8,10 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::attackers::{
+    Real, SETTINGS, changing_servers, forged_announcements, is_listed, many_networks, never_readers, newcomer,
+    unfinished_requests,
+};
 use crate::netpanzer::say;
 use crate::support::*;
 
@@ -198,4 +202,41 @@ fn ten_thousand_slow_connections_stop_nobody() {
             line.strip_prefix("rallypoint_connections ").and_then(|count| count.parse::<usize>().ok())
         });
     assert!(open.unwrap() <= 8_192, "the longest idle have made room: {open:?}");
+}
+
+#[test]
+fn under_a_memory_limit_it_serves_on_whatever_clients_hold() {
+    // What docs/capacity.md states for a small machine.
+    const LIMIT_MIB: u64 = 256;
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let limits = format!("ulimit -d {}; ulimit -n $(ulimit -H -n)", LIMIT_MIB << 10);
+    let small = ["guard.max_list_mib=64", "guard.max_connections=2048"];
+    let server = Server::start_after(&limits, &[SETTINGS, &small].concat());
+    let in_force = std::fs::read_to_string(format!("/proc/{}/limits", server.id())).unwrap();
+    let bytes = (LIMIT_MIB << 20).to_string();
+    let is_data = |line: &&str| line.starts_with("Max data size") && line.split_whitespace().nth(3) == Some(&bytes);
+    assert!(in_force.lines().any(|line| is_data(&line)), "{in_force}");
+
+    let real = Real::new();
+    real.renew(&server, 3, "before");
+    let attacks = [
+        forged_announcements(&server, Some(2_000)),
+        changing_servers(&server),
+        unfinished_requests(&server, 2_000),
+        never_readers(&server, many_networks),
+    ];
+    let [.., silent] = &attacks;
+    // Each list has 200 KB or more: all of them would need more than the limit.
+    until_within(LIMIT * 4, "many to have asked for a list", || (silent.done() > (LIMIT_MIB * 5)).then_some(()));
+    real.renew(&server, 4, "under attack");
+    let address = newcomer(&server, 1);
+    until("a newcomer to be listed", || is_listed(&server, address).then_some(()));
+    for path in ["/", "/master.json", "/healthz"] {
+        assert_eq!(server.get(path).status(), 200, "{path}");
+    }
+    assert!(attacks.iter().all(|attack| attack.done() > 0));
+    drop(attacks);
+    real.renew(&server, 5, "afterwards");
+    assert!(!server.log().contains("panic"), "{}", server.log());
 }

@@ -7,6 +7,8 @@ mod admin;
 mod announce;
 mod api;
 mod asking;
+mod attackers;
+mod attacks;
 mod bad_input;
 mod bloodmasters;
 mod browser;
@@ -28,6 +30,10 @@ mod http;
 mod hyperbol;
 mod iceball;
 mod limits;
+// The load generator of the benchmarks; not everything is needed here.
+#[allow(dead_code)]
+#[path = "../../benches/speed/load.rs"]
+mod load;
 mod machines;
 mod map;
 mod masters;
