@@ -56,7 +56,7 @@ fn limited(mib: u64, is_long: bool) {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     let limits = format!("ulimit -d {}; ulimit -n $(ulimit -H -n)", mib << 10);
-    let server = Server::start_after(&limits, SETTINGS);
+    let server = Server::start_after(&limits, &[SETTINGS, &["guard.idle_timeout=1h"]].concat());
     let real = Real::new();
     if is_long {
         fill(&server);

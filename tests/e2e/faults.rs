@@ -211,7 +211,8 @@ fn under_a_memory_limit_it_serves_on_whatever_clients_hold() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     let limits = format!("ulimit -d {}; ulimit -n $(ulimit -H -n)", LIMIT_MIB << 10);
-    let small = ["guard.max_list_mib=64", "guard.max_connections=2048"];
+    // Nobody is closed only because it is slow.
+    let small = ["guard.max_list_mib=64", "guard.max_connections=2048", "guard.idle_timeout=1h"];
     let server = Server::start_after(&limits, &[SETTINGS, &small].concat());
     let in_force = std::fs::read_to_string(format!("/proc/{}/limits", server.id())).unwrap();
     let bytes = (LIMIT_MIB << 20).to_string();
