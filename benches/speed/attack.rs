@@ -47,7 +47,7 @@ pub fn run() {
             );
         }
     }
-    limited(640, false);
+    limited(768, false);
     limited(1_024, true);
 }
 
@@ -55,7 +55,7 @@ pub fn run() {
 fn limited(mib: u64, is_long: bool) {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
-    let limits = format!("ulimit -d {}; ulimit -n $(ulimit -H -n)", mib << 10);
+    let limits = format!("ulimit -d {}; ulimit -n $(ulimit -H -n); export MALLOC_MMAP_THRESHOLD_=131072", mib << 10);
     let server = Server::start_after(&limits, &[SETTINGS, &["guard.idle_timeout=1h"]].concat());
     let real = Real::new();
     if is_long {

@@ -210,7 +210,8 @@ fn under_a_memory_limit_it_serves_on_whatever_clients_hold() {
     const LIMIT_MIB: u64 = 256;
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
-    let limits = format!("ulimit -d {}; ulimit -n $(ulimit -H -n)", LIMIT_MIB << 10);
+    let limits =
+        format!("ulimit -d {}; ulimit -n $(ulimit -H -n); export MALLOC_MMAP_THRESHOLD_=131072", LIMIT_MIB << 10);
     // Nobody is closed only because it is slow.
     let small = ["guard.max_list_mib=64", "guard.max_connections=2048", "guard.idle_timeout=1h"];
     let server = Server::start_after(&limits, &[SETTINGS, &small].concat());
