@@ -230,7 +230,7 @@ fn under_a_memory_limit_it_serves_on_whatever_clients_hold() {
     ];
     let [.., silent] = &attacks;
     // Each list has 200 KB or more: all of them would need more than the limit.
-    until_within(LIMIT * 4, "many to have asked for a list", || (silent.done() > (LIMIT_MIB * 5)).then_some(()));
+    until_within(LIMIT * 12, "many to have asked for a list", || (silent.done() > (LIMIT_MIB * 5)).then_some(()));
     real.renew(&server, 4, "under attack");
     let address = newcomer(&server, 1);
     until("a newcomer to be listed", || is_listed(&server, address).then_some(()));
