@@ -74,10 +74,12 @@ pub enum What {
     Refused(Refusal),
     /// Conflicting or unsolicited facts arrived.
     Disputed,
+    /// The name that it announced is not one of its address.
+    OtherName,
 }
 
 /// The labels of everything but datagrams, in the order of [`What::number`].
-const LABELS: [&str; 17] = [
+const LABELS: [&str; 18] = [
     "banned",
     "heartbeat",
     "answered",
@@ -95,6 +97,7 @@ const LABELS: [&str; 17] = [
     "refused_banned",
     "refused_unlisted",
     "refused_hidden",
+    "other_name",
 ];
 const OTHER: &str = "other";
 
@@ -120,6 +123,7 @@ impl What {
             What::Refused(Refusal::Banned) => 14,
             What::Refused(Refusal::Unlisted) => 15,
             What::Refused(Refusal::Hidden) => 16,
+            What::OtherName => 17,
         }
     }
 
@@ -132,6 +136,7 @@ impl What {
         match self {
             What::Datagram(event) => event.kind.severity,
             What::Heartbeat | What::Answered { .. } => Severity::Good,
+            What::OtherName => Severity::Step,
             What::Banned | What::Silent | What::BadAnswer(_) | What::Quit | What::Refused(_) | What::Disputed => {
                 Severity::Problem
             }
@@ -143,7 +148,7 @@ impl What {
     pub fn sender_proven(&self) -> Option<bool> {
         match self {
             What::Datagram(event) => event.kind.sender_proven,
-            What::Refused(_) | What::Heartbeat | What::Quit | What::Answered { .. } => Some(true),
+            What::Refused(_) | What::Heartbeat | What::Quit | What::OtherName | What::Answered { .. } => Some(true),
             What::Banned | What::BadAnswer(_) | What::Disputed => Some(false),
             What::Silent => None,
         }

@@ -223,7 +223,7 @@ impl MasterTask<'_> {
         let target = &self.master.target;
         let request = http::Request {
             url: target.page(&(form.path)(&target.path, offer))?,
-            json: form.json.map(|json| json(offer)),
+            post: form.post.map(|post| (post.content_type, (post.body)(offer))),
             from: self.plan.from,
             bytes_max: http::ANSWER_BYTES_MAX,
             timeout: TIMEOUT,

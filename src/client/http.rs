@@ -35,10 +35,10 @@ const REASON_CHARS_MAX: usize = 200;
 
 const AGENT: &str = concat!("rallypoint/", env!("CARGO_PKG_VERSION"));
 
-/// One request. `json` makes it a POST.
+/// One request. With a body and its type, it is a POST.
 pub struct Request {
     pub url: Url,
-    pub json: Option<Vec<u8>>,
+    pub post: Option<(&'static str, Vec<u8>)>,
     /// The local address to connect from.
     pub from: Option<IpAddr>,
     pub bytes_max: usize,
@@ -49,7 +49,7 @@ pub struct Request {
 impl Request {
     /// A GET from the default local address.
     pub fn get(url: Url, bytes_max: usize, timeout: Duration) -> Request {
-        Request { url, json: None, from: None, bytes_max, timeout }
+        Request { url, post: None, from: None, bytes_max, timeout }
     }
 
     /// The status and the body, after following redirects.
@@ -83,7 +83,7 @@ impl Request {
                 Step::Done(status, body) => return Ok((status, body)),
                 Step::Moved(response) => response,
             };
-            let next = redirect(&url, response.status, &response.location, self.json.is_some());
+            let next = redirect(&url, response.status, &response.location, self.post.is_some());
             let next = next.map_err(ListError::Bad)?;
             seen.push(std::mem::replace(&mut url, next));
             if seen.contains(&url) {
@@ -117,16 +117,16 @@ impl Request {
             true => format!("no HTTP answer: {error}; if it uses TLS, write https://"),
             false => format!("no HTTP answer: {error}"),
         };
-        let method = if self.json.is_some() { "POST" } else { "GET" };
+        let method = if self.post.is_some() { "POST" } else { "GET" };
         let host = &url[Position::BeforeHost..Position::AfterPort];
         let mut request =
             hyper::Request::builder().method(method).uri(&url[Position::BeforePath..Position::AfterQuery]);
         request =
             request.header(HOST, host).header(USER_AGENT, AGENT).header(ACCEPT, "*/*").header(CONNECTION, "close");
-        if self.json.is_some() {
-            request = request.header(CONTENT_TYPE, "application/json");
+        if let Some((content_type, _)) = self.post {
+            request = request.header(CONTENT_TYPE, content_type);
         }
-        let body = Full::new(Bytes::from(self.json.clone().unwrap_or_default()));
+        let body = Full::new(Bytes::from(self.post.as_ref().map(|(_, body)| body.clone()).unwrap_or_default()));
         let request = request.body(body).map_err(|error| error.to_string())?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
         let talk = async {

@@ -9,15 +9,18 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::target::{Kind, Target};
 use super::{Found, RetryPolicy, connect, http, rallypoint};
-use crate::model::Game;
-use crate::protocols::{Card, Fault, Fetch, List, StreamFetch};
+use crate::model::{Address, Game};
+use crate::protocols::{Card, Fault, Fetch, List, ListEntry, StreamFetch};
 
 /// Delay before the first retry; it grows linearly.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Names that are looked up at the same time.
+const LOOKUPS_AT_ONCE: usize = 64;
 /// The longest list over TCP: half a million records of Hyperbol fit.
 const STREAM_BYTES_MAX: u64 = 8 << 20;
 
@@ -83,7 +86,7 @@ async fn fetch(target: &Target, games: &[String], try_timeout: Duration) -> Resu
     match target.kind {
         Kind::Rallypoint => rallypoint::list(target, try_timeout).await,
         Kind::Page(card) | Kind::Game(card) => {
-            let list = match &card.fetch {
+            let mut list = match &card.fetch {
                 Fetch::Http { path, read } => {
                     let url = target.page(target.path_or(path)).map_err(ListError::Usage)?;
                     let page = http::Request::get(url, http::LIST_BYTES_MAX, try_timeout).page().await?;
@@ -96,7 +99,41 @@ async fn fetch(target: &Target, games: &[String], try_timeout: Duration) -> Resu
                 }
                 Fetch::Datagrams(rules) => return datagrams::fetch(card, *rules, target, games, try_timeout).await,
             };
+            resolve(&mut list, try_timeout).await;
             Ok(found(card, list))
+        }
+    }
+}
+
+/// Looks up the servers that are listed by a name.
+async fn resolve(list: &mut List, patience: Duration) {
+    let mut named = std::mem::take(&mut list.named).into_iter();
+    let mut lookups = JoinSet::new();
+    let until = Instant::now() + patience;
+    loop {
+        while lookups.len() < LOOKUPS_AT_ONCE
+            && let Some((host, port, facts)) = named.next()
+        {
+            lookups.spawn(async move {
+                let authority = format!("{host}:{port}");
+                let found = connect::addresses(&authority, None).await.map_err(|error| error.to_string());
+                let address = found.map(|found| found.iter().find_map(|found| Address::new(found.ip(), found.port())));
+                match address {
+                    Ok(Some(address)) => Ok(ListEntry { facts, ..ListEntry::at(address) }),
+                    Ok(None) => Err(format!("{authority} has no address")),
+                    Err(error) => Err(error),
+                }
+            });
+        }
+        match timeout_at(until, lookups.join_next()).await {
+            Ok(Some(Ok(entry))) => list.add(entry),
+            Ok(Some(Err(_))) => {}
+            Ok(None) => return,
+            Err(_) => {
+                let missing = lookups.len() + named.len();
+                (0..missing).for_each(|_| list.add(Err("its name was not looked up in time")));
+                return;
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{Found, RetryPolicy, State};
 use crate::asker::drive::{self, Driver};
 use crate::asker::{Asker, Failure, Finished, Lane, Response, Settings};
 use crate::model::Address;
-use crate::protocols::{Ask, Question, game, query_of};
+use crate::protocols::{Ask, ProvenBy, Question, game, query_of};
 
 /// Rate, concurrency and timeouts.
 #[derive(Clone, Copy, Debug)]
@@ -257,7 +257,16 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
     fn finish(&mut self, over: Finished<Tag>) {
         let Finished { tag, result, .. } = over;
         let is_lost = self.throttle.may_have_lost(tag.asked_us);
-        if let Ok(Response { rtt_us, facts: Some(_), .. }) = &result {
+        let says_no_more = |result: &Result<Response, Failure>| {
+            let game = self.found.get(tag.turn.number).map(|server| &server.game);
+            let query = game.and_then(query_of);
+            query.is_some_and(|query| query.proven_by() == ProvenBy::Port)
+                && matches!(result, Ok(Response { facts: None, fault: None, .. }))
+        };
+        let is_alive = says_no_more(&result);
+        if let Ok(Response { rtt_us, facts, .. }) = &result
+            && (facts.is_some() || is_alive)
+        {
             self.throttle.answered(self.now_us(), *rtt_us, self.asker.in_flight());
         } else if let Some(turn) = self.another_turn(tag.turn, is_lost) {
             self.queue.push_back(turn);
@@ -271,6 +280,12 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
                         server.game = game;
                     }
                     server.facts = facts;
+                    server.rtt_us = Some(rtt_us);
+                }
+                State::Answered
+            }
+            Ok(Response { rtt_us, .. }) if is_alive => {
+                if let Some(server) = self.found.get_mut(tag.turn.number) {
                     server.rtt_us = Some(rtt_us);
                 }
                 State::Answered

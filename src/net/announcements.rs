@@ -1,10 +1,10 @@
 //! Heartbeats of all protocols: verifies the server, applies the change, and returns the verdict to send.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
@@ -19,7 +19,7 @@ use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
 use crate::model::{Address, Announce, Change, Facts, Game, Proof, Server};
 use crate::prefix::Networks;
-use crate::protocols::post::{Post, PostAnswer, PostContext, PostEffect, PostRule};
+use crate::protocols::post::{self, Named, Post, PostAnswer, PostContext, PostEffect, PostRule};
 use crate::protocols::section::Cookies;
 use crate::protocols::{Heartbeat, Verdict, announce, card_of, game, is_unnamed, query_of};
 use crate::registry::view::Delta;
@@ -133,8 +133,13 @@ impl Announcements {
     async fn carry_out(self: Arc<Announcements>, rule: &dyn PostRule, effect: PostEffect) -> PostAnswer {
         match effect {
             PostEffect::Answer(answer) => answer,
-            PostEffect::File { heartbeat, answer } => {
-                tokio::spawn(async move { self.admitted(*heartbeat).await });
+            PostEffect::File { mut heartbeat, name, answer } => {
+                tokio::spawn(async move {
+                    if let Some(name) = name {
+                        self.name(&mut heartbeat, name).await;
+                    }
+                    self.admitted(*heartbeat).await
+                });
                 answer
             }
             PostEffect::Proven { announce, challenge } => {
@@ -159,18 +164,44 @@ impl Announcements {
         }
     }
 
-    /// Why the last announcement of an address came to nothing, for its owner.
-    fn last_failure(&self, address: Address) -> Option<String> {
+    /// Gives a server the name that it wants, if that is one of its address.
+    async fn name(&self, heartbeat: &mut Heartbeat, Named { host, rule }: Named) {
+        let address = heartbeat.address;
+        let is_its_own = match self.take(Kind::Probing, address.ip(), 1).is_ok() {
+            true => has_address(host.clone(), address.ip()).await,
+            false => false,
+        };
+        if !is_its_own {
+            return self.note(address, What::OtherName);
+        }
+        if let Some(said) = &mut heartbeat.said {
+            let mut details = said.details.as_deref().cloned().unwrap_or_default();
+            details.rules.insert(0, (rule.into(), host));
+            said.details = Some(Arc::new(details.bounded()));
+        }
+    }
+
+    /// What became of the last announcement of an address, for its owner.
+    fn last_failure(&self, address: Address) -> Option<post::Failure> {
         let since_ms = self.hub.clock.now().unix_ms.saturating_sub(FAILURE_MS);
         let notes = self.ledger.notes(address);
-        let mut ends = notes.iter().rev().filter(|note| note.port == address.port() && note.at_ms >= since_ms);
-        ends.find_map(|note| match &note.what {
+        let recent = || notes.iter().rev().filter(|note| note.port == address.port() && note.at_ms >= since_ms);
+        let end = recent().find_map(|note| match &note.what {
             What::Answered { .. } => Some(None),
             What::Silent => Some(Some(Failure::Silent.words(&of(address)))),
             What::BadAnswer(fault) => Some(Some(Failure::Bad(**fault).words(&of(address)))),
             What::Refused(refusal) => Some(Some(refusal_text(*refusal).into())),
             _ => None,
-        })?
+        });
+        if let Some(text) = end.flatten() {
+            return Some(post::Failure { is_warning: false, text });
+        }
+        let is_misnamed = recent().any(|note| note.what == What::OtherName);
+        is_misnamed.then(|| {
+            let text =
+                format!("the announced name is not one of {}: the server is listed by its address", address.ip());
+            post::Failure { is_warning: true, text }
+        })
     }
 
     /// Queries games again that were silent when they announced themselves, and lists those that answer.
@@ -304,6 +335,21 @@ impl Announcements {
             Outcome::Added | Outcome::Changed | Outcome::Refreshed | Outcome::Stale => Verdict::Listed,
         }
     }
+}
+
+/// How many names may be looked up at a time. The system's resolver takes a thread for each.
+static LOOKUPS: Semaphore = Semaphore::const_new(16);
+const LOOKUP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whether a name is one of this address. A lookup cannot be stopped, so it keeps its place until it ends.
+async fn has_address(host: Box<str>, ip: IpAddr) -> bool {
+    let Ok(Ok(place)) = timeout(LOOKUP_PATIENCE, LOOKUPS.acquire()).await else { return false };
+    let lookup = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        let found = (&*host, 0).to_socket_addrs();
+        found.is_ok_and(|mut found| found.any(|found| found.ip().to_canonical() == ip))
+    });
+    matches!(timeout(LOOKUP_PATIENCE, lookup).await, Ok(Ok(true)))
 }
 
 /// The sender that a failure names.
@@ -546,8 +592,8 @@ mod tests {
             match post.body {
                 b"file" => {
                     let heartbeat = Heartbeat { said: Some(Box::new(said)), ..heartbeat(address) };
-                    let failure = (at.failure)(address).unwrap_or_default();
-                    PostEffect::File { heartbeat: Box::new(heartbeat), answer: answer(failure) }
+                    let failure = (at.failure)(address).map(|failure| failure.text).unwrap_or_default();
+                    PostEffect::File { heartbeat: Box::new(heartbeat), name: None, answer: answer(failure) }
                 }
                 b"challenge" => PostEffect::Challenged { challenge: challenge(), answer: answer(String::new()) },
                 b"proven" => {

@@ -24,14 +24,21 @@ pub enum AnnounceMethod {
     None,
 }
 
-/// A request to a web server, from the path of the master's address; with a body it is a POST with JSON.
+/// A request to a web server, from the path of the master's address; with a body it is a POST.
 #[derive(Clone, Copy)]
 pub struct HttpAnnounce {
     pub path: fn(given: &str, &Offer) -> String,
-    pub json: Option<fn(&Offer) -> Vec<u8>>,
+    pub post: Option<HttpBody>,
     /// The meaning of an answer with this status and body.
     pub verdict: fn(status: u16, body: &[u8]) -> Verdict,
     pub help: &'static str,
+}
+
+/// The body of a POST.
+#[derive(Clone, Copy)]
+pub struct HttpBody {
+    pub content_type: &'static str,
+    pub body: fn(&Offer) -> Vec<u8>,
 }
 
 /// An exchange of one message and one answer.

@@ -61,6 +61,8 @@ pub struct Packet {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct List {
     pub servers: Vec<ListEntry>,
+    /// Servers that the master lists by a name instead of an address, with their ports and what it says of them.
+    pub named: Vec<(Box<str>, u16, Facts<'static>)>,
     /// What is wrong with single entries, for the first [`FAULTS_MAX`]; the others are none the worse for it.
     pub faults: Vec<Fault>,
     /// How many entries are wrong.

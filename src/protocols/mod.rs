@@ -10,6 +10,7 @@ pub mod fetch;
 mod games;
 pub mod hyperbol;
 pub mod iceball;
+pub mod luanti;
 pub mod netpanzer;
 pub mod network;
 pub mod nonce;
@@ -100,7 +101,8 @@ pub type Decoder = (&'static str, fn(&[u8]) -> bool);
 pub type RoundTrip = (&'static str, fn(&[u8]) -> Option<bool>);
 
 /// All protocols. A new one is a folder and a row here.
-pub const CARDS: &[Card] = &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, bloodmasters::CARD, quake3::CARD];
+pub const CARDS: &[Card] =
+    &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, bloodmasters::CARD, quake3::CARD, luanti::CARD];
 
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name == name)

@@ -41,7 +41,7 @@ pub struct PostContext<'a> {
     /// The listed server at an address.
     pub listed: &'a dyn Fn(Address) -> Option<Arc<Server>>,
     /// Why the last announcement of this address came to nothing, if it did within the last ten minutes.
-    pub failure: &'a dyn Fn(Address) -> Option<String>,
+    pub failure: &'a dyn Fn(Address) -> Option<Failure>,
 }
 
 /// The effect of a post.
@@ -49,7 +49,7 @@ pub enum PostEffect {
     /// Nothing but this answer.
     Answer(PostAnswer),
     /// A server announces itself. It is answered at once, asked in the background, and listed when it answers.
-    File { heartbeat: Box<Heartbeat>, answer: PostAnswer },
+    File { heartbeat: Box<Heartbeat>, name: Option<Named>, answer: PostAnswer },
     /// A server has proven its address with this post.
     Proven {
         announce: Box<Announce<'static>>,
@@ -60,6 +60,21 @@ pub enum PostEffect {
     Challenged { challenge: Challenge, answer: PostAnswer },
     /// A server that is listed, and has shown that it is the one, stops.
     Quit { address: Address, answer: PostAnswer },
+}
+
+/// What became of an earlier announcement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// It is listed nevertheless.
+    pub is_warning: bool,
+    pub text: String,
+}
+
+/// A name under which a server wants to be listed. If it is one of its address, it becomes a rule of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub host: Box<str>,
+    pub rule: &'static str,
 }
 
 /// A datagram for a game server that has posted.

@@ -1,9 +1,10 @@
 //! Reads JSON lists, `{"serial": n, "servers": [...], "total": n, "next": "..."}`, row by row: a document needs no more memory than its
 //! text and its servers, even a hostile one.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -20,13 +21,32 @@ pub struct Rest {
 
 /// Calls `row` with the text of every row, or with what is wrong with it.
 pub fn read(json: &[u8], row: impl FnMut(Result<&str, String>)) -> Result<Rest, serde_json::Error> {
+    read_named(json, "servers", row)
+}
+
+/// The same for a list whose rows are in the field of this name.
+pub fn read_named(
+    json: &[u8],
+    name: &'static str,
+    row: impl FnMut(Result<&str, String>),
+) -> Result<Rest, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let rest = Document(row).deserialize(&mut deserializer)?;
+    let rest = Document(name, row).deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(rest)
 }
 
-struct Document<F>(F);
+/// A value if it has this type; None if it has another.
+struct Lenient<T>(Option<T>);
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Lenient<T>, D::Error> {
+        let text = <&RawValue>::deserialize(deserializer)?;
+        Ok(Lenient(serde_json::from_str(text.get()).ok()))
+    }
+}
+
+struct Document<F>(&'static str, F);
 
 impl<'de, F: FnMut(Result<&str, String>)> DeserializeSeed<'de> for Document<F> {
     type Value = Rest;
@@ -44,32 +64,23 @@ impl<'de, F: FnMut(Result<&str, String>)> Visitor<'de> for Document<F> {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Rest, A::Error> {
-        #[derive(Deserialize)]
-        #[serde(field_identifier, rename_all = "lowercase")]
-        enum Key {
-            Serial,
-            Servers,
-            Total,
-            Next,
-            #[serde(other)]
-            Other,
-        }
         let mut rest = Rest::default();
         let mut found = false;
-        while let Some(key) = map.next_key()? {
-            match key {
-                Key::Servers if found => return Err(A::Error::duplicate_field("servers")),
-                Key::Servers => {
-                    map.next_value_seed(Servers(&mut self.0))?;
+        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+            match &*key {
+                name if name == self.0 && found => return Err(A::Error::duplicate_field(self.0)),
+                name if name == self.0 => {
+                    map.next_value_seed(Servers(&mut self.1))?;
                     found = true;
                 }
-                Key::Serial => rest.serial = map.next_value()?,
-                Key::Total => rest.total = map.next_value()?,
-                Key::Next => rest.next = map.next_value()?,
-                Key::Other => drop(map.next_value::<IgnoredAny>()?),
+                // In other lists these may be something else.
+                "serial" => rest.serial = map.next_value::<Lenient<_>>()?.0,
+                "total" => rest.total = map.next_value::<Lenient<_>>()?.0,
+                "next" => rest.next = map.next_value::<Lenient<_>>()?.0,
+                _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
-        if found { Ok(rest) } else { Err(A::Error::missing_field("servers")) }
+        if found { Ok(rest) } else { Err(A::Error::missing_field(self.0)) }
     }
 }
 

@@ -157,6 +157,11 @@ pub struct Route {
 pub trait RouteRule: Send + Sync {
     /// Handles a GET from `peer`; `query` is the part after the `?`.
     fn get(&self, peer: IpAddr, query: &str) -> RouteAnswer;
+
+    /// Whether each client gets its own answer, so that copies are of no use.
+    fn is_for_one(&self) -> bool {
+        false
+    }
 }
 
 pub enum RouteAnswer {

@@ -274,7 +274,7 @@ fn unknown(pages: &Pages, view: &View, asked: &Asked, notes: &[Note]) -> (String
         What::Refused(refusal) => Some(refusal_advice(*refusal).into()),
         What::Banned => Some(ASK_OPERATOR.into()),
         What::Quit => Some("Start it again.".into()),
-        What::Disputed | What::Heartbeat | What::Answered { .. } => None,
+        What::Disputed | What::Heartbeat | What::OtherName | What::Answered { .. } => None,
     };
     let advice = other_port(asked.card(view), last).or(advice);
     let expired = "It was listed until its announcements stopped: make sure that it still announces itself.";
@@ -350,6 +350,9 @@ fn words(pages: &Pages, note: &Note) -> Cow<'static, str> {
                 .into()
         }
         What::Quit => "The server reported that it stopped.".into(),
+        What::OtherName => {
+            "The server announced a name that is not one of its address, so it is listed by its address.".into()
+        }
         What::Refused(refusal) => refused(*refusal).into(),
     }
 }

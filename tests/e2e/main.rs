@@ -34,6 +34,7 @@ mod limits;
 #[allow(dead_code)]
 #[path = "../../benches/speed/load.rs"]
 mod load;
+mod luanti;
 mod machines;
 mod map;
 mod masters;

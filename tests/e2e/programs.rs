@@ -32,8 +32,17 @@ impl Program {
     }
 
     /// Ends it as an operator would, and waits until it has gone.
-    pub fn terminate(mut self) {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+    pub fn terminate(self) {
+        self.end(Signal::SIGTERM);
+    }
+
+    /// The same as with Ctrl+C.
+    pub fn interrupt(self) {
+        self.end(Signal::SIGINT);
+    }
+
+    fn end(mut self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
         until("the program to end", || self.child.try_wait().unwrap());
     }
 }

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use crate::protocols::Verdict;
-use crate::protocols::announce::{HttpAnnounce, Offer, reason};
+use crate::protocols::announce::{HttpAnnounce, HttpBody, Offer, reason};
 
 const PATH: &str = "/api/v1/servers";
 
 pub const ANNOUNCE: HttpAnnounce = HttpAnnounce {
     path: |given, _| path(given),
-    json: Some(body),
+    post: Some(HttpBody { content_type: "application/json", body }),
     verdict,
     help: "a Rallypoint's API, for games that it can query",
 };

@@ -135,7 +135,7 @@ mod tests {
         let of = |text: &str, game: &str| {
             let master = Master::of(text.parse().unwrap(), game)?;
             let form = match master.form {
-                Form::Http(HttpAnnounce { json: None, .. }) => "GET",
+                Form::Http(HttpAnnounce { post: None, .. }) => "GET",
                 Form::Http(_) => "POST",
                 Form::Stream(_) => "stream",
                 Form::Datagrams(_) => "datagrams",

@@ -88,7 +88,8 @@ pub fn routes() -> impl Iterator<Item = (&'static Card, &'static str)> {
     let routes = CARDS
         .iter()
         .flat_map(|card| (card.section)().routes(&Surroundings::default()).into_iter().map(move |route| (card, route)));
-    routes.map(|(card, route)| (card, route.path.trim_start_matches('/')))
+    let shared = routes.filter(|(_, route)| !route.rule.is_for_one());
+    shared.map(|(card, route)| (card, route.path.trim_start_matches('/')))
 }
 
 /// A page that is not the game's list must not replace one that is.

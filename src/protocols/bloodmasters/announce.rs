@@ -10,7 +10,7 @@ pub const EVERY_MS: u64 = 60_000;
 
 pub const ANNOUNCE: HttpAnnounce = HttpAnnounce {
     path: |given, offer| path(given, offer.port),
-    json: None,
+    post: None,
     verdict,
     help: "a Bloodmasters list, on /bloodmasterslist.php if not given",
 };
