@@ -162,7 +162,7 @@ mod tests {
                 error,
                 format!(
                     "{game} servers cannot be announced to `{text}`; netpanzer:// and http:// (a Rallypoint) accept any \
-                     game, iceball:// and bloodmasters+http:// only their own"
+                     game, iceball:// and bloodmasters+http:// and luanti+http:// only their own"
                 )
             );
         }

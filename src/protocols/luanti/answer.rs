@@ -27,7 +27,7 @@ pub fn pretend(number: usize) -> Facts<'static> {
     let rules = rules.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
     let players = u16::try_from(number % 16).unwrap_or_default();
     Facts {
-        name: format!("Luanti server {number}").into(),
+        name: format!("Luanti server {}", number + 1).into(),
         mode: pick(&["minetest_game", "mineclone2", "nodecore", "capturetheflag"], number).into(),
         map: pick(&["v7", "carpathian", "singlenode"], number).into(),
         version: VersionText::from("5.10.0").unwrap_or_default(),
