@@ -18,7 +18,7 @@ use siphasher::sip::SipHasher13;
 
 use super::clock::{Offset, SKEW_MAX_MS};
 use crate::model::{
-    Address, Announce, Details, Facts, GAME_BYTES_MAX, Gone, HeartbeatKeys, Now, Player, Proof, RemoteServer,
+    Address, Announce, Details, Facts, GAME_BYTES_MAX, Gone, HeartbeatKeys, Now, Origin, Player, Proof, RemoteServer,
     RemoteState, VersionText,
 };
 use crate::protocols::{allow_players, card, game, game_named};
@@ -130,6 +130,9 @@ struct WireListed<'a> {
     first: u64,
     left: u64,
     asked: bool,
+    /// The master whose list named it. Older nodes ignore this.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    via: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     stronger_gone: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -203,6 +206,7 @@ pub fn encode(by: &str, put_ms: u64, local: &LocalState, offset: Offset) -> Vec<
                 first: offset.to_store(server.first_seen_ms),
                 left: *life_left_ms,
                 asked: *asked,
+                via: server.via.as_ref().map(|via| via.name().into()),
                 stronger_gone: stronger_gone_ms.map(|at_ms| offset.to_store(at_ms)),
                 rtt_us: server.rtt_us.map(NonZeroU32::get),
                 name: server.texts.name().into(),
@@ -305,6 +309,7 @@ fn read_listed(address: Address, wire: WireListed<'_>) -> Option<RemoteServer<'s
         first_seen_ms: wire.first,
         last_seen_ms: wire.seen,
         stronger_gone_ms: wire.stronger_gone,
+        via: wire.via.map(|name| Arc::new(Origin::new(&cleaned(&name, Origin::BYTES_MAX)))),
         announce: Announce {
             address,
             game,

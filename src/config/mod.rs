@@ -315,7 +315,7 @@ impl Config {
     /// The longest that a server can stay listed without a sign of life.
     pub fn life_max(&self) -> Duration {
         let lives = self.protocols.iter().map(|section| section.life_max_ms());
-        Duration::from_millis(lives.max().unwrap_or(0))
+        Duration::from_millis(lives.max().unwrap_or(0).max(self.registry().mirrored_life_ms()))
     }
 
     /// The servers that the operator names, of all protocols.

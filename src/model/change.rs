@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Address, Facts, Game, HeartbeatKeys, Proof, Server, Strength};
+use super::{Address, Facts, Game, HeartbeatKeys, Origin, Proof, Server, Strength};
 
 /// Attributes of a server that only the operator can set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +41,17 @@ pub struct Announce<'a> {
     pub facts: Facts<'a>,
 }
 
+/// A server that another master lists has answered our query.
+#[derive(Clone, Debug)]
+pub struct Mirrored<'a> {
+    pub address: Address,
+    pub game: Game,
+    /// The master that lists it.
+    pub via: Arc<Origin>,
+    pub rtt_us: u32,
+    pub facts: Facts<'a>,
+}
+
 /// What another node knows about an address, converted to this node's time.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are listed servers, and a change boxes the whole")]
@@ -62,6 +73,8 @@ impl RemoteState<'_> {
 #[derive(Clone, Debug)]
 pub struct RemoteServer<'a> {
     pub announce: Announce<'a>,
+    /// The master that names it, if it did not announce itself.
+    pub via: Option<Arc<Origin>>,
     /// The node that has the proof.
     pub node: u8,
     pub first_seen_ms: u64,
@@ -71,11 +84,17 @@ pub struct RemoteServer<'a> {
     pub stronger_gone_ms: Option<u64>,
 }
 
+impl RemoteServer<'_> {
+    pub fn strength(&self) -> Strength {
+        Strength::of(self.announce.proof, self.via.is_some())
+    }
+}
+
 /// A server was removed from the list. This overrides all proofs that are not newer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone {
     pub address: Address,
-    /// Ends proofs of the address alone up to this time.
+    /// Ends weak proofs (of the address alone, and of mirrored servers) up to this time.
     pub at_ms: u64,
     /// Ends proofs of the game up to this time, at most `at_ms`; 0 if no such proof was removed.
     pub game_at_ms: u64,
@@ -87,15 +106,12 @@ pub struct Gone {
 
 impl Gone {
     /// Proofs of this strength up to this time are over; 0 if none is.
-    pub fn at_ms_for(&self, proof: Proof) -> u64 {
-        match proof.strength() {
-            Strength::Address => self.at_ms,
-            Strength::Game => self.game_at_ms,
-        }
+    pub fn at_ms_for(&self, strength: Strength) -> u64 {
+        if strength.is_weak() { self.at_ms } else { self.game_at_ms }
     }
 
-    pub fn ends(&self, proof: Proof, proven_at_ms: u64) -> bool {
-        proven_at_ms <= self.at_ms_for(proof)
+    pub fn ends(&self, strength: Strength, proven_at_ms: u64) -> bool {
+        proven_at_ms <= self.at_ms_for(strength)
     }
 }
 
@@ -103,6 +119,9 @@ impl Gone {
 #[derive(Clone, Debug)]
 pub enum Change<'a> {
     Announce(Announce<'a>),
+    /// Lists a server that another master named, unless it announces itself here. Boxed, so that the changes that datagrams
+    /// cause stay small.
+    Mirror(Box<Mirrored<'a>>),
     /// A heartbeat of a listed server: starts its life again and replaces its heartbeat keys.
     Heartbeat {
         address: Address,

@@ -10,9 +10,9 @@ mod server;
 mod time;
 
 pub use address::Address;
-pub use change::{Announce, Change, Gone, NamedServer, Overrides, RemoteServer, RemoteState};
+pub use change::{Announce, Change, Gone, Mirrored, NamedServer, Overrides, RemoteServer, RemoteState};
 pub use facts::{Details, Facts, HeartbeatKey, HeartbeatKeys, Player, VersionText};
 pub use game::{Carried, GAME_BYTES_MAX, Game, MASTER};
 pub use proof::{Proof, Strength};
-pub use server::{Server, Texts, round_trip};
+pub use server::{Origin, Server, Texts, round_trip};
 pub use time::{Now, SharedTime};

@@ -19,20 +19,34 @@ pub enum Proof {
 pub enum Strength {
     /// Someone at the IP address opened a connection. This does not show that a game runs there.
     Address,
+    /// The game returned our nonce, but another master named it: it never announced itself here.
+    Mirrored,
     /// The game returned our cookie or nonce, or the operator vouches for it.
     Game,
 }
 
+impl Strength {
+    /// The strength of a proof of a server that announced itself, or that another master named.
+    pub fn of(proof: Proof, is_mirrored: bool) -> Strength {
+        match proof.strength() {
+            Strength::Game if is_mirrored => Strength::Mirrored,
+            strength => strength,
+        }
+    }
+
+    /// Whether other proofs can be stronger.
+    pub fn is_weak(self) -> bool {
+        self < Strength::Game
+    }
+}
+
 impl Proof {
+    /// The strength for a server that announced itself.
     pub fn strength(self) -> Strength {
         match self {
             Proof::Connection => Strength::Address,
             Proof::Cookie | Proof::Query | Proof::Config => Strength::Game,
         }
-    }
-
-    pub fn is_weaker_than(self, other: Proof) -> bool {
-        self.strength() < other.strength()
     }
 
     pub const ALL: [Proof; 4] = [Proof::Cookie, Proof::Query, Proof::Connection, Proof::Config];

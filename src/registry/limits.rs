@@ -2,7 +2,8 @@
 //!
 //! Limits nest: an address (IPv6 /64) has the configured limit, the prefixes around it have larger ones. A full list evicts
 //! the newest entry of the largest address block for a newcomer, so a flood from one network displaces only that network.
-//! A newcomer whose own block would then be the largest is refused. Named servers count for no limit and are never evicted.
+//! A newcomer whose own block would then be the largest is refused. Named servers count for no limit and are never evicted;
+//! mirrored servers evict nobody and are evicted first.
 
 use std::net::IpAddr;
 
@@ -33,9 +34,17 @@ impl Registry {
         self.prefix_counts.is_proven(ip)
     }
 
-    /// Evicts an entry if the list is full, for one more of an address that is not a named server's.
-    pub(super) fn make_room_for(&mut self, ip: IpAddr) -> Result<(), Refusal> {
+    /// Evicts an entry if the list is full, for one more of an address that is not a named server's. Mirrored servers evict
+    /// nobody, and are the first to go.
+    pub(super) fn make_room_for(&mut self, ip: IpAddr, is_mirrored: bool) -> Result<(), Refusal> {
         if self.len() < self.settings.servers_max {
+            return Ok(());
+        }
+        if is_mirrored {
+            return Err(Refusal::Full);
+        }
+        if let Some(at) = self.newest_mirrored() {
+            self.remove(at);
             return Ok(());
         }
         self.rank(usize::MAX);
@@ -149,7 +158,7 @@ mod tests {
 
     fn remote(address: Address) -> Change<'static> {
         let announce = announcement(address, Proof::Cookie);
-        let listed = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None };
+        let listed = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, via: None, stronger_gone_ms: None };
         Change::Merge(Box::new(RemoteState::Listed(listed)))
     }
 

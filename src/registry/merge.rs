@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::restore::seconds;
 use super::{Outcome, Refusal, Registry, is_from_the_future};
-use crate::model::{Address, Gone, Now, Proof, RemoteServer, RemoteState, Server, Strength, round_trip};
+use crate::model::{Address, Gone, Now, RemoteServer, RemoteState, Server, Strength, round_trip};
 
 /// Removals to remember, so that an older proof that arrives later is ignored. The oldest is forgotten first.
 const REMOVALS_MAX: usize = 1 << 16;
@@ -45,7 +45,7 @@ impl LocalState {
     pub fn is_ahead_of(&self, remote: &RemoteState<'_>) -> bool {
         match (self, remote) {
             (LocalState::Listed { server, stronger_gone_ms, .. }, RemoteState::Listed(remote)) => {
-                match server.verified_by.strength().cmp(&remote.announce.proof.strength()) {
+                match server.strength().cmp(&remote.strength()) {
                     Ordering::Equal => {
                         (server.proven_at_ms, server.node) > (remote.announce.proven_at_ms, remote.node)
                             || server.last_seen_ms > remote.last_seen_ms
@@ -55,10 +55,10 @@ impl LocalState {
                 }
             }
             (LocalState::Listed { server, .. }, RemoteState::Gone(gone)) => {
-                !gone.ends(server.verified_by, server.proven_at_ms)
+                !gone.ends(server.strength(), server.proven_at_ms)
             }
             (LocalState::Gone(gone), RemoteState::Listed(remote)) => {
-                gone.ends(remote.announce.proof, remote.announce.proven_at_ms)
+                gone.ends(remote.strength(), remote.announce.proven_at_ms)
             }
             (LocalState::Gone(ours), RemoteState::Gone(remote)) => {
                 ours.at_ms > remote.at_ms || ours.game_at_ms > remote.game_at_ms
@@ -92,9 +92,9 @@ impl Removals {
     }
 
     /// The server is listed again with a newer proof. A weaker proof does not cancel the removal of a stronger one.
-    pub(super) fn forget(&mut self, address: Address, proof: Proof) {
+    pub(super) fn forget(&mut self, address: Address, strength: Strength) {
         if !self.by_address.is_empty()
-            && (proof.strength() == Strength::Game || self.get(address).is_some_and(|gone| gone.game_at_ms == 0))
+            && (!strength.is_weak() || self.get(address).is_some_and(|gone| gone.game_at_ms == 0))
         {
             self.by_address.remove(&address);
         }
@@ -130,7 +130,7 @@ impl Registry {
             life_left_ms = life_left_ms.max(named_life_ms);
         }
         let is_news = life_left_ms > 0 && !server.game.is_master();
-        let removal = self.removal(address, now).filter(|_| server.verified_by.strength() == Strength::Address);
+        let removal = self.removal(address, now).filter(|_| server.strength().is_weak());
         let stronger_gone_ms = removal.map(|gone| gone.game_at_ms).filter(|at_ms| *at_ms > 0);
         is_news.then_some(LocalState::Listed { server, life_left_ms, asked, stronger_gone_ms })
     }
@@ -166,11 +166,11 @@ impl Registry {
             return Outcome::Refreshed;
         };
         if let Some(server) = slot.server.as_ref().filter(|_| slot.listed)
-            && !gone.ends(server.verified_by, slot.proven_at_ms)
-            && (gone.at_ms_for(server.verified_by) == 0 || !is_from_the_future(slot.proven_at_ms, now))
+            && !gone.ends(server.strength(), slot.proven_at_ms)
+            && (gone.at_ms_for(server.strength()) == 0 || !is_from_the_future(slot.proven_at_ms, now))
         {
-            let is_weak = server.verified_by.strength() == Strength::Address;
-            if gone.ends(server.verified_by, server.proven_at_ms) {
+            let is_weak = server.strength().is_weak();
+            if gone.ends(server.strength(), server.proven_at_ms) {
                 self.publish_proof(at);
             }
             if is_weak && gone.game_at_ms > 0 {
@@ -190,7 +190,7 @@ impl Registry {
 
     fn merge_listed(&mut self, listed: &RemoteServer<'_>, now: Now) -> Outcome {
         let announce = &listed.announce;
-        let address = announce.address;
+        let (address, strength) = (announce.address, listed.strength());
         if announce.life_ms == 0 {
             // If it is still alive here, the store needs the newer record.
             let is_older = self.listed(address).is_some();
@@ -206,17 +206,17 @@ impl Registry {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
         let is_named = named.is_some();
-        if let Some(refusal) = self.refuses(address, &announce.facts.name, announce.proof, announce.proven_at_ms, now) {
+        if let Some(refusal) = self.refuses(address, &announce.facts.name, strength, announce.proven_at_ms, now) {
             return Outcome::Refused(refusal);
         }
-        if self.removal(address, now).is_some_and(|gone| gone.ends(announce.proof, announce.proven_at_ms)) {
+        if self.removal(address, now).is_some_and(|gone| gone.ends(strength, announce.proven_at_ms)) {
             return Outcome::Stale;
         }
         let end_ms = now.mono_ms + announce.life_ms;
         if let Some(at) = self.find(address) {
             return self.merge_into(at, listed, end_ms, now);
         }
-        if !is_named && let Err(refusal) = self.make_room_for(address.ip()) {
+        if !is_named && let Err(refusal) = self.make_room_for(address.ip(), listed.via.is_some()) {
             return Outcome::Refused(refusal);
         }
         let server = Server {
@@ -225,9 +225,10 @@ impl Registry {
             first_seen_ms: listed.first_seen_ms,
             last_seen_ms: listed.last_seen_ms,
             life_ms: whole_life_ms(listed, now),
+            via: listed.via.clone(),
             ..Server::announced(announce)
         };
-        self.removals.forget(address, announce.proof);
+        self.removals.forget(address, strength);
         let at = self.insert(server, end_ms, announce.asked, true);
         self.queue_ask(at, now.mono_ms + self.spread_ms(at));
         Outcome::Added
@@ -246,15 +247,15 @@ impl Registry {
     }
 
     fn merge_into(&mut self, at: u32, listed: &RemoteServer<'_>, end_ms: u64, now: Now) -> Outcome {
-        let announce = &listed.announce;
-        if self.has_stronger_proof(at, announce.proof, now) {
+        let (announce, strength) = (&listed.announce, listed.strength());
+        if self.has_stronger_proof(at, strength, now) {
             return Outcome::Stale;
         }
         let shared_end_ms = self.time.unix_ms(now) + announce.life_ms;
         let own_node = self.node;
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
-        let same_strength = server.verified_by.strength() == announce.proof.strength();
+        let same_strength = server.strength() == strength;
         // Another game, or a proof of another strength, replaces everything.
         let same_game = server.game == announce.game && same_strength;
         // An entry that is not listed was removed before this proof, or was never proven here.
@@ -295,6 +296,7 @@ impl Registry {
             new.last_seen_ms = listed.last_seen_ms;
             new.life_ms = whole_life_ms(listed, now);
             new.keys = announce.keys.clone();
+            new.via = listed.via.clone();
         }
         new.first_seen_ms = if same_game { new.first_seen_ms.min(listed.first_seen_ms) } else { listed.first_seen_ms };
         new.foreign |= nothing_of_ours || !same_game || remote_wins;
@@ -311,7 +313,7 @@ impl Registry {
             self.queue_end(at, end_ms);
         }
         if !was_listed || !same_strength {
-            self.removals.forget(announce.address, announce.proof);
+            self.removals.forget(announce.address, strength);
         }
         if newly_asked {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
@@ -323,7 +325,7 @@ impl Registry {
 
 /// The removal of a server by this node.
 pub(super) fn gone(server: &Server, at_ms: u64, quit: bool) -> Gone {
-    let game_at_ms = if server.verified_by.strength() == Strength::Game { at_ms } else { 0 };
+    let game_at_ms = if server.strength().is_weak() { 0 } else { at_ms };
     Gone { address: server.address, at_ms, game_at_ms, quit, foreign: false }
 }
 
@@ -377,6 +379,7 @@ mod tests {
             node: 9,
             first_seen_ms,
             last_seen_ms,
+            via: None,
             stronger_gone_ms: None,
         })))
     }
@@ -386,7 +389,7 @@ mod tests {
         let facts = Facts { name: "theirs".into(), ..Facts::default() };
         let announce = Announce { facts, ..announce(1, "netpanzer", proven_ms) };
         let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
-        let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms: None };
+        let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, via: None, stronger_gone_ms: None };
         Change::Merge(Box::new(RemoteState::Listed(listed)))
     }
 

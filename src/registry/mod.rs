@@ -5,6 +5,7 @@
 
 mod limits;
 pub mod merge;
+mod mirror;
 mod moderation;
 mod prefix_counts;
 mod ranking;
@@ -21,8 +22,11 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
-use crate::model::{Address, Announce, Change, Facts, Game, NamedServer, Now, Proof, Server, SharedTime, round_trip};
+use crate::model::{
+    Address, Announce, Change, Facts, Game, NamedServer, Now, Proof, Server, SharedTime, Strength, round_trip,
+};
 use merge::Removals;
+use mirror::MirroredSlots;
 use moderation::Moderation;
 use prefix_counts::PrefixCounts;
 use ranking::Ranking;
@@ -136,6 +140,7 @@ pub struct Registry {
     asks: Wheel,
     named: HashMap<Address, NamedServer>,
     removals: Removals,
+    mirrored: MirroredSlots,
     moderation: Moderation,
     dirty: Vec<u32>,
 }
@@ -162,6 +167,8 @@ struct Slot {
     counted: bool,
     /// Whether it is counted as proven by a cookie.
     cookie_proven: bool,
+    /// Whether it is counted as mirrored.
+    mirrored: bool,
     dirty: bool,
 }
 
@@ -189,6 +196,7 @@ impl Registry {
             asks: Wheel::new(now.mono_ms),
             named: HashMap::new(),
             removals: Removals::default(),
+            mirrored: MirroredSlots::default(),
             moderation: Moderation::default(),
             dirty: Vec::new(),
         }
@@ -222,6 +230,7 @@ impl Registry {
     pub fn apply(&mut self, change: &Change<'_>, now: Now) -> Outcome {
         match change {
             Change::Announce(announce) => self.announce(announce, now),
+            Change::Mirror(mirrored) => self.mirror(mirrored, now),
             Change::Heartbeat { address, game, life_ms, keys } => self.heartbeat(*address, game, *life_ms, keys, now),
             Change::Answer { address, game, rtt_us, facts } => {
                 self.answer(*address, game, *rtt_us, facts.as_ref(), now)
@@ -339,8 +348,9 @@ impl Registry {
         if self.named.get(&announce.address).is_some_and(|named| named.game != announce.game) {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
+        let strength = announce.proof.strength();
         if let Some(refusal) =
-            self.refuses(announce.address, &announce.facts.name, announce.proof, announce.proven_at_ms, now)
+            self.refuses(announce.address, &announce.facts.name, strength, announce.proven_at_ms, now)
         {
             return Outcome::Refused(refusal);
         }
@@ -355,12 +365,12 @@ impl Registry {
         if !self.named.contains_key(&announce.address) {
             let ip = announce.address.ip();
             let fits = self.prefix_counts.fits(ip, self.settings.servers_per_ip_max);
-            if let Err(refusal) = fits.and_then(|()| self.make_room_for(ip)) {
+            if let Err(refusal) = fits.and_then(|()| self.make_room_for(ip, false)) {
                 return Outcome::Refused(refusal);
             }
         }
         let server = Server { node: self.node, ..Server::announced(announce) };
-        self.removals.forget(announce.address, announce.proof);
+        self.removals.forget(announce.address, announce.proof.strength());
         let at = self.insert(server, end_ms, announce.asked, true);
         if announce.asked {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
@@ -372,22 +382,23 @@ impl Registry {
     }
 
     /// Whether this slot has a listed, live server with a stronger proof. One that no longer answers does not count.
-    fn has_stronger_proof(&self, at: u32, proof: Proof, now: Now) -> bool {
+    fn has_stronger_proof(&self, at: u32, strength: Strength, now: Now) -> bool {
         let Some(slot) = self.slots.get(at as usize) else { return false };
-        slot.server.as_ref().is_some_and(|server| proof.is_weaker_than(server.verified_by))
+        slot.server.as_ref().is_some_and(|server| strength < server.strength())
             && slot.listed
             && (slot.end_ms > now.mono_ms || self.is_named(slot.address))
     }
 
     fn renew(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
-        if self.has_stronger_proof(at, announce.proof, now) {
+        let strength = announce.proof.strength();
+        if self.has_stronger_proof(at, strength, now) {
             return Outcome::Refused(Refusal::StrongerProof);
         }
         let node = self.node;
         let asked = announce.asked || self.is_named(announce.address);
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
-        let same_strength = server.verified_by.strength() == announce.proof.strength();
+        let same_strength = server.strength() == strength;
         let is_comparable = slot.listed && same_strength && !is_from_the_future(slot.proven_at_ms, now);
         let same_game = server.game == announce.game;
         // A server's answers to our queries have more facts than its announcements, which have no round-trip time.
@@ -401,6 +412,7 @@ impl Registry {
         let unchanged = same_game
             && slot.listed
             && server.verified_by == announce.proof
+            && server.via.is_none()
             && server.keys == announce.keys
             && (knows_more || server.matches_facts(&announce.facts));
         let is_tie = is_comparable && announce.proven_at_ms == slot.proven_at_ms;
@@ -418,7 +430,7 @@ impl Registry {
         let newly_asked = asked && !slot.asked;
         slot.asked = asked;
         if !slot.listed || !same_strength {
-            self.removals.forget(announce.address, announce.proof);
+            self.removals.forget(announce.address, strength);
         }
         slot.listed = true;
         // The proof may be newer than the heartbeat: an answer renews only the proof.
@@ -437,6 +449,7 @@ impl Registry {
                 first_seen_ms: if same_game { updated.first_seen_ms } else { proven_at_ms },
                 last_seen_ms: proven_at_ms,
                 life_ms: whole_life(announce.life_ms),
+                via: None,
                 keys: announce.keys.clone(),
                 ..updated
             });
@@ -480,9 +493,11 @@ impl Registry {
             let Some(server) = &mut slot.server else { return false };
             if named.as_ref().is_none_or(|named| named.game == server.game) {
                 let overrides = named.as_ref().map(|named| named.overrides).unwrap_or_default();
-                let changed = server.overrides != overrides;
+                // The operator vouches for a named server, whoever else lists it.
+                let via = server.via.clone().filter(|_| named.is_none());
+                let changed = server.overrides != overrides || server.via != via;
                 if changed {
-                    *server = Arc::new(Server { overrides, ..Server::clone(server) });
+                    *server = Arc::new(Server { overrides, via, ..Server::clone(server) });
                     self.mark(at);
                 }
                 // If only an earlier configuration kept it, it expires now.
@@ -518,6 +533,7 @@ impl Registry {
             listed,
             counted,
             cookie_proven: false,
+            mirrored: false,
             dirty: false,
         });
         if counted {
@@ -610,6 +626,7 @@ impl Registry {
 
     fn mark(&mut self, at: u32) {
         self.recount_proof(at);
+        self.recount_mirrored(at);
         if let Some(slot) = self.slots.get_mut(at as usize)
             && !slot.dirty
         {

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::{Refusal, Registry, is_from_the_future};
-use crate::model::{Address, Now, Proof};
+use crate::model::{Address, Now, Strength};
 use crate::moderation::{Rules, Withheld};
 
 /// Names of hidden servers to remember, for the doctor. The oldest is forgotten first.
@@ -66,7 +66,7 @@ impl Registry {
         &mut self,
         address: Address,
         name: &str,
-        proof: Proof,
+        strength: Strength,
         proven_at_ms: u64,
         now: Now,
     ) -> Option<Refusal> {
@@ -77,7 +77,7 @@ impl Registry {
         let why = self.moderation.rules.withholds(address, name, self.named.contains_key(&address))?;
         let at = self.find(address);
         if at.is_some_and(|at| {
-            self.has_stronger_proof(at, proof, now) || self.has_newer_proof(at, proof, proven_at_ms, now)
+            self.has_stronger_proof(at, strength, now) || self.has_newer_proof(at, strength, proven_at_ms, now)
         }) {
             return None;
         }
@@ -90,9 +90,9 @@ impl Registry {
     }
 
     /// Whether this slot has a listed server with a newer proof of the same strength.
-    fn has_newer_proof(&self, at: u32, proof: Proof, proven_at_ms: u64, now: Now) -> bool {
+    fn has_newer_proof(&self, at: u32, strength: Strength, proven_at_ms: u64, now: Now) -> bool {
         let Some(slot) = self.slots.get(at as usize).filter(|slot| slot.listed) else { return false };
-        slot.server.as_ref().is_some_and(|server| server.verified_by.strength() == proof.strength())
+        slot.server.as_ref().is_some_and(|server| server.strength() == strength)
             && !is_from_the_future(slot.proven_at_ms, now)
             && proven_at_ms < slot.proven_at_ms
     }
@@ -132,7 +132,8 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::model::{
-        Announce, Change, Facts, Game, NamedServer, Now, Overrides, Proof, RemoteServer, RemoteState, Server,
+        Announce, Change, Facts, Game, Mirrored, NamedServer, Now, Origin, Overrides, Proof, RemoteServer, RemoteState,
+        Server,
     };
     use crate::moderation::Subject;
     use crate::registry::{Outcome, Settings};
@@ -179,14 +180,19 @@ mod tests {
     #[test]
     fn every_source_of_servers_obeys() {
         let merged = |announce: Announce<'static>| {
-            let listed = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None };
+            let listed = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, via: None, stronger_gone_ms: None };
             Change::Merge(Box::new(RemoteState::Listed(listed)))
         };
         let restored = |announce: Announce<'static>| {
             let server = Arc::new(Server { life_ms: 60_000, ..Server::announced(&announce) });
             Change::Restore { server, ends_at_ms: T + 60_000, grace_ms: 0, behind_ms: 0, ask_in_ms: 0 }
         };
-        let sources: [&dyn Fn(Announce<'static>) -> Change<'static>; 3] = [&Change::Announce, &merged, &restored];
+        let mirrored = |announce: Announce<'static>| {
+            let Announce { address, game, facts, .. } = announce;
+            Change::Mirror(Box::new(Mirrored { address, game, via: Arc::new(Origin::new("x")), rtt_us: 1, facts }))
+        };
+        let sources: [&dyn Fn(Announce<'static>) -> Change<'static>; 4] =
+            [&Change::Announce, &merged, &restored, &mirrored];
         for change in sources {
             let mut registry = Registry::new(SETTINGS, at(0));
             registry.set_rules(rules(&ALL));
@@ -240,7 +246,7 @@ mod tests {
         let older = announced(text, "spam", 5);
         for (announce, outcome) in [(weaker, Outcome::Refused(Refusal::StrongerProof)), (older, Outcome::Stale)] {
             assert_eq!(registry.apply(&Change::Announce(announce.clone()), at(20)), outcome);
-            let remote = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None };
+            let remote = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, via: None, stronger_gone_ms: None };
             let merge = Change::Merge(Box::new(RemoteState::Listed(remote)));
             assert_eq!(registry.apply(&merge, at(20)), Outcome::Stale);
             assert!(registry.listed(address(text)).is_some());

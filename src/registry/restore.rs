@@ -84,7 +84,7 @@ impl Registry {
             return Outcome::Refused(Refusal::OtherGameConfigured);
         }
         if let Some(refusal) =
-            self.refuses(server.address, server.texts.name(), server.verified_by, server.proven_at_ms, now)
+            self.refuses(server.address, server.texts.name(), server.strength(), server.proven_at_ms, now)
         {
             return Outcome::Refused(refusal);
         }
@@ -97,13 +97,14 @@ impl Registry {
         let most_ms = u64::from(server.life_ms) + grace_of(server);
         let left_ms = last_ms.saturating_sub(now.unix_ms).min(most_ms.max(kept_ms));
         if left_ms == 0 {
+            self.ask_mirrored_again(server, ask_in_ms, now);
             return Outcome::Refused(Refusal::Late);
         }
         let is_named = named.is_some();
         let overrides = named.map(|named| named.overrides).unwrap_or_default();
         let server = Server { overrides, ..Server::clone(server) };
         let (end_ms, asked) = (now.mono_ms + left_ms, server.verified_by == Proof::Query);
-        let is_weaker = |known: &Arc<Server>| known.verified_by.is_weaker_than(server.verified_by);
+        let is_weaker = |known: &Arc<Server>| known.strength() < server.strength();
         let at = match self.slot_of(server.address) {
             Some((_, slot)) if slot.listed && !slot.server.as_ref().is_some_and(is_weaker) => return Outcome::Stale,
             // Either a named server, whose entry exists and is already queried, or a weaker proof arrived first.
@@ -121,7 +122,7 @@ impl Registry {
                 at
             }
             None => {
-                if !is_named && let Err(refusal) = self.make_room_for(server.address.ip()) {
+                if !is_named && let Err(refusal) = self.make_room_for(server.address.ip(), server.via.is_some()) {
                     return Outcome::Refused(refusal);
                 }
                 let at = self.insert(server, end_ms, asked, true);
@@ -420,7 +421,7 @@ mod tests {
                 keys: None,
                 facts: Facts::default(),
             };
-            RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, stronger_gone_ms: None }
+            RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, via: None, stronger_gone_ms: None }
         };
         let merge = |left_ms| Change::Merge(Box::new(RemoteState::Listed(listed(left_ms))));
         registry.apply(&merge(20_000), at(0, 0));

@@ -1,6 +1,7 @@
 //! The registry's rules one by one.
 
 mod edges;
+mod mirror;
 mod model;
 mod records;
 mod strength;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::merge::gone;
 use super::{Outcome, REPUBLISH_PART, Refusal, Registry, is_same_life, whole_life};
-use crate::model::{Address, Facts, Game, HeartbeatKeys, Now, Proof, Server, round_trip};
+use crate::model::{Address, Facts, Game, HeartbeatKeys, Now, Proof, Server, Strength, round_trip};
 
 impl Registry {
     pub(super) fn heartbeat(
@@ -27,13 +27,13 @@ impl Registry {
         slot.end_ms = end_ms;
         slot.restored_end_s = 0;
         let end_tick = slot.end_tick;
-        let unchanged = server.keys.as_ref() == Some(keys);
+        let unchanged = server.keys.as_ref() == Some(keys) && server.via.is_none();
         let published_age_ms = now.unix_ms.abs_diff(server.last_seen_ms);
         let is_same_life = is_same_life(server, life_ms);
         if !unchanged || !is_same_life || published_age_ms >= life_ms / REPUBLISH_PART {
             let (keys, life_ms) = (Some(keys.clone()), whole_life(life_ms));
-            let last_seen_ms = now.unix_ms;
-            *server = Arc::new(Server { keys, last_seen_ms, life_ms, foreign: false, ..Server::clone(server) });
+            let (last_seen_ms, via) = (now.unix_ms, None);
+            *server = Arc::new(Server { keys, last_seen_ms, life_ms, via, foreign: false, ..Server::clone(server) });
             self.mark(at);
         }
         if self.ends.tick_for(end_ms) < end_tick {
@@ -56,14 +56,20 @@ impl Registry {
             self.slot_of(address).and_then(|(_, slot)| slot.server.clone()).filter(|server| server.game == *game);
         let Some(known) = known else { return Outcome::Stale };
         let name = facts.map_or(known.texts.name(), |facts| &facts.name);
-        if let Some(refusal) = self.refuses(address, name, Proof::Query, u64::MAX, now) {
+        let strength = Strength::of(Proof::Query, known.via.is_some());
+        if let Some(refusal) = self.refuses(address, name, strength, u64::MAX, now) {
             return Outcome::Refused(refusal);
         }
+        let mirrored_life_ms = known.via.as_ref().map(|_| self.settings.mirrored_life_ms());
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
         let Some(server) = slot.server.as_mut() else { return Outcome::Stale };
         let was_listed = std::mem::replace(&mut slot.listed, true);
         if is_named {
             slot.restored_end_s = 0; // a named server needs no heartbeat
+        }
+        if let Some(life_ms) = mirrored_life_ms {
+            // Nobody announces it: its answers renew its life.
+            (slot.end_ms, slot.restored_end_s) = (now.mono_ms + life_ms, 0);
         }
         slot.misses = 0;
         slot.proven_at_ms = now.unix_ms;
@@ -74,11 +80,24 @@ impl Registry {
             let updated = new_facts.map_or_else(|| Server::clone(server), |facts| server.with_facts(facts));
             let proven_at_ms = now.unix_ms;
             let (verified_by, rtt_us) = (Proof::Query, Some(round_trip(rtt_us)));
-            *server = Arc::new(Server { verified_by, foreign: false, node, proven_at_ms, rtt_us, ..updated });
+            let (last_seen_ms, life_ms) = match mirrored_life_ms {
+                Some(life_ms) => (now.unix_ms, whole_life(life_ms)),
+                None => (updated.last_seen_ms, updated.life_ms),
+            };
+            *server = Arc::new(Server {
+                verified_by,
+                foreign: false,
+                node,
+                proven_at_ms,
+                rtt_us,
+                last_seen_ms,
+                life_ms,
+                ..updated
+            });
             self.mark(at);
         }
         if !was_listed {
-            self.removals.forget(address, Proof::Query);
+            self.removals.forget(address, strength);
         }
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, Row, named_params};
 
-use crate::model::{Address, Details, Facts, HeartbeatKey, HeartbeatKeys, Proof, Server, VersionText, round_trip};
+use crate::model::{Address, Details, Facts, HeartbeatKey, HeartbeatKeys, Origin, Proof, Server, VersionText, round_trip};
 use crate::protocols::{allow_players, game, game_named};
 
 /// An address as bytes: 4 or 16 for the IP address, 2 for the port (big endian).
@@ -31,7 +31,7 @@ pub fn address_from(bytes: &[u8]) -> Option<Address> {
 pub fn write(connection: &Connection, server: &Server) -> rusqlite::Result<()> {
     let mut insert = connection.prepare_cached(
         "INSERT OR REPLACE INTO servers VALUES (:address, :game, :proof, :proven_at, :first_seen, :last_seen, :life,
-         :rtt_us, :name, :mode, :map, :version, :players, :players_max, :password, :details, :keys, :protocol)",
+         :rtt_us, :name, :mode, :map, :version, :players, :players_max, :password, :details, :keys, :protocol, :via)",
     )?;
     let details = server.details.as_ref().map(|details| {
         // Plain data without maps: cannot fail.
@@ -56,6 +56,7 @@ pub fn write(connection: &Connection, server: &Server) -> rusqlite::Result<()> {
         ":details": details,
         ":protocol": server.game.protocol(),
         ":keys": server.keys.as_ref().map(|keys| keys_bytes(keys)),
+        ":via": server.via.as_ref().map(|via| via.name()),
     })?;
     Ok(())
 }
@@ -79,11 +80,12 @@ fn read(row: &Row<'_>) -> Option<Server> {
     let text = |at: usize| row.get_ref(at).ok()?.as_str().ok();
     let number = |at: usize| row.get::<_, Option<u16>>(at).ok().flatten();
     let address = address_from(row.get_ref(0).ok()?.as_blob().ok()?)?;
-    let protocol = match row.get_ref(17) {
-        // A file of an older version, on a disk that has no room to migrate it.
-        Err(rusqlite::Error::InvalidColumnIndex(_)) => None,
-        protocol => protocol.ok()?.as_str_or_null().ok()?,
+    // A file of an older version, on a disk that has no room to migrate it, lacks columns.
+    let later = |at: usize| match row.get_ref(at) {
+        Err(rusqlite::Error::InvalidColumnIndex(_)) => Some(None),
+        value => value.ok()?.as_str_or_null().ok(),
     };
+    let protocol = later(17)?;
     let game = match protocol {
         Some(protocol) => game(protocol, text(1)?)?,
         None => game_named(text(1)?)?,
@@ -107,6 +109,7 @@ fn read(row: &Row<'_>) -> Option<Server> {
     server.life_ms = row.get(6).ok()?;
     server.rtt_us = row.get::<_, Option<u32>>(7).ok()?.map(round_trip);
     server.keys = optional(row.get_ref(16).ok()?.as_blob_or_null().ok()?, keys_from)?;
+    server.via = later(18)?.map(|name| Arc::new(Origin::new(name)));
     Some(server)
 }
 

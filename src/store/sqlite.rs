@@ -83,6 +83,10 @@ const MIGRATIONS: &[&str] = &[
         PRIMARY KEY (kind, subject)
     ) WITHOUT ROWID;
 ",
+    "
+    -- The master whose list named a server. NULL: it announced itself.
+    ALTER TABLE servers ADD COLUMN via TEXT;
+",
 ];
 
 /// Why the file could not be opened or written.

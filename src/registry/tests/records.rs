@@ -20,6 +20,7 @@ fn record(game: &'static str, proven_ms: u64, seen_ms: u64, key: &str) -> Remote
         node: 9,
         first_seen_ms: T,
         last_seen_ms: T + seen_ms,
+        via: None,
         stronger_gone_ms: None,
     }
 }

@@ -19,7 +19,7 @@ fn connected(address: Address, game: &'static str, ms: u64) -> Announce<'static>
 
 fn remote(announce: Announce<'static>, stronger_gone_ms: Option<u64>) -> Change<'static> {
     let (first_seen_ms, last_seen_ms) = (announce.proven_at_ms, announce.proven_at_ms);
-    let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, stronger_gone_ms };
+    let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, via: None, stronger_gone_ms };
     Change::Merge(Box::new(RemoteState::Listed(listed)))
 }
 
@@ -203,9 +203,9 @@ impl Act {
     fn is_weaker_than(&self, listed: Proof) -> bool {
         match self {
             Act::Announce { proof, .. } | Act::RemoteState { proof, .. } | Act::Restore { proof, .. } => {
-                proof.is_weaker_than(listed)
+                proof.strength() < listed.strength()
             }
-            Act::Gone { strong, .. } => !strong && Proof::Connection.is_weaker_than(listed),
+            Act::Gone { strong, .. } => !strong && Proof::Connection.strength() < listed.strength(),
             // They come over a connection, which is how servers that are queried announce themselves.
             Act::Heartbeat { .. } | Act::Quit => listed == Proof::Cookie,
             Act::Answer { .. } | Act::Miss { .. } | Act::Wait { .. } => false,

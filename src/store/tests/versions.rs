@@ -11,8 +11,8 @@ fn newer_and_foreign_files_are_refused_and_not_changed() {
     };
     pragma("user_version", 99);
     let newer = folder.open().err().unwrap().to_string();
-    assert!(newer.contains("written by a newer rallypoint (its schema is 99, this one knows up to 4)"), "{newer}");
-    pragma("user_version", 4);
+    assert!(newer.contains("written by a newer rallypoint (its schema is 99, this one knows up to 5)"), "{newer}");
+    pragma("user_version", 5);
     assert_eq!(folder.restored().1.listed, 1);
 
     std::fs::remove_file(folder.file()).unwrap();
@@ -33,7 +33,7 @@ fn a_file_of_an_older_version_is_migrated() {
     let older = Connection::open(folder.file()).unwrap();
     older
         .execute_batch(
-            "DROP TABLE moderation; ALTER TABLE servers DROP COLUMN protocol;
+            "DROP TABLE moderation; ALTER TABLE servers DROP COLUMN via; ALTER TABLE servers DROP COLUMN protocol;
              DROP TABLE samples; CREATE TABLE samples (at INTEGER PRIMARY KEY, data BLOB NOT NULL)",
         )
         .unwrap();
@@ -46,7 +46,7 @@ fn a_file_of_an_older_version_is_migrated() {
     let newer = Connection::open(folder.file()).unwrap();
     newer.prepare("SELECT part FROM samples").unwrap();
     newer.prepare("SELECT protocol FROM servers").unwrap();
-    assert_eq!(newer.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(4));
+    assert_eq!(newer.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(5));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_file_of_an_older_version_is_restored_where_there_is_no_room_to_migrate_it()
     let folder = Folder::new("older-without-room");
     folder.run(&[announce(1, 0, Proof::Cookie)]);
     let older = Connection::open(folder.file()).unwrap();
-    older.execute_batch("DROP TABLE moderation; ALTER TABLE servers DROP COLUMN protocol").unwrap();
+    older.execute_batch("DROP TABLE moderation; ALTER TABLE servers DROP COLUMN via; ALTER TABLE servers DROP COLUMN protocol").unwrap();
     older.pragma_update(None, "user_version", 2).unwrap();
     drop(older);
     let (file, hub) = (sqlite::open_without_room(&folder.file()).unwrap(), hub());
@@ -98,7 +98,7 @@ fn the_operators_decisions_are_kept_and_a_file_of_the_version_before_them_has_no
     assert!(kept.live(9).all(|statement| statement.subject.kind() == "hide"));
     // The version before.
     let older = Connection::open(folder.file()).unwrap();
-    older.execute_batch("DROP TABLE moderation").unwrap();
+    older.execute_batch("DROP TABLE moderation; ALTER TABLE servers DROP COLUMN via").unwrap();
     older.pragma_update(None, "user_version", 3).unwrap();
     drop(older);
     assert_eq!(moderation::read(&sqlite::open_without_room(&folder.file()).unwrap()), Ok(Default::default()));
