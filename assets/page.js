@@ -17,7 +17,7 @@
 
   /** Number of rows drawn initially; twice as many are added when the user scrolls near the end. */
   const ROWS = 100;
-  const TEXTS = ["q", "map", "mode", "version", "verified_by", "sort"];
+  const TEXTS = ["q", "map", "mode", "version", "verified_by", "via", "sort"];
   const FLAGS = ["not_empty", "not_full", "no_password", "official"];
   const PROOFS = ["query", "cookie", "connection", "config"];
   /** Delay before a refused stream is opened again; it doubles each time. Broken streams are reopened by the browser. */
@@ -139,6 +139,7 @@
       (!wanted.no_password || server.password !== true) &&
       (!wanted.official || server.official) &&
       (!wanted.verified_by || server.verified_by === wanted.verified_by) &&
+      (!wanted.via || server.via === wanted.via) &&
       exact.every((name) => server.texts[name] === wanted[name].toLowerCase()) &&
       (!q || server.searched.includes(q));
     const { value, descending } = order(wanted.sort);
@@ -206,6 +207,10 @@
     game: (node, server) => setText(node, games.get(server.game)?.title ?? server.game),
     rtt: (node, { rtt_ms }) => setText(node, rtt_ms === undefined ? "" : `${rtt_ms.toFixed(rtt_ms < 10 ? 1 : 0)} ms`),
     verified_by: (node, server) => setText(node, server.verified_by),
+    via: (node, server) => {
+      setText(node, server.via ?? "");
+      node.parentElement.hidden = !server.via;
+    },
     proven_at: (node, server) => setTime(node, server.proven_at, ago(server.proven_at)),
     first_seen: (node, server) => setTime(node, server.first_seen, ago(server.first_seen)),
     first_seen_whole: (node, server) => setTime(node, server.first_seen, whole(server.first_seen)),

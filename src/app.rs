@@ -24,6 +24,7 @@ use crate::cookie::Keys;
 use crate::hub::Hub;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::mirror::{self, Mirror};
 use crate::model::{Change, SharedTime};
 use crate::moderation::Board;
 use crate::net::accounts;
@@ -70,6 +71,7 @@ pub struct App {
     keys_made: Instant,
     services: Arc<Services>,
     probe_settings: watch::Sender<prober::ProbeSettings>,
+    mirror_settings: watch::Sender<mirror::Settings>,
     threads: Vec<JoinHandle<()>>,
     tasks: JoinSet<()>,
     stop_threads: Arc<AtomicBool>,
@@ -145,6 +147,7 @@ impl App {
             services,
             keys_made: Instant::now(),
             probe_settings: watch::Sender::new(probe_settings(&config)),
+            mirror_settings: watch::Sender::new(config.mirror()),
             threads: Vec::new(),
             tasks: JoinSet::new(),
             stop_threads: Arc::default(),
@@ -176,6 +179,8 @@ impl App {
         app.tasks.spawn(app.site.clone().gather_events(stop.clone()));
         app.tasks.spawn(app.site.clone().tidy(stop.clone()));
         app.tasks.spawn(relief::run(app.hub.clone(), app.guard.clone(), stop.clone()));
+        let mirror = Mirror { announcements: app.announcements.clone(), metrics: app.metrics.clone() };
+        app.tasks.spawn(Arc::new(mirror).run(app.mirror_settings.subscribe(), stop.clone()));
         if let Some(tls) = &app.tls {
             app.tasks.spawn(tls.clone().follow(stop.clone()));
         }
@@ -308,6 +313,7 @@ impl App {
         self.site.set_pages(pages);
         self.services.set(&self.config);
         self.probe_settings.send_replace(probe_settings(&self.config));
+        self.mirror_settings.send_replace(self.config.mirror());
         self.config.warnings().iter().for_each(|text| warn!("{text}"));
         self.apply_named_servers();
         if let Some(store) = &self.store {

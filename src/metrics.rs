@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -64,6 +64,76 @@ pub struct Metrics {
     pub list_answers: ListAnswers,
     /// None without a cluster.
     pub cluster: Option<ClusterFigures>,
+    upstreams: Mutex<Vec<Arc<UpstreamFigures>>>,
+}
+
+/// Metrics of another master that this one follows.
+#[derive(Debug)]
+pub struct UpstreamFigures {
+    pub name: String,
+    /// Servers of its last list that can be asked.
+    listed: AtomicU64,
+    /// Servers that are listed here via it, as they were last counted.
+    mirrored: AtomicU64,
+    /// When its list was last fetched; 0: never.
+    fetched_at_ms: AtomicU64,
+    failures: AtomicU64,
+    is_failing: AtomicBool,
+}
+
+/// The figures of an upstream at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamStatus {
+    pub name: String,
+    /// Whether the last try to fetch its list succeeded.
+    pub up: bool,
+    pub listed: u64,
+    pub mirrored: u64,
+    /// None: never.
+    pub fetched_at_ms: Option<u64>,
+    pub failures: u64,
+}
+
+impl UpstreamFigures {
+    pub fn new(name: &str) -> UpstreamFigures {
+        UpstreamFigures {
+            name: name.into(),
+            listed: AtomicU64::new(0),
+            mirrored: AtomicU64::new(0),
+            fetched_at_ms: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            is_failing: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether its list was never fetched.
+    pub fn is_new(&self) -> bool {
+        self.fetched_at_ms.load(Ordering::Relaxed) == 0
+    }
+
+    pub fn fetched(&self, listed: usize, at_ms: u64) {
+        self.listed.store(listed as u64, Ordering::Relaxed);
+        self.fetched_at_ms.store(at_ms, Ordering::Relaxed);
+        self.is_failing.store(false, Ordering::Relaxed);
+    }
+
+    pub fn failed(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.is_failing.store(true, Ordering::Relaxed);
+    }
+
+    fn status(&self) -> UpstreamStatus {
+        let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let fetched_at_ms = Some(number(&self.fetched_at_ms)).filter(|at_ms| *at_ms > 0);
+        UpstreamStatus {
+            name: self.name.clone(),
+            up: fetched_at_ms.is_some() && !self.is_failing.load(Ordering::Relaxed),
+            listed: number(&self.listed),
+            mirrored: number(&self.mirrored),
+            fetched_at_ms,
+            failures: number(&self.failures),
+        }
+    }
 }
 
 /// Requests for lists in datagrams, by outcome.
@@ -130,6 +200,7 @@ impl Metrics {
             proxy_refusals: Counter::default(),
             render: seconds(0.000_1),
             cluster: None,
+            upstreams: Mutex::default(),
         };
         let registry = &mut metrics.registry;
         registry.register("servers", "Listed servers", metrics.servers.clone());
@@ -171,6 +242,29 @@ impl Metrics {
         self
     }
 
+    /// Adds the figures of an upstream. They replace those of the same name.
+    pub fn follow(&self, figures: Arc<UpstreamFigures>) {
+        let mut upstreams = self.followed();
+        upstreams.retain(|known| known.name != figures.name);
+        upstreams.push(figures);
+    }
+
+    /// Removes the figures of upstreams that are no longer followed.
+    pub fn keep_upstreams(&self, is_followed: impl Fn(&str) -> bool) {
+        self.followed().retain(|figures| is_followed(&figures.name));
+    }
+
+    /// The upstreams, in the order of their names.
+    pub fn upstreams(&self) -> Vec<UpstreamStatus> {
+        let mut upstreams: Vec<_> = self.followed().iter().map(|figures| figures.status()).collect();
+        upstreams.sort_by(|one, other| one.name.cmp(&other.name));
+        upstreams
+    }
+
+    fn followed(&self) -> MutexGuard<'_, Vec<Arc<UpstreamFigures>>> {
+        self.upstreams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Records a round trip to a game server.
     pub fn rtt(&self, rtt_us: u32) {
         self.rtt.observe(f64::from(rtt_us) / 1e6);
@@ -203,11 +297,19 @@ impl Metrics {
         *counted = Some(view.serial);
         let mut games: BTreeMap<&'static str, (i64, i64)> = BTreeMap::from([("other", (0, 0))]);
         games.extend(crate::protocols::CARDS.iter().map(|card| (card.name, (0, 0))));
+        let mut mirrored: BTreeMap<&str, u64> = BTreeMap::new();
         for server in view.games() {
+            if let Some(via) = &server.via {
+                *mirrored.entry(via.name()).or_default() += 1;
+            }
             let game = own_card(&server.game).map_or("other", |card| card.name);
             let (servers, players) = games.entry(game).or_default();
             *servers += 1;
             *players += i64::from(server.players_current.unwrap_or(0));
+        }
+        for figures in self.followed().iter() {
+            let count = mirrored.get(&*figures.name).copied().unwrap_or(0);
+            figures.mirrored.store(count, Ordering::Relaxed);
         }
         // Counted first and set once per game: other readers must not see partial sums.
         for (game, (servers, players)) in games {
@@ -239,6 +341,7 @@ impl Metrics {
         if let Some(store) = store {
             store_text(store, &mut text);
         }
+        upstreams_text(&self.upstreams(), &mut text);
         budgets_text(budgets, &mut text);
         text.push_str("# EOF\n");
         text
@@ -262,6 +365,31 @@ fn budgets_text((budgets, now): (&Budgets, Now), text: &mut String) {
     for heavy in networks.take(NETWORKS_MAX) {
         let (kind, network, share) = (heavy.kind.name(), heavy.prefix, heavy.share as f64 / 1_000.0);
         let _ = writeln!(text, "{name}{{budget=\"{kind}\",network=\"{network}\"}} {share:.3}");
+    }
+}
+
+/// Metrics of the masters that are followed. Their names are the operator's, so labels stay bounded.
+fn upstreams_text(upstreams: &[UpstreamStatus], text: &mut String) {
+    if upstreams.is_empty() {
+        return;
+    }
+    type Figure = fn(&UpstreamStatus) -> u64;
+    let figures: [(&str, &str, &str, Figure); 5] = [
+        ("up", "gauge", "1 if the last try to fetch its list succeeded", |it| it.up.into()),
+        ("servers", "gauge", "Servers of its last list that can be asked", |it| it.listed),
+        ("mirrored", "gauge", "Servers that are listed via it", |it| it.mirrored),
+        ("last_fetch_timestamp_seconds", "gauge", "When its list was last fetched; 0: never", |it| {
+            it.fetched_at_ms.unwrap_or(0) / 1_000
+        }),
+        ("failures", "counter", "Failed tries to fetch its list", |it| it.failures),
+    ];
+    for (name, kind, help, value) in figures {
+        let _ = writeln!(text, "# HELP rallypoint_upstream_{name} {help}.\n# TYPE rallypoint_upstream_{name} {kind}");
+        let total = if kind == "counter" { "_total" } else { "" };
+        for upstream in upstreams {
+            let label = upstream.name.replace('\\', "\\\\").replace('"', "\\\"");
+            let _ = writeln!(text, "rallypoint_upstream_{name}{total}{{upstream=\"{label}\"}} {}", value(upstream));
+        }
     }
 }
 

@@ -3,10 +3,13 @@
 
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use super::tape::Tape;
 use super::world::START;
-use rallypoint::model::{Address, Announce, Change, Facts, Game, Gone, Proof, RemoteServer, RemoteState, Strength};
+use rallypoint::model::{
+    Address, Announce, Change, Facts, Game, Gone, Origin, Proof, RemoteServer, RemoteState, Strength,
+};
 use rallypoint::protocols::CARDS;
 use rallypoint::registry::{Registry, Settings};
 
@@ -71,15 +74,16 @@ fn record(number: u8, tape: &mut Tape<'_>) -> (usize, RemoteState<'static>) {
         facts,
     };
     let last_seen_ms = at_ms.saturating_sub(1_000 * u64::from(tape.byte() % 4));
-    let weak = proof.strength() == Strength::Address;
+    let via = (proof == Proof::Query && tape.flag()).then(|| Arc::new(Origin::new("another master")));
+    let weak = Strength::of(proof, via.is_some()).is_weak();
     let stronger_gone_ms = (weak && tape.flag()).then(|| at_ms.saturating_sub(1_000 * u64::from(tape.byte() % 4)));
     let node = number + 1;
-    let listed = RemoteServer { announce, node, first_seen_ms: last_seen_ms, last_seen_ms, stronger_gone_ms };
+    let listed = RemoteServer { announce, via, node, first_seen_ms: last_seen_ms, last_seen_ms, stronger_gone_ms };
     (server, RemoteState::Listed(listed))
 }
 
-/// A server's game, proof, its time and node, and players.
-type Listed = (Game, Proof, u64, u8, Option<u16>);
+/// A server's game, proof and its strength, its time and node, and players.
+type Listed = (Game, Proof, Strength, u64, u8, Option<u16>);
 
 /// What a node lists after these records, which are about servers that it has never heard of.
 fn list(
@@ -98,7 +102,8 @@ fn list(
     }
     addresses.map(|address| {
         let server = registry.listed(address)?;
-        Some((server.game.clone(), server.verified_by, server.proven_at_ms, server.node, server.players_current))
+        let proof = (server.verified_by, server.strength(), server.proven_at_ms, server.node);
+        Some((server.game.clone(), proof.0, proof.1, proof.2, proof.3, server.players_current))
     })
 }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, LazyLock};
 use super::tape::Tape;
 use super::world::START;
 use rallypoint::model::{
-    Address, Announce, Change, Facts, Game, Gone, HeartbeatKeys, NamedServer, Now, Overrides, Proof, RemoteServer,
-    RemoteState, Server, SharedTime, Strength,
+    Address, Announce, Change, Facts, Game, Gone, HeartbeatKeys, Mirrored, NamedServer, Now, Origin, Overrides, Proof,
+    RemoteServer, RemoteState, Server, SharedTime, Strength,
 };
 use rallypoint::moderation::{Rules, Subject};
 use rallypoint::prefix::{Networks, Prefix};
@@ -21,7 +21,7 @@ const STEPS_MAX: usize = 64;
 /// How late the end of a life may be noticed.
 const TICK_MS: u64 = 250;
 /// Longer than any life here, with its grace.
-const LONG_MS: u64 = 8_000_000;
+const LONG_MS: u64 = 12_000_000;
 
 /// Addresses of all kinds of prefixes.
 static ADDRESSES: LazyLock<Vec<Address>> = LazyLock::new(|| {
@@ -92,7 +92,7 @@ pub fn run(input: &[u8]) {
 
 impl World {
     fn step(&mut self, tape: &mut Tape<'_>) {
-        let kind = tape.below(14);
+        let kind = tape.below(15);
         let (address, game) = (*tape.choice(&ADDRESSES), tape.choice(&GAMES).clone());
         match kind {
             0..=2 => self.announce(address, game, tape),
@@ -117,6 +117,7 @@ impl World {
             9 => self.name(tape),
             10 | 11 => self.advance(tape.ms()),
             12 => self.settings(tape),
+            13 => self.mirror(address, game, tape),
             _ => {
                 self.publish();
                 let mut due = Vec::new();
@@ -173,6 +174,33 @@ impl World {
         }
     }
 
+    /// Another master names a server, and it has answered. What announces itself here, or is named by the operator, stays.
+    fn mirror(&mut self, address: Address, game: Game, tape: &mut Tape<'_>) {
+        let known = self.registry.address_state(address, self.now);
+        let direct = known.filter(|state| state.server.via.is_none());
+        let via = Arc::new(Origin::new("another master"));
+        let mirrored = Mirrored { address, game, via, rtt_us: tape.number().into(), facts: facts(tape) };
+        let (before, direct_before) = (self.registry.len(), self.direct());
+        let outcome = self.apply(&Change::Mirror(Box::new(mirrored)));
+        if let Some(direct) = direct {
+            let now = self.registry.address_state(address, self.now).expect("it was there");
+            assert!(
+                (&now.server, now.listed, now.life_left_ms) == (&direct.server, direct.listed, direct.life_left_ms)
+            );
+            assert_eq!(outcome, Outcome::Stale);
+        }
+        assert_eq!(self.direct(), direct_before, "{outcome:?} for a mirrored server");
+        assert!(self.registry.len() <= before + 1);
+        if matches!(outcome, Outcome::Added | Outcome::Changed | Outcome::Refreshed) {
+            self.proven.insert(address);
+        }
+    }
+
+    /// The entries that are not mirrored.
+    fn direct(&self) -> usize {
+        self.registry.len() - self.registry.mirrored()
+    }
+
     /// A server that is proven by a cookie is not removed over a connection.
     fn quit(&mut self, address: Address, master: bool) {
         let by_cookie = self.registry.listed(address).filter(|server| server.verified_by == Proof::Cookie).cloned();
@@ -183,7 +211,8 @@ impl World {
     }
 
     fn restore(&mut self, address: Address, game: Game, tape: &mut Tape<'_>) {
-        let server = Server::announced(&self.announced(address, game, tape));
+        let via = tape.flag().then(|| Arc::new(Origin::new("another master")));
+        let server = Server { via, ..Server::announced(&self.announced(address, game, tape)) };
         let ends_at_ms = (self.now.unix_ms + tape.ms()).saturating_sub(tape.ms());
         let behind_ms = i64::from(tape.number() as i16) * 10;
         let (grace_ms, ask_in_ms) = (tape.ms(), tape.ms());
@@ -210,6 +239,7 @@ impl World {
                 first_seen_ms: announce.proven_at_ms.saturating_sub(tape.ms()),
                 last_seen_ms: announce.proven_at_ms,
                 stronger_gone_ms: tape.flag().then(|| self.now.unix_ms.saturating_sub(tape.ms())),
+                via: tape.flag().then(|| Arc::new(Origin::new("another master"))),
                 announce,
             })
         };

@@ -14,7 +14,7 @@ use super::{Request, Terms};
 use crate::budget::Heavy;
 use crate::hub::Hub;
 use crate::ledger::Ledger;
-use crate::metrics::{Metrics, resident_bytes};
+use crate::metrics::{Metrics, UpstreamStatus, resident_bytes};
 use crate::moderation::board::Decision;
 use crate::moderation::{Full, PATTERNS_MAX, REASON_BYTES_MAX, STATEMENTS_MAX, Statement, Subject};
 use crate::net::guard::Guard;
@@ -188,8 +188,26 @@ impl Answers {
         }
     }
 
+    /// The masters that this one follows.
+    fn upstreams(&self) -> Vec<Value> {
+        let now_ms = self.hub.clock.now().unix_ms;
+        let upstream = |it: UpstreamStatus| {
+            let age_s = it.fetched_at_ms.map(|at_ms| now_ms.saturating_sub(at_ms) / 1_000);
+            json!({
+                "name": it.name,
+                "up": it.up,
+                "servers": it.listed,
+                "mirrored": it.mirrored,
+                "fetched_s_ago": age_s,
+                "failures": it.failures,
+            })
+        };
+        self.metrics.upstreams().into_iter().map(upstream).collect()
+    }
+
     fn status(&self) -> Value {
         let view = self.hub.view();
+        self.metrics.count(&view); // servers per upstream
         let mut games: BTreeMap<&str, usize> = BTreeMap::new();
         view.games().for_each(|server| *games.entry(server.game.name()).or_default() += 1);
         let decisions = self.moderator.board.decisions(self.moderator.now_ms());
@@ -212,6 +230,7 @@ impl Answers {
                 "connected": figures.connected.get() == 1,
                 "nodes": figures.nodes.get(),
             })),
+            "upstreams": self.upstreams(),
             "moderation": { "bans": count("ban"), "unlisted": count("unlist"), "hidden": count("hide") },
             "refused": { "budgets": budgets, "events": events },
         })

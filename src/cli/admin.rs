@@ -320,6 +320,8 @@ fn status_text(status: &Value) -> String {
         cluster if cluster["connected"] == true => format!("connected, {} nodes", number(&cluster["nodes"])),
         _ => "not connected: this node serves alone".into(),
     };
+    let upstreams = status["upstreams"].as_array().into_iter().flatten().map(upstream_text);
+    let upstreams: Vec<_> = upstreams.map(|text| ("upstream", text)).collect();
     let refused = &status["refused"];
     // What never happened is left out.
     let counted = |value: &Value| {
@@ -328,7 +330,7 @@ fn status_text(status: &Value) -> String {
     };
     let refused = [counted(&refused["budgets"]), counted(&refused["events"])].concat();
     let refused = if refused.is_empty() { "nothing".into() } else { refused.join(", ") };
-    [
+    let lines = [
         ("version", clean(of(status, "version"))),
         ("uptime", uptime),
         (
@@ -341,10 +343,24 @@ fn status_text(status: &Value) -> String {
         ("cluster", cluster),
         ("moderation", pairs(&status["moderation"])),
         ("refused", refused),
-    ]
-    .iter()
-    .map(|(name, value)| format!("{name:<12} {value}\n"))
-    .collect()
+    ];
+    lines.iter().chain(&upstreams).map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+}
+
+/// A master that the server follows.
+fn upstream_text(upstream: &Value) -> String {
+    let number = |key: &str| upstream[key].as_u64().unwrap_or(0);
+    let (servers, mirrored) = (number("servers"), number("mirrored"));
+    let age = upstream["fetched_s_ago"].as_u64().map(|age_s| format_duration(Duration::from_secs(age_s)));
+    let state = match (upstream["up"] == true, age) {
+        (true, Some(age)) => format!("fetched {age} ago"),
+        (false, Some(age)) => format!("does not answer, last fetched {age} ago"),
+        (_, None) => "not fetched yet".into(),
+    };
+    let failures = Some(number("failures")).filter(|count| *count > 0);
+    let failures = failures.map(|count| format!(", {count} failures")).unwrap_or_default();
+    let name = clean(of(upstream, "name"));
+    format!("{name}: {state}{failures}; {servers} servers to ask, {mirrored} listed via it")
 }
 
 fn mib(bytes: u64) -> f64 {

@@ -27,6 +27,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let wrong = |error| Failure::new(Exit::Usage, error);
         Pages::load(&config).map_err(wrong)?;
         Certificate::read(&config.web).map_err(wrong)?;
+        config.warnings().iter().for_each(|text| message(format!("{}: warning: {text}", file.display())));
         message(format!("{}: OK", file.display()));
         return Ok(());
     }

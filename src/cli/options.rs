@@ -84,7 +84,7 @@ pub struct OutputOptions {
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// Show only these columns, in this order: name, players, map, mode, version, ping, address, game, password, official,
-    /// flavor, url, fault. Not for XML
+    /// flavor, via, url, fault. Not for XML
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Column::parse)]
     columns: Vec<&'static Column>,
     /// Omit the header line of a table or CSV

@@ -199,14 +199,14 @@ async fn on_screen(arguments: &Arguments, mut stop: impl Future<Output = ()> + U
 /// An owned [`Progress`].
 enum Arrival {
     List(Vec<Found>),
-    Answer(Found),
+    Answer(Box<Found>),
 }
 
 impl From<Progress<'_>> for Arrival {
     fn from(progress: Progress<'_>) -> Arrival {
         match progress {
             Progress::List(servers) => Arrival::List(servers.to_vec()),
-            Progress::Answer(server) => Arrival::Answer(server.clone()),
+            Progress::Answer(server) => Arrival::Answer(Box::new(server.clone())),
         }
     }
 }
@@ -224,7 +224,7 @@ impl Answers {
         match arrival {
             Arrival::List(servers) => screen.listed(servers),
             Arrival::Answer(server) => {
-                self.waiting.push(server);
+                self.waiting.push(*server);
                 self.due.get_or_insert_with(|| Instant::now() + DRAW_DELAY);
             }
         }

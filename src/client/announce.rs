@@ -222,6 +222,7 @@ impl MasterTask<'_> {
     async fn request_page(&self, form: &HttpAnnounce, offer: &Offer) -> Result<Verdict, String> {
         let target = &self.master.target;
         let request = http::Request {
+            same_host: false,
             url: target.page(&(form.path)(&target.path, offer))?,
             post: form.post.map(|post| (post.content_type, (post.body)(offer))),
             from: self.plan.from,

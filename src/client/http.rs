@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use url::{Position, Url};
 
-use super::list::ListError;
+use super::list::{ListError, size};
 use super::{connect, tls};
 use crate::text;
 
@@ -41,6 +41,8 @@ pub struct Request {
     pub post: Option<(&'static str, Vec<u8>)>,
     /// The local address to connect from.
     pub from: Option<IpAddr>,
+    /// Redirects to another host are refused.
+    pub same_host: bool,
     pub bytes_max: usize,
     /// For the whole request, from the DNS lookup to the last byte of the response.
     pub timeout: Duration,
@@ -49,7 +51,7 @@ pub struct Request {
 impl Request {
     /// A GET from the default local address.
     pub fn get(url: Url, bytes_max: usize, timeout: Duration) -> Request {
-        Request { url, post: None, from: None, bytes_max, timeout }
+        Request { url, post: None, from: None, same_host: false, bytes_max, timeout }
     }
 
     /// The status and the body, after following redirects.
@@ -83,7 +85,7 @@ impl Request {
                 Step::Done(status, body) => return Ok((status, body)),
                 Step::Moved(response) => response,
             };
-            let next = redirect(&url, response.status, &response.location, self.post.is_some());
+            let next = redirect(&url, response.status, &response.location, self.post.is_some(), self.same_host);
             let next = next.map_err(ListError::Bad)?;
             seen.push(std::mem::replace(&mut url, next));
             if seen.contains(&url) {
@@ -174,10 +176,7 @@ impl Moved {
 
 /// Reads a body into at most `bytes_max` bytes of memory, whatever its length header says.
 async fn read(mut body: Incoming, bytes_max: usize) -> Result<Vec<u8>, String> {
-    let too_long = || match bytes_max >> 20 {
-        0 => format!("its answer is longer than {} KiB", bytes_max >> 10),
-        mib => format!("its answer is longer than {mib} MiB"),
-    };
+    let too_long = || format!("its answer is longer than {}", size(bytes_max));
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_long());
     }
@@ -195,7 +194,13 @@ async fn read(mut body: Incoming, bytes_max: usize) -> Result<Vec<u8>, String> {
 
 /// The target of a redirect. Never from TLS to plain text, and never to another protocol than HTTP. A POST is not turned into
 /// a GET and stays on its host, so that no master can make us announce to a third party.
-fn redirect(from: &Url, status: StatusCode, location: &HeaderValue, is_post: bool) -> Result<Url, String> {
+fn redirect(
+    from: &Url,
+    status: StatusCode,
+    location: &HeaderValue,
+    is_post: bool,
+    same_host: bool,
+) -> Result<Url, String> {
     let text = String::from_utf8_lossy(location.as_bytes());
     let mut to =
         from.join(&text).map_err(|_| format!("it redirects to `{}`, which is not a valid address", clean(&text)))?;
@@ -216,6 +221,9 @@ fn redirect(from: &Url, status: StatusCode, location: &HeaderValue, is_post: boo
         return refused(
             "announcements are not redirected to another host: if you trust that one, announce to it directly",
         );
+    }
+    if same_host && from.host() != to.host() {
+        return refused("not followed, because it is another host");
     }
     Ok(to)
 }
@@ -238,7 +246,7 @@ mod tests {
     fn to(from: &str, status: u16, location: &'static str, is_post: bool) -> Result<String, String> {
         let location = HeaderValue::from_static(location);
         let from = Url::parse(from).unwrap();
-        redirect(&from, StatusCode::from_u16(status).unwrap(), &location, is_post).map(|url| url.to_string())
+        redirect(&from, StatusCode::from_u16(status).unwrap(), &location, is_post, false).map(|url| url.to_string())
     }
 
     #[test]
@@ -253,6 +261,16 @@ mod tests {
             assert_eq!(to(from, 302, location, false).as_deref(), Ok(leads_to));
         }
         assert_eq!(to("http://a.example/", 301, "https://a.example/", true).as_deref(), Ok("https://a.example/"));
+    }
+
+    #[test]
+    fn a_master_that_is_followed_sends_us_to_no_other_host() {
+        let from = Url::parse("http://a.example/").unwrap();
+        let to = |location| redirect(&from, StatusCode::FOUND, &HeaderValue::from_static(location), false, true);
+        assert_eq!(to("https://a.example:8443/b").unwrap().as_str(), "https://a.example:8443/b");
+        for other in ["http://127.0.0.1/", "https://b.example/", "//10.0.0.1/admin"] {
+            assert!(to(other).unwrap_err().contains("another host"), "{other}");
+        }
     }
 
     #[test]

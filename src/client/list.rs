@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use url::Url;
 
 use super::target::{Kind, Target};
 use super::{Found, RetryPolicy, connect, http, rallypoint};
@@ -22,7 +23,49 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Names that are looked up at the same time.
 const LOOKUPS_AT_ONCE: usize = 64;
 /// The longest list over TCP: half a million records of Hyperbol fit.
-const STREAM_BYTES_MAX: u64 = 8 << 20;
+const STREAM_BYTES_MAX: usize = 8 << 20;
+/// The longest lists over UDP, all games together: a million servers fit.
+const DATAGRAM_BYTES_MAX: usize = 8 << 20;
+/// The longest entry of a list that has only addresses.
+const ENTRY_BYTES_MAX: usize = 64;
+/// What a list may have besides its entries.
+const FRAME_BYTES_MAX: usize = 64 << 10;
+
+/// How much of a list is taken, from whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub(super) servers_max: usize,
+    stream_bytes_max: usize,
+    datagram_bytes_max: usize,
+    /// Without what a Rallypoint says of its servers besides their games and addresses.
+    pub(super) addresses_only: bool,
+    /// Redirects lead to the same host.
+    same_host: bool,
+}
+
+impl Limits {
+    /// For a user who has asked for the list.
+    pub const WHOLE: Limits = Limits {
+        servers_max: usize::MAX,
+        stream_bytes_max: STREAM_BYTES_MAX,
+        datagram_bytes_max: DATAGRAM_BYTES_MAX,
+        addresses_only: false,
+        same_host: false,
+    };
+
+    /// For a program that asks for it again and again, whatever the master has become: the addresses of so many servers, in
+    /// memory that their number bounds, from the host that the operator named.
+    pub fn addresses(servers_max: usize) -> Limits {
+        let bytes_max = servers_max.saturating_mul(ENTRY_BYTES_MAX).saturating_add(FRAME_BYTES_MAX);
+        Limits {
+            servers_max,
+            stream_bytes_max: bytes_max.min(STREAM_BYTES_MAX),
+            datagram_bytes_max: bytes_max.min(DATAGRAM_BYTES_MAX),
+            addresses_only: true,
+            same_host: true,
+        }
+    }
+}
 
 /// A fetched list.
 #[derive(Debug, Default)]
@@ -68,39 +111,54 @@ impl From<io::Error> for ListError {
 
 /// Fetches a master's list. `games` are requested in addition to the one in the address, if the protocol has several.
 pub async fn list(target: &Target, games: &[String], retry: RetryPolicy) -> Result<Listing, ListError> {
+    list_within(target, games, retry, Limits::WHOLE).await
+}
+
+/// The same, within limits.
+pub async fn list_within(
+    target: &Target,
+    games: &[String],
+    retry: RetryPolicy,
+    limits: Limits,
+) -> Result<Listing, ListError> {
     if !games.is_empty() && target.datagram_fetch().is_none() {
         return Err(ListError::Usage("this master has one list for all games; --game cannot choose".into()));
     }
     for number in 1..retry.list_tries() {
-        match fetch(target, games, retry.list_try()).await {
+        match fetch(target, games, retry.list_try(), limits).await {
             // A retry does not fix a wrong address.
             Err(error) if !matches!(error, ListError::Usage(_)) => sleep(PAUSE * number.into()).await,
             done => return done,
         }
     }
-    fetch(target, games, retry.list_try()).await
+    fetch(target, games, retry.list_try(), limits).await
 }
 
-async fn fetch(target: &Target, games: &[String], try_timeout: Duration) -> Result<Listing, ListError> {
+async fn fetch(target: &Target, games: &[String], try_timeout: Duration, limits: Limits) -> Result<Listing, ListError> {
     let authority = target.authority(target.master_port().map_err(ListError::Usage)?);
     match target.kind {
-        Kind::Rallypoint => rallypoint::list(target, try_timeout).await,
+        Kind::Rallypoint => rallypoint::list(target, try_timeout, limits).await,
         Kind::Page(card) | Kind::Game(card) => {
             let mut list = match &card.fetch {
                 Fetch::Http { path, read } => {
                     let url = target.page(target.path_or(path)).map_err(ListError::Usage)?;
-                    let page = http::Request::get(url, http::LIST_BYTES_MAX, try_timeout).page().await?;
+                    let page = get(url, try_timeout, limits).page().await?;
                     read(&page).map_err(bad)?
                 }
                 Fetch::Stream(fetch) => {
-                    let exchange = async { exchange(connect::connect(&authority, None).await?, *fetch).await };
+                    let exchange = async {
+                        exchange(connect::connect(&authority, None).await?, *fetch, limits.stream_bytes_max).await
+                    };
                     let timed_out = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
                     timeout(try_timeout, exchange).await.unwrap_or_else(timed_out)?
                 }
-                Fetch::Datagrams(rules) => return datagrams::fetch(card, *rules, target, games, try_timeout).await,
+                Fetch::Datagrams(rules) => {
+                    return datagrams::fetch(card, *rules, target, games, try_timeout, limits).await;
+                }
             };
+            list.named.truncate(limits.servers_max);
             resolve(&mut list, try_timeout).await;
-            Ok(found(card, list))
+            Ok(found(card, list, limits.servers_max))
         }
     }
 }
@@ -138,11 +196,24 @@ async fn resolve(list: &mut List, patience: Duration) {
     }
 }
 
-fn found(card: &'static Card, list: List) -> Listing {
+/// A request for a list, or for a page of it.
+pub(super) fn get(url: Url, try_timeout: Duration, limits: Limits) -> http::Request {
+    http::Request { same_host: limits.same_host, ..http::Request::get(url, http::LIST_BYTES_MAX, try_timeout) }
+}
+
+fn found(card: &'static Card, list: List, servers_max: usize) -> Listing {
     let mut seen = HashSet::new();
-    let once = list.servers.into_iter().filter(|listed| seen.insert(listed.address));
+    let once = list.servers.into_iter().filter(|listed| seen.insert(listed.address)).take(servers_max);
     let servers = once.map(|listed| Found::listed(Game::Own(card.name), listed)).collect();
     Listing { servers, faults: list.faults, left_out: list.left_out, notes: Vec::new() }
+}
+
+/// A number of bytes for messages.
+pub(super) fn size(bytes: usize) -> String {
+    match bytes >> 20 {
+        0 => format!("{} KiB", bytes >> 10),
+        mib => format!("{mib} MiB"),
+    }
 }
 
 fn bad(fault: Fault) -> ListError {
@@ -150,11 +221,11 @@ fn bad(fault: Fault) -> ListError {
 }
 
 /// One request and one list over TCP.
-async fn exchange(mut stream: TcpStream, fetch: &dyn StreamFetch) -> Result<List, ListError> {
+async fn exchange(mut stream: TcpStream, fetch: &dyn StreamFetch, bytes_max: usize) -> Result<List, ListError> {
     let mut received = Vec::new();
     let mut requested = false;
     let (from, mut to) = stream.split();
-    let mut from = from.take(STREAM_BYTES_MAX);
+    let mut from = from.take(bytes_max as u64);
     let lost = |error: io::Error| ListError::Bad(format!("the connection was lost: {error}"));
     loop {
         if !requested && let Some(request) = fetch.request(&received).map_err(bad)? {
@@ -166,7 +237,7 @@ async fn exchange(mut stream: TcpStream, fetch: &dyn StreamFetch) -> Result<List
         }
     }
     if from.limit() == 0 {
-        return Err(ListError::Bad(format!("its list is longer than {} MiB", STREAM_BYTES_MAX >> 20)));
+        return Err(ListError::Bad(format!("its list is longer than {}", size(bytes_max))));
     }
     fetch.read(&received).map_err(bad)
 }

@@ -64,6 +64,8 @@ pub struct Found {
     pub address: Address,
     pub official: Option<bool>,
     pub flavor: Option<u8>,
+    /// The master whose list named it to the Rallypoint that lists it. None: it announces itself there, or this is unknown.
+    pub via: Option<Box<str>>,
     /// From the server's own answer; until it has answered, from the master's list.
     pub facts: Facts<'static>,
     pub rtt_us: Option<u32>,
@@ -85,7 +87,7 @@ impl Found {
 
     pub fn listed(game: Game, listed: ListEntry) -> Found {
         let ListEntry { address, official, flavor, facts } = listed;
-        Found { game, address, official, flavor, facts, rtt_us: None, state: State::NotQueried }
+        Found { game, address, official, flavor, via: None, facts, rtt_us: None, state: State::NotQueried }
     }
 
     pub fn failure(&self) -> Option<&str> {

@@ -13,11 +13,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::list::{ListError, Listing};
-use super::{Found, Target, http};
-use crate::model::{Address, Details, Facts, Player};
+use super::list::{Limits, ListError, Listing, get};
+use super::{Found, Target};
+use crate::model::{Address, Details, Facts, Origin, Player};
 use crate::protocols::rows::{self, Rest};
-use crate::protocols::{FAULTS_MAX, ListEntry, fault, game, game_named, is_one_host};
+use crate::protocols::{FAULTS_MAX, fault, game, game_named, is_one_host};
 use crate::text;
 
 pub const PATH: &str = "/api/v1/servers";
@@ -48,6 +48,7 @@ struct Row {
     password: Option<bool>,
     official: Option<bool>,
     flavor: Option<u8>,
+    via: Option<String>,
     rtt_ms: Option<f64>,
     #[serde(default)]
     players: Vec<PlayerRow>,
@@ -69,23 +70,23 @@ struct PlayerRow {
 }
 
 /// All servers. The target's path is either the other Rallypoint's base path, or the full path of the list with filters.
-pub async fn list(target: &Target, page_timeout: Duration) -> Result<Listing, ListError> {
-    let pages = timeout(page_timeout * PAGES_TIMEOUTS, pages(target, page_timeout));
+pub async fn list(target: &Target, page_timeout: Duration, limits: Limits) -> Result<Listing, ListError> {
+    let pages = timeout(page_timeout * PAGES_TIMEOUTS, pages(target, page_timeout, limits));
     pages.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
-async fn pages(target: &Target, page_timeout: Duration) -> Result<Listing, ListError> {
+async fn pages(target: &Target, page_timeout: Duration, limits: Limits) -> Result<Listing, ListError> {
     let path = &target.path;
     let start = match path.find(PATH) {
         Some(_) => path.to_string(),
         None => format!("{}{PATH}", path.trim_end_matches('/')),
     };
     let joint = if start.contains('?') { '&' } else { '?' };
-    let mut reader = Reader::default();
+    let mut reader = Reader::new(limits);
     let mut after = String::new();
     for _ in 0..PAGES_MAX {
         let url = target.page(&format!("{start}{joint}limit={PAGE}{after}")).map_err(ListError::Usage)?;
-        let page = http::Request::get(url, http::LIST_BYTES_MAX, page_timeout).page().await?;
+        let page = get(url, page_timeout, limits).page().await?;
         let Some(last) = reader.take(&page)? else { break };
         after = format!("&after={}", encode(&last));
     }
@@ -93,38 +94,47 @@ async fn pages(target: &Target, page_timeout: Duration) -> Result<Listing, ListE
 }
 
 /// The pages read so far.
-#[derive(Default)]
 struct Reader {
+    limits: Limits,
     listing: Listing,
     seen: HashSet<Address>,
     bytes: usize,
 }
 
 impl Reader {
+    fn new(limits: Limits) -> Reader {
+        Reader { limits, listing: Listing::default(), seen: HashSet::new(), bytes: 0 }
+    }
+
     /// Reads a page; returns the next page's `after`, if there is one.
     fn take(&mut self, page: &[u8]) -> Result<Option<String>, ListError> {
         self.bytes += page.len();
         if self.bytes > PAGES_BYTES_MAX {
             return Err(ListError::Bad(format!("its list is longer than {} MiB", PAGES_BYTES_MAX >> 20)));
         }
-        let (mut rows, before) = (0, self.seen.len());
+        let (mut rows, before, addresses_only) = (0, self.seen.len(), self.limits.addresses_only);
         let rest = rows::read(page, |row| {
             rows += 1;
-            self.add(row.and_then(read));
+            self.add(row.and_then(|row| read(row, addresses_only)));
         });
         let Rest { total, next, .. } =
             rest.map_err(|error| ListError::Bad(format!("not a Rallypoint's list: {error}")))?;
         let servers = &self.listing.servers;
         let last = next.or_else(|| servers.last().map(|last| last.address.to_string()));
-        let is_last = rows < PAGE || total.is_some_and(|total| servers.len() >= total);
+        let is_last = rows < PAGE || total.is_some_and(|total| servers.len() >= total) || self.is_full();
         Ok(last.filter(|_| !is_last && self.seen.len() > before))
     }
 
+    fn is_full(&self) -> bool {
+        self.listing.servers.len() >= self.limits.servers_max
+    }
+
     fn add(&mut self, row: Result<Found, String>) {
+        let is_full = self.is_full();
         let listing = &mut self.listing;
         match row {
-            Ok(found) if self.seen.insert(found.address) => listing.servers.push(found),
-            Ok(_) => {} // the list changed between two pages
+            Ok(found) if !is_full && self.seen.insert(found.address) => listing.servers.push(found),
+            Ok(_) => {} // the list changed between two pages, or there are enough
             Err(error) => {
                 listing.left_out += 1;
                 if listing.faults.len() < FAULTS_MAX {
@@ -135,8 +145,17 @@ impl Reader {
     }
 }
 
-fn read(row: &str) -> Result<Found, String> {
+fn read(row: &str, addresses_only: bool) -> Result<Found, String> {
     let row: Row = serde_json::from_str(row).map_err(|error| error.to_string())?;
+    let mut found = address(&row)?;
+    if !addresses_only {
+        describe(&mut found, row);
+    }
+    Ok(found)
+}
+
+/// Which server a row is about, and who named it.
+fn address(row: &Row) -> Result<Found, String> {
     let address = match row.address.parse::<IpAddr>() {
         Ok(ip) => Address::new(ip, row.port),
         Err(_) => row.address.parse::<SocketAddr>().ok().and_then(|at| Address::new(at.ip(), at.port())),
@@ -148,13 +167,19 @@ fn read(row: &str) -> Result<Found, String> {
         None => game_named(&clean(&row.game)), // an older Rallypoint
     };
     let game = game.ok_or_else(|| format!("unknown game: {}", clean(&row.game)))?;
+    let via = row.via.as_ref().map(|via| Origin::new(&clean(via)).name().into());
+    Ok(Found { via, ..Found::new(game, address) })
+}
+
+/// What a row says of its server.
+fn describe(found: &mut Found, row: Row) {
     let rules = row.rules.iter().map(|(name, value)| {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
         (clean(name).into(), clean(&value).into())
     });
     let players = row.players.into_iter().map(player);
     let details = Details { players: players.collect(), rules: rules.collect() }.bounded();
-    let facts = Facts {
+    found.facts = Facts {
         name: clean(&row.name).into(),
         mode: clean(&row.mode).into(),
         map: clean(&row.map).into(),
@@ -165,9 +190,8 @@ fn read(row: &str) -> Result<Found, String> {
         details: (details != Details::default()).then(|| Arc::new(details)),
         ..Facts::default()
     };
-    let rtt_us = row.rtt_ms.map(|ms| (ms * 1000.0) as u32); // saturates
-    let listed = ListEntry { address, official: row.official, flavor: row.flavor, facts };
-    Ok(Found { rtt_us, ..Found::listed(game, listed) })
+    found.rtt_us = row.rtt_ms.map(|ms| (ms * 1000.0) as u32); // saturates
+    (found.official, found.flavor) = (row.official, row.flavor);
 }
 
 fn player(row: PlayerRow) -> Player {
@@ -204,9 +228,11 @@ mod tests {
             "map": "m", "version": "1.3", "players_current": 1, "players_max": 8, "password": true, "official": true,
             "flavor": 4, "verified_by": "query", "proven_at": "2026-01-01T00:00:00Z", "rtt_ms": 12.5,
             "players": [{"name": "Alice", "team": "red", "spectator": false, "ping": 64}],
-            "rules": {"website": "http://www.example.org/", "score_limit": 20}
+            "rules": {"website": "http://www.example.org/", "score_limit": 20}, "via": "netpanzer://a\u{7}.example"
         });
-        let found = read(&row.to_string()).unwrap();
+        let address = read(&row.to_string(), true).unwrap();
+        assert_eq!((address.via.as_deref(), &address.facts), (Some("netpanzer://a.example"), &Facts::default()));
+        let found = read(&row.to_string(), false).unwrap();
         assert_eq!(found.url(), "bloodmasters://203.0.113.5:6969");
         assert_eq!((&*found.facts.name, found.rtt_us, found.flavor), ("Ab", Some(12_500), Some(4)));
         let details = found.facts.details.as_ref().unwrap();
@@ -221,19 +247,23 @@ mod tests {
                 (from..from + rows).map(|port| format!(r#"{{"game":"x","address":"192.0.2.1:{port}"}}"#)).collect();
             format!(r#"{{"servers":[{}]}}"#, rows.join(",")).into_bytes()
         };
-        let mut reader = Reader::default();
+        let mut reader = Reader::new(Limits::WHOLE);
         assert_eq!(reader.take(&page(1, PAGE)).unwrap().as_deref(), Some("192.0.2.1:1000"));
         assert_eq!(reader.take(&page(1, PAGE)).unwrap(), None, "the same again");
         assert_eq!(reader.take(&page(1001, PAGE)).unwrap().as_deref(), Some("192.0.2.1:2000"));
         assert_eq!(reader.take(&page(2001, 5)).unwrap(), None, "the last");
         assert_eq!((reader.listing.servers.len(), reader.bytes > 1000), (2_005, true));
-        let mut reader = Reader { bytes: PAGES_BYTES_MAX - 5, ..Reader::default() };
+        let mut reader = Reader { bytes: PAGES_BYTES_MAX - 5, ..Reader::new(Limits::WHOLE) };
         assert!(reader.take(&page(1, PAGE)).unwrap_err().to_string().contains("longer than 256 MiB"));
+        let mut reader = Reader::new(Limits::addresses(1_500));
+        assert_eq!(reader.take(&page(1, PAGE)).unwrap().as_deref(), Some("192.0.2.1:1000"));
+        assert_eq!(reader.take(&page(1001, PAGE)).unwrap(), None, "enough");
+        assert_eq!(reader.listing.servers.len(), 1_500);
     }
 
     #[test]
     fn required_fields() {
-        let found = read(r#"{"game": "chess", "address": "[2001:db8::1]:5"}"#).unwrap();
+        let found = read(r#"{"game": "chess", "address": "[2001:db8::1]:5"}"#, false).unwrap();
         assert_eq!((found.game.name(), found.address.to_string().as_str()), ("chess", "[2001:db8::1]:5"));
         assert_eq!(found.facts, Facts::default());
         for bad in [
@@ -242,7 +272,7 @@ mod tests {
             serde_json::json!({"game": "x", "address": "0.0.0.0", "port": 5}),
             serde_json::json!({"game": "x", "address": "203.0.113.5", "port": 70000}),
         ] {
-            assert!(read(&bad.to_string()).is_err());
+            assert!(read(&bad.to_string(), false).is_err());
         }
         assert_eq!(encode("[::1]:5/a"), "%5B%3A%3A1%5D%3A5%2Fa");
     }

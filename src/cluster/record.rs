@@ -477,6 +477,22 @@ mod tests {
         assert!(before.matches_facts(&announce.facts), "{:?}", announce.facts);
     }
 
+    #[test]
+    fn the_master_that_named_a_server_round_trips_bounded_and_clean() {
+        let via = |name: &str| {
+            let server = Server { via: Some(Arc::new(Origin::new(name))), ..server("203.0.113.5:7") };
+            let value = encode("a", T, &local(server), NONE);
+            assert!(String::from_utf8_lossy(&value).contains(r#""via":"#));
+            listed(read(&value).unwrap().remote).via.unwrap().name().to_string()
+        };
+        assert_eq!(via("netpanzer://old.example"), "netpanzer://old.example");
+        assert_eq!(via("a\u{1b}b"), "ab");
+        assert_eq!(via(&"é".repeat(1_000)).len(), Origin::BYTES_MAX);
+        let without = encode("a", T, &local(server("203.0.113.5:7")), NONE);
+        assert!(!String::from_utf8_lossy(&without).contains("via"));
+        assert_eq!(listed(read(&without).unwrap().remote).via, None);
+    }
+
     /// Nodes of the previous version ignore an unknown field, and put records without a protocol.
     #[test]
     fn nodes_of_several_versions_read_each_other() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::Config;
+use crate::mirror::Upstream;
 use crate::moderation::PATTERNS_MAX;
 use crate::net::client::Header;
 use crate::settings::{Item, Key, Problem};
@@ -398,6 +399,18 @@ pub const KEYS: &[Key<Config>] = &[
         example: "",
         set: |config, item| {
             config.cluster.ca = file(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "upstream",
+        doc: "Other masters to follow, of any protocol, or Rallypoints. What they list is queried by this one and listed while it\n\
+              answers, also after the other master is gone. `name` is what its servers are listed via (default: its url), `every` how\n\
+              often its list is fetched, and `max_servers` how many of its servers are queried. See docs/mirror.md.",
+        default: "[]",
+        example: "[[upstream]]\nurl = \"https://master.example\"\nname = \"the old master\"\nevery = \"60s\"\nmax_servers = 10000",
+        set: |config, item| {
+            config.upstreams = Upstream::read_all(item)?;
             Ok(())
         },
     },

@@ -16,6 +16,7 @@ use tracing::Level;
 
 use crate::budget;
 use crate::cluster;
+use crate::mirror::{self, Upstream};
 use crate::model::NamedServer;
 use crate::moderation::board::FromConfig;
 use crate::moderation::{Pattern, canonical};
@@ -45,6 +46,8 @@ pub struct Config {
     pub admin_socket: Option<PathBuf>,
     pub geo_database: Option<PathBuf>,
     pub cluster: cluster::Settings,
+    /// Other masters that are followed.
+    pub upstreams: Vec<Upstream>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +129,7 @@ impl Default for Config {
             admin_socket: None,
             geo_database: None,
             cluster: cluster::Settings::default(),
+            upstreams: Vec::new(),
         };
         KEYS.iter().for_each(|key| key.set_default(&mut config));
         config
@@ -331,7 +335,17 @@ impl Config {
                 warnings.push(format!("{path} contains every address, so that anybody can pretend to be anybody"));
             }
         }
+        warnings.extend(self.upstreams.iter().filter_map(Upstream::warning));
         warnings
+    }
+
+    /// The masters that are followed, and what bounds them.
+    pub fn mirror(&self) -> mirror::Settings {
+        mirror::Settings {
+            upstreams: self.upstreams.clone(),
+            servers_per_ip_max: self.guard.servers_per_ip_max,
+            exempt: self.guard.exempt(),
+        }
     }
 
     /// What applies to every connection.
@@ -413,11 +427,11 @@ pub fn default_file() -> String {
     let mut last = None;
     for (path, key) in all_keys() {
         let in_section = section(&path).map(String::from);
+        out.push('\n');
         if in_section != last {
-            out.push_str(&format!("\n[{}]\n", in_section.as_deref().unwrap_or_default()));
+            // A list of tables at the end of the file has no section.
+            in_section.iter().for_each(|section| out.push_str(&format!("[{section}]\n")));
             last = in_section;
-        } else {
-            out.push('\n');
         }
         for line in key.doc.lines() {
             out.push_str(&format!("# {line}\n"));

@@ -60,6 +60,7 @@ pub const FIELDS: &[Field] = &[
     Field { name: "rtt_ms", kind: Plain, text: |found| known(found.rtt_us.map(milliseconds)) },
     Field { name: FAULT, kind: Text, text: |found| found.failure().unwrap_or_default().into() },
     Field { name: "protocol", kind: Text, text: |found| found.game.protocol().into() },
+    Field { name: "via", kind: Text, text: via },
 ];
 
 /// Why a server did not answer. Failed servers are shown only with this column.
@@ -81,6 +82,7 @@ pub const COLUMNS: &[Column] = &[
     column("password", "Password", &["password"], Shape::Whole, |found| yes_or_no(found.facts.password)),
     column("official", "Official", &["official"], Shape::Whole, |found| yes_or_no(found.official)),
     column("flavor", "Flavor", &["flavor"], Shape::Number, |found| known(found.flavor)),
+    column("via", "Via", &["via"], Shape::Text(16), via),
     column("url", "URL", &["url"], Shape::Whole, Found::url),
     column(FAULT, "Fault", &[FAULT], Shape::Text(16), |found| found.failure().unwrap_or_default().into()),
     // The fields of CSV and JSON that are not columns above.
@@ -140,6 +142,10 @@ fn known(value: Option<impl ToString>) -> String {
 
 fn yes_or_no(value: Option<bool>) -> String {
     value.map_or("", |value| if value { "yes" } else { "no" }).into()
+}
+
+fn via(found: &Found) -> String {
+    found.via.as_deref().unwrap_or_default().into()
 }
 
 fn name(found: &Found) -> String {

@@ -56,10 +56,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "game,address,port,name,mode,map,players_current,players_max,version,password,official,flavor,rtt_ms,fault,protocol",
-                r#"hyperbol,203.0.113.5,20200,"A ""quoted"", <b>&amp;</b> name",Deathmatch,a_doommkii.hba,3,8,1.08b,false,true,4,12.345,,hyperbol"#,
-                "hyperbol,203.0.113.6,20200,,,,,,,,,,,no answer,hyperbol",
-                "netpanzer,2001:db8::1,3030,,,,,,,,,,,,netpanzer",
+                "game,address,port,name,mode,map,players_current,players_max,version,password,official,flavor,rtt_ms,fault,protocol,via",
+                r#"hyperbol,203.0.113.5,20200,"A ""quoted"", <b>&amp;</b> name",Deathmatch,a_doommkii.hba,3,8,1.08b,false,true,4,12.345,,hyperbol,"#,
+                "hyperbol,203.0.113.6,20200,,,,,,,,,,,no answer,hyperbol,",
+                "netpanzer,2001:db8::1,3030,,,,,,,,,,,,netpanzer,",
             ]
         );
         let columns = ["players", "address", "port"].map(|name| Column::parse(name).unwrap()).to_vec();

@@ -71,6 +71,8 @@ struct Row<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     flavor: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     rtt_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     players: Option<&'a [Player]>,
@@ -137,6 +139,7 @@ fn row(found: &Found) -> Row<'_> {
         password: facts.password,
         official: found.official,
         flavor: found.flavor,
+        via: found.via.as_deref(),
         rtt_ms: found.rtt_us.map(milliseconds),
         players: details.and_then(|details| details.known_players(facts.players_current)),
         rules,

@@ -2,7 +2,7 @@
 //! element each with `ip`, `port`, `responding` 0 or 1 and, if responding, `servername`, `gametype`, `playercount`,
 //! `maxplayercount`, `mapname`, `version`, `skill`, `flavor`, `ping_milliseconds`.
 //!
-//! One addition: `fault`, why a server did not respond. Unknown values are omitted, and so is `responding` if the server was
+//! Two additions: `fault`, why a server did not respond, and `via`, the master that named it. Unknown values are omitted, and so is `responding` if the server was
 //! not queried.
 
 use jiff::Zoned;
@@ -47,6 +47,9 @@ fn element(found: &Found) -> BytesStart<'static> {
     }
     if let Some(why) = found.failure() {
         set("fault", why);
+    }
+    if let Some(via) = &found.via {
+        set("via", via);
     }
     let facts = &found.facts;
     if found.responding() == Some(true) {

@@ -21,7 +21,7 @@ use crate::model::{Address, Announce, Change, Facts, Game, Proof, Server};
 use crate::prefix::Networks;
 use crate::protocols::post::{self, Named, Post, PostAnswer, PostContext, PostEffect, PostRule};
 use crate::protocols::section::Cookies;
-use crate::protocols::{Heartbeat, Verdict, announce, card_of, game, is_unnamed, query_of};
+use crate::protocols::{Games, Heartbeat, Verdict, announce, card_of, game, is_unnamed, query_of};
 use crate::registry::view::Delta;
 use crate::registry::{Outcome, Refusal};
 
@@ -247,6 +247,11 @@ impl Announcements {
         self.apply(Heartbeat { game, ..heartbeat }, Proof::Query, Some(answer.rtt_us), facts).await
     }
 
+    /// The prober that verifies servers.
+    pub(super) fn prover(&self) -> &Prober {
+        &self.prober
+    }
+
     /// Sets the networks in which only the limit per address applies.
     pub fn set_exempt(&self, exempt: Networks) {
         self.retries().set_exempt(exempt);
@@ -395,6 +400,16 @@ fn is_same(known: &Game, announced: &Game) -> bool {
     known == announced || is_unnamed(announced) && known.protocol() == announced.protocol()
 }
 
+/// The game of a server that another master lists: in a family, as it says itself or, if it does not, as it is listed.
+pub(super) fn named_by_itself(listed_as: &Game, facts: &Facts<'_>) -> Option<Game> {
+    let is_family = card_of(listed_as).is_some_and(|card| card.games == Games::Family);
+    match &*facts.game {
+        "" => Some(listed_as.clone()).filter(|game| !is_unnamed(game)),
+        name if is_family => game(listed_as.protocol(), name),
+        _ => Some(listed_as.clone()),
+    }
+}
+
 /// The game of a server that has answered: as announced or, in a family, as it says itself. The error is for its owner.
 fn said_game(announced: &Game, facts: &Facts<'_>, known: Option<&Server>) -> Result<Game, String> {
     if !is_unnamed(announced) {
@@ -419,7 +434,7 @@ mod tests {
     use crate::net::guard;
     use crate::net::prober::{self, ProbeSettings, Worker};
     use crate::protocols::post::Challenge;
-    use crate::protocols::{self, CARDS, Card, Games};
+    use crate::protocols::{self, CARDS, Card};
     use crate::registry::Settings;
     use tokio::net::UdpSocket;
 

@@ -8,6 +8,7 @@ pub mod datagram_lists;
 pub mod guard;
 pub mod lanes;
 pub mod listen;
+pub mod mirrored;
 pub mod moderator;
 pub mod network;
 pub mod prober;

@@ -180,7 +180,14 @@ mod tests {
     #[test]
     fn every_source_of_servers_obeys() {
         let merged = |announce: Announce<'static>| {
-            let listed = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, via: None, stronger_gone_ms: None };
+            let listed = RemoteServer {
+                announce,
+                node: 9,
+                first_seen_ms: T,
+                last_seen_ms: T,
+                via: None,
+                stronger_gone_ms: None,
+            };
             Change::Merge(Box::new(RemoteState::Listed(listed)))
         };
         let restored = |announce: Announce<'static>| {
@@ -246,7 +253,14 @@ mod tests {
         let older = announced(text, "spam", 5);
         for (announce, outcome) in [(weaker, Outcome::Refused(Refusal::StrongerProof)), (older, Outcome::Stale)] {
             assert_eq!(registry.apply(&Change::Announce(announce.clone()), at(20)), outcome);
-            let remote = RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, via: None, stronger_gone_ms: None };
+            let remote = RemoteServer {
+                announce,
+                node: 9,
+                first_seen_ms: T,
+                last_seen_ms: T,
+                via: None,
+                stronger_gone_ms: None,
+            };
             let merge = Change::Merge(Box::new(RemoteState::Listed(remote)));
             assert_eq!(registry.apply(&merge, at(20)), Outcome::Stale);
             assert!(registry.listed(address(text)).is_some());

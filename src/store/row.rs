@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, Row, named_params};
 
-use crate::model::{Address, Details, Facts, HeartbeatKey, HeartbeatKeys, Origin, Proof, Server, VersionText, round_trip};
+use crate::model::{
+    Address, Details, Facts, HeartbeatKey, HeartbeatKeys, Origin, Proof, Server, VersionText, round_trip,
+};
 use crate::protocols::{allow_players, game, game_named};
 
 /// An address as bytes: 4 or 16 for the IP address, 2 for the port (big endian).

@@ -496,8 +496,14 @@ fn servers_that_other_nodes_have_proven_are_saved_too() {
     let hub = hub();
     let Change::Announce(announce) = announce(1, 0, Proof::Cookie) else { unreachable!() };
     let seen_ms = announce.proven_at_ms;
-    let listed =
-        RemoteServer { announce, first_seen_ms: seen_ms, last_seen_ms: seen_ms, node: 7, via: None, stronger_gone_ms: None };
+    let listed = RemoteServer {
+        announce,
+        first_seen_ms: seen_ms,
+        last_seen_ms: seen_ms,
+        node: 7,
+        via: None,
+        stronger_gone_ms: None,
+    };
     hub.apply_one(&Change::Merge(Box::new(RemoteState::Listed(listed))), hub.clock.now());
     hub.publish(hub.clock.now());
     assert_eq!(hub.view().servers[0].life_ms, LIFE_MS as u32);

@@ -163,8 +163,11 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
     let (summary, advice) = match record {
         _ if let Some(kept_off) = &kept_off => (kept_off.words(address), Some(ASK_OPERATOR.into())),
         Some(record) if record.listed => {
-            let by = record.server.verified_by.name();
-            (format!("Listed. Last verified by {by} at {}.", rfc3339(record.proven_at_ms)), None)
+            let (by, at) = (record.server.verified_by.name(), rfc3339(record.proven_at_ms));
+            match &record.server.via {
+                None => (format!("Listed. Last verified by {by} at {at}."), None),
+                Some(via) => mirrored(asked, via.name(), by, &at),
+            }
         }
         Some(record) => unlisted(record, address),
         None => {
@@ -221,6 +224,19 @@ impl KeptOff {
         let reason = self.reason.as_ref().map(|reason| format!(" Reason: {reason}")).unwrap_or_default();
         format!("{what}{until}.{reason}")
     }
+}
+
+/// Listed because another master names it.
+fn mirrored(asked: &Asked, via: &str, by: &str, at: &str) -> (String, Option<String>) {
+    let how =
+        asked.protocol.or_else(|| card(&asked.game)).map_or(String::new(), |card| format!(", {}", card.announced));
+    (
+        format!("Listed via {via}; it does not announce itself here. Last verified by {by} at {at}."),
+        Some(format!(
+            "It stays listed for as long as it answers. To be listed here whatever becomes of {via}, make it announce \
+             itself to this master, too{how}."
+        )),
+    )
 }
 
 const ASK_OPERATOR: &str = "Ask the operator of this master.";

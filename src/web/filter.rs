@@ -62,6 +62,8 @@ pub struct Filter {
     pub official: bool,
     /// Only servers verified in this way: `cookie`, `query`, `connection` or `config`.
     pub verified_by: Option<String>,
+    /// Only servers that another master named, by that master's name or address: the `via` of a server.
+    pub via: Option<String>,
     /// `name`, `players`, `map`, `mode`, `version`, `game`, `address`, `rtt`, `proven`, `first_seen`, each with a `-`
     /// before it for the reverse order. When left out: the operator's priority, then the number of players.
     pub sort: Option<String>,
@@ -73,7 +75,7 @@ pub struct Filter {
 }
 
 /// The names of all parameters.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 15] = [
     "game",
     "protocol",
     "q",
@@ -85,6 +87,7 @@ pub const NAMES: [&str; 14] = [
     "no_password",
     "official",
     "verified_by",
+    "via",
     "sort",
     "limit",
     "after",
@@ -195,6 +198,7 @@ impl Filter {
                 "no_password" => filter.no_password = flag()?,
                 "official" => filter.official = flag()?,
                 "verified_by" => filter.verified_by = text(),
+                "via" => filter.via = text(),
                 "sort" => filter.sort = text(),
                 "limit" => filter.limit = Some(limit(&value)?),
                 "after" => filter.after = text(),
@@ -322,6 +326,7 @@ impl Test<'_> {
             && (!filter.no_password || server.password != Some(true))
             && (!filter.official || server.overrides.official)
             && filter.verified_by.as_ref().is_none_or(|proof| proof == server.verified_by.name())
+            && filter.via.as_ref().is_none_or(|via| server.via.as_ref().is_some_and(|it| it.name() == via))
             && filter.protocol.as_ref().is_none_or(|protocol| protocol == server.game.protocol())
             && is(&self.map, texts.map())
             && is(&self.mode, texts.mode())
@@ -439,7 +444,7 @@ fn parse_place(text: &str) -> Option<Position<'static>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Facts, Game, Overrides};
+    use crate::model::{Facts, Game, Origin, Overrides};
     use proptest::prelude::*;
 
     fn server(port: u16, name: &str, players: u16) -> Arc<Server> {
@@ -453,7 +458,8 @@ mod tests {
         };
         let address = Address::new([203, 0, 113, 5].into(), port).unwrap();
         let server = Server::new(address, Game::Own("iceball"), Proof::Cookie, port.into(), &facts);
-        Arc::new(Server { overrides: Overrides { official: port == 3, ..Overrides::default() }, ..server })
+        let via = (port == 1).then(|| Arc::new(Origin::new("netpanzer://old.example")));
+        Arc::new(Server { overrides: Overrides { official: port == 3, ..Overrides::default() }, via, ..server })
     }
 
     fn view() -> View {
@@ -499,6 +505,8 @@ mod tests {
             ("game=master", vec![9]),
             ("game=other", vec![]),
             ("verified_by=query", vec![]),
+            ("via=netpanzer://old.example", vec![1]),
+            ("via=other", vec![]),
             ("verified_by=cookie&not_empty&not_full", vec![3]),
         ] {
             assert_eq!(ports(query), expected, "{query}");

@@ -4,7 +4,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use crate::model::{Player, Server};
+use crate::model::{Origin, Player, Server};
 use crate::protocols::own_card;
 use crate::times;
 
@@ -45,10 +45,13 @@ pub struct ServerJson<'a> {
     flavor: Option<u8>,
     /// How its address was verified: `cookie`, `query`, `connection` or `config`.
     verified_by: &'static str,
+    /// The master whose list named it, if it did not announce itself here: another master that this one follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<&'a str>,
     /// When it was last verified (RFC 3339, UTC).
     proven_at: String,
     first_seen: String,
-    /// When it last announced itself.
+    /// When it last announced itself or, if it is listed via another master, answered.
     last_seen: String,
     /// The round trip from this master, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,6 +84,7 @@ impl<'a> ServerJson<'a> {
             priority: server.overrides.priority,
             flavor: has_flavor.then_some(server.overrides.flavor),
             verified_by: server.verified_by.name(),
+            via: server.via.as_deref().map(Origin::name),
             proven_at: rfc3339(server.proven_at_ms),
             first_seen: rfc3339(server.first_seen_ms),
             last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),

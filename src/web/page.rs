@@ -14,7 +14,7 @@ use super::plots::{self, Plots, Small, Wanted, Whole};
 use super::search::Search;
 use super::template::{PageError, Template, read};
 use crate::config;
-use crate::model::{Address, Player, Server};
+use crate::model::{Address, Origin, Player, Server};
 use crate::protocols::{CARDS, Card, Games, card, own_card};
 use crate::registry::view::{Renderer, View};
 use crate::store::history::ALL_GAMES;
@@ -106,6 +106,7 @@ impl Ask {
             ("mode", &filter.mode),
             ("version", &filter.version),
             ("verified_by", &filter.verified_by),
+            ("via", &filter.via),
             ("sort", &filter.sort),
             ("after", &filter.after),
         ] {
@@ -412,6 +413,7 @@ struct Row<'a> {
     password: bool,
     official: bool,
     verified_by: &'static str,
+    via: Option<&'a str>,
     proven_at: String,
     first_seen: String,
     last_seen: String,
@@ -448,6 +450,7 @@ impl<'a> Row<'a> {
             password: server.password == Some(true),
             official: server.overrides.official,
             verified_by: server.verified_by.name(),
+            via: server.via.as_deref().map(Origin::name),
             proven_at: rfc3339(server.proven_at_ms),
             first_seen: rfc3339(server.first_seen_ms),
             last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),

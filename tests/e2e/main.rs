@@ -38,6 +38,7 @@ mod luanti;
 mod machines;
 mod map;
 mod masters;
+mod mirror;
 mod nats;
 mod netpanzer;
 mod no_way_in;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
 
-use super::{ListError, Listing};
+use super::{Limits, ListError, Listing};
 use crate::client::connect::{addresses, any_port};
 use crate::client::{Found, Target};
 use crate::model::{Address, Game};
@@ -23,8 +23,6 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Wait for packets that arrive after the last one: as long as the master took to answer, within these bounds.
 const LATE_MIN: Duration = Duration::from_millis(30);
 const LATE_MAX: Duration = Duration::from_millis(500);
-/// For all lists together: a million servers fit.
-const BYTES_MAX: usize = 8 << 20;
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 
 /// Fetches the lists that the address and `games` request.
@@ -34,11 +32,12 @@ pub async fn fetch(
     target: &Target,
     games: &[String],
     try_timeout: Duration,
+    limits: Limits,
 ) -> Result<Listing, ListError> {
     let (path, query) = target.path_and_query().map_err(ListError::Usage)?;
     let requests = rules.requests(&path, query, games).map_err(ListError::Usage)?;
     let masters = addresses(&target.authority(target.master_port().map_err(ListError::Usage)?), None).await?;
-    let mut fetching = Fetching { card, rules, masters, until: Instant::now() + try_timeout, bytes: 0 };
+    let mut fetching = Fetching { card, rules, masters, until: Instant::now() + try_timeout, limits, bytes: 0 };
     fetching.fetch_all(&requests).await
 }
 
@@ -48,6 +47,7 @@ struct Fetching<'a> {
     /// The master's addresses, at least one.
     masters: Vec<SocketAddr>,
     until: Instant,
+    limits: Limits,
     bytes: usize,
 }
 
@@ -69,7 +69,9 @@ impl Fetching<'_> {
                     if let Err(why) = answer.end {
                         listing.notes.push(format!("the list of {title} may be incomplete: {why}"));
                     }
+                    let room = self.limits.servers_max.saturating_sub(listing.servers.len());
                     let new = answer.servers.into_iter().filter(|address| seen.insert((&request.game, *address)));
+                    let new = new.take(room);
                     add(&mut listing, self.game(request), new);
                 }
                 // The master does not answer: further requests would only time out one by one.
@@ -135,7 +137,7 @@ impl Fetching<'_> {
             }
             until = Instant::now() + if answer.end.is_ok() { late } else { QUIET };
             self.bytes += size;
-            if self.bytes > BYTES_MAX {
+            if self.bytes > self.limits.datagram_bytes_max {
                 answer.end = Err("it is too long");
                 break;
             }
@@ -205,7 +207,9 @@ mod tests {
         let games: Vec<_> = games.iter().map(|game| game.to_string()).collect();
         let requests = Words.requests("", "", &games).unwrap();
         let (card, until) = (card("netpanzer").unwrap(), Instant::now() + Duration::from_secs(60));
-        let result = Fetching { card, rules: &Words, masters, until, bytes: 0 }.fetch_all(&requests).await;
+        let result = Fetching { card, rules: &Words, masters, until, limits: Limits::WHOLE, bytes: 0 }
+            .fetch_all(&requests)
+            .await;
         serving.abort();
         result
     }
@@ -240,7 +244,8 @@ mod tests {
     async fn a_closed_port_is_an_error() {
         let closed = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let (card, until) = (card("netpanzer").unwrap(), Instant::now() + Duration::from_secs(60));
-        let mut fetching = Fetching { card, rules: &Words, masters: vec![closed], until, bytes: 0 };
+        let mut fetching =
+            Fetching { card, rules: &Words, masters: vec![closed], until, limits: Limits::WHOLE, bytes: 0 };
         let error = fetching.fetch_all(&Words.requests("", "", &["a".into()]).unwrap()).await.unwrap_err();
         assert!(matches!(error, ListError::Connect(_)), "{error}");
     }

@@ -1,6 +1,7 @@
 //! Files of other versions and programs, and what later versions added: protocols, the operator's decisions.
 
 use super::*;
+use crate::model::{Mirrored, Origin};
 
 #[test]
 fn newer_and_foreign_files_are_refused_and_not_changed() {
@@ -54,7 +55,11 @@ fn a_file_of_an_older_version_is_restored_where_there_is_no_room_to_migrate_it()
     let folder = Folder::new("older-without-room");
     folder.run(&[announce(1, 0, Proof::Cookie)]);
     let older = Connection::open(folder.file()).unwrap();
-    older.execute_batch("DROP TABLE moderation; ALTER TABLE servers DROP COLUMN via; ALTER TABLE servers DROP COLUMN protocol").unwrap();
+    older
+        .execute_batch(
+            "DROP TABLE moderation; ALTER TABLE servers DROP COLUMN via; ALTER TABLE servers DROP COLUMN protocol",
+        )
+        .unwrap();
     older.pragma_update(None, "user_version", 2).unwrap();
     drop(older);
     let (file, hub) = (sqlite::open_without_room(&folder.file()).unwrap(), hub());
@@ -169,4 +174,25 @@ fn a_server_keeps_its_protocol() {
     let (hub, restored) = folder.restored();
     assert_eq!((restored.listed, restored.unreadable), (1, 1));
     assert_eq!(hub.listed(address(1)).unwrap().game, tanks);
+}
+
+#[test]
+fn a_server_keeps_the_master_that_named_it_and_a_file_of_the_version_before_names_none() {
+    let folder = Folder::new("via");
+    let Change::Announce(Announce { address: other, game, facts, .. }) = announce(2, 0, Proof::Query) else {
+        unreachable!()
+    };
+    let via = Arc::new(Origin::new("netpanzer://old.example"));
+    let mirror = Change::Mirror(Box::new(Mirrored { address: other, game, via: via.clone(), rtt_us: 5, facts }));
+    folder.run(&[announce(1, 0, Proof::Cookie), mirror]);
+    let vias = || {
+        let hub = folder.restored().0;
+        [address(1), other].map(|address| hub.listed(address).unwrap().via.clone())
+    };
+    assert_eq!(vias(), [None, Some(via)]);
+    let older = Connection::open(folder.file()).unwrap();
+    older.execute_batch("ALTER TABLE servers DROP COLUMN via").unwrap();
+    older.pragma_update(None, "user_version", 4).unwrap();
+    drop(older);
+    assert_eq!(vias(), [None, None]);
 }

@@ -1,0 +1,290 @@
+//! `[[upstream]]`: a Rallypoint follows other masters, of every kind, and its list outlives them.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::sync::atomic::Ordering;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::netpanzer::{Tank, list, say};
+use crate::support::*;
+use crate::tools::{ends, simulate};
+
+/// Queries are frequent, so that what is gone is gone soon.
+const FAST: [&str; 2] = ["probe.every=1s", "probe.misses=2"];
+
+/// `--set` for one upstream.
+fn upstream(url: &str) -> String {
+    format!("upstream=[{{url = \"{url}\", every = \"5s\"}}]")
+}
+
+fn web(server: &Server) -> String {
+    format!("http://{}", server.address("web.listen"))
+}
+
+fn mirror_of(url: &str, more: &[&str]) -> Server {
+    let upstream = upstream(url);
+    Server::start(&[&FAST, &[upstream.as_str()][..], more].concat())
+}
+
+fn servers(server: &Server) -> Vec<Value> {
+    server.json("/api/v1/servers?limit=1000")["servers"].as_array().unwrap().clone()
+}
+
+fn place(server: &Value) -> String {
+    format!("{}:{}", server["address"].as_str().unwrap(), server["port"])
+}
+
+/// Each server's address, and what it is listed via.
+fn vias(server: &Server) -> BTreeSet<(String, String)> {
+    servers(server).iter().map(|row| (place(row), row["via"].as_str().unwrap_or("nobody").into())).collect()
+}
+
+fn lists(server: &Server, expected: &BTreeSet<(String, String)>) {
+    let mut seen = BTreeSet::new();
+    let what = format!("{expected:?} to be listed");
+    until(&what, || {
+        seen = vias(server);
+        (seen == *expected).then_some(())
+    });
+}
+
+fn via(address: &str, via: &str) -> BTreeSet<(String, String)> {
+    BTreeSet::from([(address.to_string(), via.to_string())])
+}
+
+fn at(tank: &Tank) -> String {
+    format!("127.0.0.1:{}", tank.port)
+}
+
+/// Waits until a server has answered again.
+fn proven_again(server: &Server) {
+    let proven = |server: &Server| servers(server).iter().map(|row| row["proven_at"].to_string()).collect::<Vec<_>>();
+    let before = proven(server);
+    assert!(!before.is_empty());
+    // To the second: all of them, and twice the interval.
+    until("everybody to answer again", || {
+        let now = proven(server);
+        (now.len() == before.len() && now.iter().zip(&before).all(|(now, before)| now > before)).then_some(())
+    });
+}
+
+#[test]
+fn the_list_of_every_kind_of_master_outlives_it_and_ends_with_its_games() {
+    let old = Server::start(&FAST);
+    let at = |key: &str| old.address(key);
+    let (netpanzer, quake3) =
+        (format!("netpanzer://{}", at("netpanzer.listen")), format!("quake3://{}", at("quake3.listen")));
+    let games: Vec<_> =
+        [("netpanzer", &netpanzer), ("hyperbol", &web(&old)), ("bloodmasters", &web(&old)), ("quake3", &quake3)]
+            .into_iter()
+            .map(|(game, master)| simulate(game, 2, &["--announce", master]))
+            .collect();
+    until("all of them to be listed", || (servers(&old).len() == 8).then_some(()));
+    let of_quake3 = servers(&old).into_iter().find(|row| row["protocol"] == "quake3").unwrap();
+    let urls = [
+        web(&old),
+        netpanzer,
+        format!("hyperbol://{}", at("hyperbol.listen")),
+        format!("bloodmasters+{}", web(&old)),
+        format!("{quake3}/{}", of_quake3["game"].as_str().unwrap()),
+    ];
+    let mirrors: Vec<(Server, BTreeSet<(String, String)>)> = urls
+        .iter()
+        .map(|url| {
+            let (stdout, _) = ends(0, &["list", url, "--format", "json"]);
+            let listed: Value = serde_json::from_str(&stdout).unwrap();
+            let expected = listed["servers"].as_array().unwrap().iter().map(|row| (place(row), url.clone())).collect();
+            (mirror_of(url, &[]), expected)
+        })
+        .collect();
+    for (mirror, expected) in &mirrors {
+        assert!(!expected.is_empty());
+        lists(mirror, expected);
+        assert!(servers(mirror).iter().all(|row| row["verified_by"] == "query" && row["rtt_ms"].is_number()));
+    }
+    assert_eq!(mirrors[0].1.len(), 8, "a Rallypoint's list has all games");
+    // Old clients see them, too.
+    let listed = list(&mirrors[1].0, "netpanzer");
+    assert!(mirrors[1].1.iter().all(|(place, _)| listed.contains(place.rsplit(':').next().unwrap())), "{listed}");
+    drop(old);
+    for (mirror, expected) in &mirrors {
+        proven_again(mirror);
+        lists(mirror, expected);
+    }
+    drop(games);
+    for (mirror, _) in &mirrors {
+        lists(mirror, &BTreeSet::new());
+    }
+}
+
+#[test]
+fn who_announces_itself_is_never_listed_via_another_master() {
+    let (old, tank) = (Server::start(&FAST), Tank::new());
+    tank.heartbeat(&old);
+    let mirror = mirror_of(&web(&old), &[]);
+    lists(&mirror, &via(&at(&tank), &web(&old)));
+    let check = |mirror: &Server| mirror.json(&format!("/api/v1/check?game=netpanzer&address={}", at(&tank)));
+    let summary = check(&mirror)["summary"].as_str().unwrap().to_string();
+    assert!(summary.starts_with(&format!("Listed via {}; it does not announce itself here.", web(&old))), "{summary}");
+    // One heartbeat, and it is this master's own.
+    assert_eq!(tank.heartbeat(&mirror), r"\final\", "no error");
+    lists(&mirror, &via(&at(&tank), "nobody"));
+    proven_again(&mirror);
+    lists(&mirror, &via(&at(&tank), "nobody"));
+    assert!(check(&mirror)["summary"].as_str().unwrap().starts_with("Listed. "));
+    // A quit ends it; then the other master's list brings it back.
+    say(&mirror, &format!(r"\quit\port\{}\final\", tank.port));
+    until_within(LIMIT * 3, "the upstream to bring it back", || {
+        (vias(&mirror) == via(&at(&tank), &web(&old))).then_some(())
+    });
+}
+
+#[test]
+fn two_that_follow_each_other_end_empty_when_the_games_end() {
+    let folder = Folder::new("mirror-loop");
+    let file = folder.write("a.toml", "");
+    let (config, tank) = (["--config", file.to_str().unwrap()], Tank::new());
+    let one = Server::start_with(&config, &FAST);
+    let other = mirror_of(&web(&one), &[]);
+    folder.write("a.toml", &format!("[[upstream]]\nurl = \"{}\"\nname = \"other\"\nevery = \"5s\"\n", web(&other)));
+    one.signal(Signal::SIGHUP);
+    let metric = |server: &Server, line: &str| server.get("/metrics").text().lines().any(|found| found == line);
+    until("the upstream to be followed", || metric(&one, "rallypoint_upstream_up{upstream=\"other\"} 1").then_some(()));
+    tank.heartbeat(&one);
+    lists(&other, &via(&at(&tank), &web(&one)));
+    lists(&one, &via(&at(&tank), "nobody"));
+    assert!(metric(&one, "rallypoint_upstream_servers{upstream=\"other\"} 0"), "its own server is not handed back");
+    tank.alive.store(false, Ordering::Relaxed);
+    lists(&one, &BTreeSet::new());
+    lists(&other, &BTreeSet::new());
+    // Without the table it is not followed any more.
+    folder.write("a.toml", "");
+    one.signal(Signal::SIGHUP);
+    until("the figures to go", || (!one.get("/metrics").text().contains("rallypoint_upstream")).then_some(()));
+}
+
+/// A netPanzer master that answers every request with these rows.
+fn master_with(rows: Vec<String>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("netpanzer://{}", listener.local_addr().unwrap());
+    let answer = rows.concat() + r"\final\";
+    // This thread ends with the test's process.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.read(&mut [0; 500]);
+            let _ = stream.write_all(answer.as_bytes()); // the client may have enough
+        }
+    });
+    url
+}
+
+fn row(ip: &str, port: u16) -> String {
+    format!(r"\ip\{ip}\port\{port}")
+}
+
+#[test]
+fn a_hostile_master_floods_nobody() {
+    let (tank, victim) = (Tank::new(), UdpSocket::bind("127.0.9.9:0").unwrap());
+    victim.set_nonblocking(true).unwrap();
+    let mut rows = vec![row("127.0.0.1", tank.port), row("0.0.0.0", 1), row("255.255.255.255", 1), row("224.0.0.1", 1)];
+    let victims = (0..100).map(|port| row("127.0.9.9", victim.local_addr().unwrap().port().wrapping_add(port).max(1)));
+    rows.extend(victims);
+    rows.extend((0..4_000u16).map(|number| row(&format!("127.1.{}.{}", number / 200, number % 200 + 1), 9)));
+    let set = format!("upstream=[{{url = \"{}\", every = \"5s\", max_servers = 1000}}]", master_with(rows));
+    let mirror = Server::start(&[&FAST, &[set.as_str()][..]].concat());
+    until("the one that answers", || (servers(&mirror).len() == 1).then_some(()));
+    let figure = |name: &str| -> Option<u64> {
+        let metrics = mirror.get("/metrics");
+        let line = metrics.text().lines().find(|line| line.starts_with(name))?.to_string();
+        line.rsplit(' ').next()?.parse().ok()
+    };
+    let listed = figure("rallypoint_upstream_servers{").unwrap();
+    assert_eq!(listed, 1_000 - (100 - 32), "the first 1000 valid rows, and no more than 32 of one address");
+    let all_asked = || (figure("rallypoint_queries_total")? > 2 * listed).then_some(());
+    until_within(LIMIT * 3, "all of them to be asked", all_asked);
+    let mut questions = 0;
+    while victim.recv(&mut [0; 500]).is_ok() {
+        questions += 1;
+    }
+    assert!((1..=3).contains(&questions), "{questions} questions in all tries");
+    assert_eq!(servers(&mirror).len(), 1);
+    // A list that is longer than so many servers need is not read to its end.
+    let endless = (0..100_000u32).map(|number| row(&format!("127.{}.{}.1", number / 250 % 250, number % 250), 9));
+    let url = master_with(endless.collect());
+    let mut mirror = mirror_of(&url, &[]);
+    let before = mirror.memory_kib();
+    mirror.wait_for_log("its list is longer than 689 KiB; its servers stay listed for as long as they answer");
+    assert!(mirror.memory_kib() < before + (32 << 10), "{} and {before} KiB", mirror.memory_kib());
+}
+
+#[test]
+fn bans_and_names_that_are_hidden_hold_for_mirrored_servers() {
+    let (old, tank) = (Server::start(&FAST), Tank::new());
+    tank.heartbeat(&old);
+    let (_games, banned) = simulate("netpanzer", 1, &["--announce", &web(&old), "--listen", "127.0.0.5"]);
+    until("both to be listed", || (servers(&old).len() == 2).then_some(()));
+    let mirror = mirror_of(&web(&old), &["guard.bans=127.0.0.5"]);
+    lists(&mirror, &via(&at(&tank), &web(&old)));
+    let hiding = mirror_of(&web(&old), &["guard.hidden_names=Tank <?>"]);
+    let banned = banned[0].strip_prefix("netpanzer://").unwrap();
+    lists(&hiding, &via(banned, &web(&old)));
+    let check = hiding.json(&format!("/api/v1/check?game=netpanzer&address={}", at(&tank)));
+    assert_eq!((&check["listed"], &check["kept_off"]["kind"]), (&false.into(), &"hide".into()), "{check}");
+    lists(&mirror, &via(&at(&tank), &web(&old)));
+}
+
+#[test]
+fn after_a_restart_the_list_is_there_although_the_master_is_gone() {
+    let (folder, old, tank) = (Folder::new("mirror-restart"), Server::start(&FAST), Tank::new());
+    tank.heartbeat(&old);
+    let (url, data) = (web(&old), format!("data_dir={}", folder.path().display()));
+    let mirror = mirror_of(&url, &[&data]);
+    lists(&mirror, &via(&at(&tank), &url));
+    drop(old);
+    mirror.signal(Signal::SIGTERM);
+    assert!(mirror.end().0.success());
+    let mut mirror = mirror_of(&url, &[&data]);
+    assert_eq!(vias(&mirror), via(&at(&tank), &url));
+    mirror.wait_for_log(&format!("upstream {url}: cannot connect to"));
+    proven_again(&mirror);
+    assert_eq!(vias(&mirror), via(&at(&tank), &url));
+    // The tools show where it comes from, and `via` selects.
+    let (table, _) = ends(0, &["list", &web(&mirror), "--columns", "address,via", "--no-header"]);
+    assert_eq!(table.split_whitespace().collect::<Vec<_>>(), [at(&tank), url.clone()]);
+    let of = |via: &str| mirror.json(&format!("/api/v1/servers?via={via}"))["total"].clone();
+    assert_eq!((of(&url), of("other")), (1.into(), 0.into()));
+    assert!(mirror.get("/").text().contains(&format!("<dt>Listed via</dt><dd data-field=\"via\">{url}</dd>")));
+}
+
+#[test]
+fn a_configuration_that_cannot_work_is_refused_and_one_that_does_nothing_is_reported() {
+    let folder = Folder::new("mirror-config");
+    let check = |code: i32, text: &str| {
+        let file = folder.write("rallypoint.toml", text);
+        ends(code, &["config", "--check", file.to_str().unwrap()]).1
+    };
+    let table = |line: &str| format!("[[upstream]]\n{line}\n");
+    for (line, says) in [
+        ("name = \"x\"", ":1: upstream: `url` is missing"),
+        ("url = \"master.example\"", ":2: upstream: url must be the address of a master: `master.example`"),
+        ("url = \"bloodmasters://master.example\"", "write bloodmasters+http://master.example"),
+        ("url = \"http://me:secret@master.example\"", "logins are not supported"),
+        ("url = \"netpanzer://a\"\nevery = \"1s\"", ":3: upstream: every must be a time like"),
+        ("url = \"netpanzer://a\"\nmax_servers = 0", ":3: upstream: max_servers must be a whole number from 1"),
+        ("url = \"netpanzer://a\"\nname = \"\"", ":3: upstream: name must be a name"),
+        ("url = \"netpanzer://a\"\nurls = \"\"", ":3: upstream: unknown key `urls`; did you mean `url`?"),
+        ("url = \"netpanzer://a\"\n[[upstream]]\nurl = \"netpanzer://a\"", "`netpanzer://a` is there twice"),
+    ] {
+        let stderr = check(2, &table(line));
+        assert!(stderr.contains(says) && !stderr.contains("secret"), "{line}: {stderr}");
+    }
+    assert!(check(2, "[upstream]\nurl = \"netpanzer://a\"").contains("write [[upstream]]"));
+    let stderr = check(0, &table("url = \"iceball://master.example\""));
+    let says =
+        "warning: upstream iceball://master.example: Iceball servers cannot be queried, so none of them can be listed";
+    assert!(stderr.contains(says), "{stderr}");
+    assert!(!check(0, &table("url = \"netpanzer://master.example\"")).contains("warning"));
+}
