@@ -263,7 +263,9 @@ impl Registry {
         // An unpublished newer proof is always this node's own.
         let proven_by = if slot.proven_at_ms == server.proven_at_ms { server.node } else { own_node };
         let newer_proof = remote_wins || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, proven_by);
-        let newer_heartbeat = newer_proof && !same_game || same_game && listed.last_seen_ms > server.last_seen_ms;
+        // A heartbeat from before the clock was set back is older than any other.
+        let seen_ms = if is_from_the_future(server.last_seen_ms, now) { 0 } else { server.last_seen_ms };
+        let newer_heartbeat = newer_proof && !same_game || same_game && listed.last_seen_ms > seen_ms;
         if same_game {
             if end_ms >= slot.end_ms {
                 slot.restored_end_s = 0;
@@ -281,7 +283,7 @@ impl Registry {
         }
         let unchanged = same_game && slot.listed && (!newer_proof || server.matches_facts(&announce.facts));
         let nothing_of_ours = (announce.proven_at_ms, listed.node) >= (server.proven_at_ms, server.node)
-            && listed.last_seen_ms >= server.last_seen_ms;
+            && listed.last_seen_ms >= seen_ms;
         let mut new = if newer_proof { server.with_facts(&announce.facts) } else { Server::clone(server) };
         if newer_proof {
             new.game = announce.game.clone();
@@ -516,6 +518,29 @@ mod tests {
         assert_eq!(registry.apply(&gone(1, 3_600_001, true), back(2_000)), Outcome::Stale, "nor another node's");
         assert!(registry.listed(address(1)).is_some());
         assert_eq!(registry.apply(&gone(1, 3_000, true), back(3_000)), Outcome::Changed);
+    }
+
+    #[test]
+    fn a_heartbeat_from_before_the_clock_was_set_back_gives_way_to_the_next_one() {
+        let back = |ms: u64| Now { mono_ms: 3_700_000 + ms, unix_ms: T + ms };
+        let seen = |registry: &Registry| {
+            let server = registry.listed(address(1)).unwrap();
+            (server.proven_at_ms, server.last_seen_ms, server.foreign)
+        };
+        let set_back = || {
+            let mut registry = registry();
+            registry.apply(&Change::Announce(announce(1, "netpanzer", 3_600_000)), at(3_600_000));
+            let answer = Change::Answer { address: address(1), game: Game::Own("netpanzer"), rtt_us: 7, facts: None };
+            registry.apply(&answer, back(0));
+            assert_eq!(seen(&registry), (T, T + 3_600_000, false));
+            registry
+        };
+        let mut own = set_back();
+        own.apply(&Change::Announce(announce(1, "netpanzer", 1_000)), back(1_000));
+        assert_eq!(seen(&own), (T + 1_000, T + 1_000, false), "it is published, so other nodes learn of it");
+        let mut others = set_back();
+        assert_eq!(others.apply(&remote(1, "netpanzer", 1_000), back(1_500)), Outcome::Refreshed);
+        assert_eq!(seen(&others), (T + 1_000, T + 1_000, true));
     }
 
     #[test]

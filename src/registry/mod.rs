@@ -433,8 +433,10 @@ impl Registry {
             self.removals.forget(announce.address, strength);
         }
         slot.listed = true;
-        // The proof may be newer than the heartbeat: an answer renews only the proof.
-        let published_age_ms = proven_at_ms.abs_diff(server.proven_at_ms.min(server.last_seen_ms));
+        // The proof may be newer than the heartbeat: an answer renews only the proof. After the clock was set back, the
+        // heartbeat may be from the future.
+        let age_ms = |published_ms: u64| proven_at_ms.abs_diff(published_ms);
+        let published_age_ms = age_ms(server.proven_at_ms).max(age_ms(server.last_seen_ms));
         let is_same_life = is_same_life(server, announce.life_ms);
         if !unchanged || !is_same_life || published_age_ms >= announce.life_ms / REPUBLISH_PART {
             let same_facts = unchanged || knows_more;
