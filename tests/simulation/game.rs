@@ -40,6 +40,8 @@ pub struct Game {
     pub quit_ms: Option<u64>,
     /// When its state or its facts last changed.
     pub ended_ms: u64,
+    /// When a datagram from it or to it was last lost.
+    pub lost_ms: Option<u64>,
 }
 
 impl Game {

@@ -66,6 +66,8 @@ pub struct Node {
     batches: broadcast::Receiver<Arc<Batch>>,
     /// The list as its deltas tell it.
     pub listed: BTreeMap<Address, Arc<Server>>,
+    /// When each of them was last put on it, in the world's time.
+    pub listed_since: BTreeMap<Address, u64>,
     pub serial: u64,
     /// When it started, in the world's time.
     pub started_ms: u64,
@@ -94,7 +96,10 @@ pub struct Outgoing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    Reply,
+    /// With the size of the datagram that it answers.
+    Reply {
+        asked_bytes: usize,
+    },
     List,
     Question,
 }
@@ -196,6 +201,7 @@ impl Node {
             stop,
             batches,
             listed: BTreeMap::new(),
+            listed_since: BTreeMap::new(),
             serial: 0,
             started_ms: ms,
             buffer: vec![0; 65_535],
@@ -241,7 +247,12 @@ impl Node {
         let mut batch =
             SimulatedBatch { received: datagrams, replies: Vec::new(), bytes_max: service.worker.bytes_max };
         service.worker.serve(&mut batch, service.channel);
-        out.extend(batch.replies.into_iter().map(|(to, bytes)| Outgoing { from: at, to, bytes, kind: Kind::Reply }));
+        out.extend(batch.replies.into_iter().map(|(to, bytes, asked_bytes)| Outgoing {
+            from: at,
+            to,
+            bytes,
+            kind: Kind::Reply { asked_bytes },
+        }));
         while let Ok((from, request)) = service.requests.try_recv() {
             let mut packets = SimulatedPackets(Vec::new());
             service.sender.answer(from, &request, &mut packets);
@@ -267,6 +278,7 @@ impl Node {
 
     /// Applies the deltas to the list so far: serials increase by one, and each delta fits the list that it changes.
     fn take_batches(&mut self) -> Vec<Delta> {
+        let ms = self.started_ms + self.hub.clock.mono_us() / 1_000;
         let mut all = Vec::new();
         while let Ok(batch) = self.batches.try_recv() {
             assert_eq!(batch.serial, self.serial + 1, "serials increase by one");
@@ -278,6 +290,10 @@ impl Node {
                     _ => self.listed.insert(server.address, server.clone()),
                 };
                 assert_eq!(before.is_none(), matches!(delta, Delta::Added(_)), "the delta fits: {delta:?}");
+                match delta {
+                    Delta::Removed(_) => self.listed_since.remove(&server.address),
+                    _ => Some(*self.listed_since.entry(server.address).or_insert(ms)),
+                };
             }
             all.extend(batch.deltas.iter().cloned());
             if self.is_clustered {
@@ -357,7 +373,8 @@ impl Node {
 /// A batch of datagrams without a socket.
 struct SimulatedBatch {
     received: Vec<(SocketAddr, Vec<u8>)>,
-    replies: Vec<(SocketAddr, Vec<u8>)>,
+    /// To whom, what, and the size of the datagram that it answers.
+    replies: Vec<(SocketAddr, Vec<u8>, usize)>,
     bytes_max: usize,
 }
 
@@ -367,7 +384,7 @@ impl Datagrams for SimulatedBatch {
         for (from, bytes) in &self.received {
             look(Datagram { from: *from, bytes: &bytes[..bytes.len().min(self.bytes_max)] }, &mut reply);
             if !reply.is_empty() {
-                self.replies.push((*from, reply.to_vec()));
+                self.replies.push((*from, reply.to_vec(), bytes.len()));
                 reply.clear();
             }
         }

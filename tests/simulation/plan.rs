@@ -88,6 +88,7 @@ impl Plan {
             is_greedy,
             tick_ms: 500,
         };
+        // docs/reliability.md says what is still open where the clocks of a cluster are set while it runs.
         let plan = if plan.nodes > 1 { Plan { jump_every_ms: None, ..plan } } else { plan };
         if seed < SPARSE_FROM { plan } else { plan.sparse(&mut rng) }
     }

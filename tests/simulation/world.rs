@@ -148,6 +148,8 @@ struct Machine {
     ahead_ms: i64,
     /// Whether its clock was ever set back: its file may be from the future.
     was_set_back: bool,
+    /// When its clock was last set while it ran.
+    jumped_ms: Option<u64>,
     folder: Option<PathBuf>,
     views: VecDeque<(u64, Arc<View>)>,
     /// What was listed when it stopped, and when that was.
@@ -162,7 +164,7 @@ struct Stopped {
     is_clean: bool,
     ahead_ms: i64,
     /// The address, and since when it is listed.
-    listed: Vec<Address>,
+    listed: Vec<(Address, u64)>,
 }
 
 /// Whose facts have this name.
@@ -172,17 +174,6 @@ struct Said {
     /// A forger has announced these facts in the name of this address.
     in_the_name_of: Option<SocketAddr>,
     until_ms: u64,
-}
-
-/// What was sent to an address that belongs to nobody.
-#[derive(Default)]
-struct Victim {
-    since_ms: u64,
-    forged_bytes: u64,
-    reply_bytes: u64,
-    /// Bytes of lists, less what the budget has refilled since.
-    list_bytes: u64,
-    list_ms: u64,
 }
 
 /// What a connection to fetch a list has heard.
@@ -261,7 +252,8 @@ pub struct World {
     said: HashMap<(&'static str, String), Said>,
     numbers: usize,
     ports: u64,
-    victims: BTreeMap<IpAddr, Victim>,
+    /// What each network that belongs to nobody has used of the budgets of each node.
+    used: HashMap<checks::Budgeted, checks::Used>,
     /// Datagrams from masters that a forger has seen at its own address.
     seen: VecDeque<(&'static str, Vec<u8>)>,
     /// The store of the cluster, and the keys that its nodes share.
@@ -329,6 +321,7 @@ impl World {
             is_fast: false,
             ahead_ms: 0,
             was_set_back: false,
+            jumped_ms: None,
             folder: folder.map(|folder| folder.0.join(number.to_string())),
             views: VecDeque::new(),
             before: None,
@@ -348,7 +341,7 @@ impl World {
             said: HashMap::new(),
             numbers: 0,
             ports: 0,
-            victims: BTreeMap::new(),
+            used: HashMap::new(),
             seen: VecDeque::new(),
             entries: Vec::new(),
             keys: Keys::new([[1; 16], [2; 16], [3; 16]]),
@@ -371,7 +364,7 @@ impl World {
             world.plan_in(every_ms, Event::Spoof);
         }
         if world.plan.floods {
-            world.plan_in(600_000, Event::Flood { left: 0, is_aimed: false });
+            world.plan_in(300_000, Event::Flood { left: 80, is_aimed: true });
         }
         world.plan_in(world.plan.list_every_ms, Event::List);
         world
@@ -485,6 +478,7 @@ impl World {
         machine.is_fast = false;
         machine.views.clear();
         let run = machine.run;
+        self.used.retain(|budgeted, _| budgeted.node != ip);
         self.counts.restored += restored.listed as u64;
         self.check_restored(number);
         self.note_view(number);
@@ -516,7 +510,7 @@ impl World {
         let step_ms = if self.rng.one_in(4) { self.step() } else { 0 };
         let machine = &mut self.machines[number];
         let Some(node) = machine.node.take() else { return };
-        let listed = node.listed.keys().copied().collect();
+        let listed = node.listed_since.iter().map(|(address, since_ms)| (*address, *since_ms)).collect();
         machine.before = Some(Stopped { at_ms: self.ms, is_clean, ahead_ms: machine.ahead_ms, listed });
         machine.ahead_ms += step_ms;
         machine.was_set_back |= step_ms < 0;
@@ -559,6 +553,7 @@ impl World {
         let Some(node) = &machine.node else { return };
         machine.ahead_ms += step_ms;
         machine.was_set_back |= step_ms < 0;
+        machine.jumped_ms = Some(ms);
         node.set_time(ms, machine.unix_ms(ms));
         self.counts.jumps += 1;
         for game in 0..self.games.len() {
@@ -614,7 +609,7 @@ impl World {
 
     fn send_all(&mut self, out: Vec<Outgoing>) {
         for Outgoing { from, to, bytes, kind } in out {
-            self.check_sent(to, &bytes, kind);
+            self.check_sent(from.ip(), to, &bytes, kind);
             self.send(from, to, bytes);
         }
     }
@@ -623,6 +618,11 @@ impl World {
         self.counts.datagrams += 1;
         self.counts.note(bytes.len() as u64);
         if self.rng.percent(self.plan.loss_percent) {
+            for end in [from, to] {
+                if let Some(&game) = self.by_address.get(&end) {
+                    self.games[game].lost_ms = Some(self.ms);
+                }
+            }
             return;
         }
         let path_ms = 5 + path(from.ip(), to.ip()) % self.plan.delay_ms;
@@ -682,6 +682,7 @@ fn path(from: IpAddr, to: IpAddr) -> u64 {
     Rng::new(u64::from(from.to_bits()) << 32 | u64::from(to.to_bits())).next()
 }
 
+/// An address that only forgers use: nobody there has ever sent anything.
 fn is_victim(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V4(ip) if ip.octets()[..3] == [203, 0, 113])
+    matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 203)
 }

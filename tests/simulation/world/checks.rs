@@ -1,7 +1,7 @@
 //! The invariants. Their list is in `main.rs`.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use rallypoint::cluster::clock::SKEW_MAX_MS;
 use rallypoint::cookie;
@@ -19,8 +19,26 @@ const QUERY_MS: u64 = 4_000;
 const RETRIES_MS: u64 = 60_000;
 /// How long after the end of a life a server may be listed because the hub looks at ends only so often.
 const SLACK_MS: u64 = 1_000;
-/// IPv6 and UDP headers, which budgets count.
+/// IPv6 and UDP headers, which budgets count, and those of IPv4.
 const HEADER_BYTES: u64 = 48;
+const HEADER_BYTES_LEAST: u64 = 28;
+/// Budgets to remember; those that are full again are forgotten.
+const USED_MAX: usize = 20_000;
+
+/// A budget that a node has for a network.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct Budgeted {
+    pub node: IpAddr,
+    prefix: Prefix,
+    what: &'static str,
+}
+
+/// How much of it was used at a time.
+#[derive(Default)]
+pub(super) struct Used {
+    thousandths: u64,
+    at_ms: u64,
+}
 
 impl World {
     /// 1: the address has proven itself, and recently enough. 3: a server that has gone, has gone from the list.
@@ -37,30 +55,27 @@ impl World {
         };
         assert!(
             self.ms <= end_ms,
-            "{address} ({}) is listed {} ms after its end: {:?} since {}, announced {:?}, proven {:?}; {:?}",
+            "{address} ({}) is listed {} ms after its end: {:?} since {}, announced {:?}, proven {:?}; {}",
             game.card.name,
             self.ms - end_ms,
             game.state,
             game.ended_ms,
             game.announced_ms,
             game.proof_ms,
-            self.machines
-                .iter()
-                .map(|machine| {
-                    let node = machine.node.as_ref()?;
-                    let state = node.hub.address_state(address)?;
-                    let is_mine = machine.member.as_ref().is_some_and(|member| member.share.is_mine(address));
-                    Some((
-                        state.listed,
-                        state.misses,
-                        state.life_left_ms,
-                        state.server.foreign,
-                        is_mine,
-                        machine.ahead_ms,
-                    ))
-                })
-                .collect::<Vec<_>>(),
+            self.known_of(address),
         );
+    }
+
+    /// What the nodes know of an address, to explain a failure: the node and how far its clock is ahead; whether the address is
+    /// listed, the misses, the rest of its life, whether it came from another node, and whether this node has to ask it.
+    fn known_of(&self, address: Address) -> String {
+        let known = self.machines.iter().enumerate().map(|(number, machine)| {
+            let state = machine.node.as_ref().and_then(|node| node.hub.address_state(address));
+            let state = state.map(|state| (state.listed, state.misses, state.life_left_ms, state.server.foreign));
+            let is_mine = machine.member.as_ref().is_some_and(|member| member.share.is_mine(address));
+            format!("node {number} ({} ms ahead): {state:?}, asks: {is_mine}", machine.ahead_ms)
+        });
+        known.collect::<Vec<_>>().join("; ")
     }
 
     /// Until when a server may be listed at the latest.
@@ -130,17 +145,21 @@ impl World {
                 continue;
             }
             missing += 1;
+            // What was lost may have taken it off the list; its next announcement that arrives puts it there again.
+            let excuse_ms = QUERY_MS + game.card.announce_every_ms + SOON_MS + known_ms;
             assert!(
-                !self.plan.is_calm(),
-                "{} ({}) is up since {}, announced {:?}, proven {:?}, due at {}, and not listed at {}: {:?}",
+                game.lost_ms.is_some_and(|lost_ms| self.ms <= lost_ms + excuse_ms),
+                "{} ({}) is up since {}, announced {:?}, proven {:?}, lost something at {:?}, due at {}, and not \
+                 listed by node {number} at {}: {}",
                 game.address,
                 game.card.name,
                 game.up_ms,
                 game.announced_ms,
                 game.proof_ms,
+                game.lost_ms,
                 game.due_ms,
                 self.ms,
-                node.hub.address_state(game.address),
+                self.known_of(game.address),
             );
         }
         self.counts.checked += checked;
@@ -204,35 +223,53 @@ impl World {
         assert!(slots <= self.games.len() + 1, "{slots} entries for {} servers", self.games.len());
     }
 
-    /// 7 and 8: what goes to addresses that proved nothing is bounded, and questions never go there.
-    pub(super) fn check_sent(&mut self, to: SocketAddr, bytes: &[u8], kind: Kind) {
+    /// 7: no reply is much longer than what it answers, and what goes to addresses that proved nothing keeps within the
+    /// budgets. 8: questions never go there.
+    pub(super) fn check_sent(&mut self, node: IpAddr, to: SocketAddr, bytes: &[u8], kind: Kind) {
         if kind == Kind::Question {
             self.counts.questions += 1;
+        }
+        let size = bytes.len() as u64;
+        if let Kind::Reply { asked_bytes } = kind {
+            // Every sender may be forged.
+            let most = (asked_bytes as u64 + HEADER_BYTES_LEAST) * 6 / 5;
+            assert!(size + HEADER_BYTES_LEAST <= most, "{to} got {size} bytes for {asked_bytes}");
         }
         if !is_victim(to.ip()) {
             return;
         }
-        // Each node has budgets of its own.
-        let (ms, nodes) = (self.ms, self.machines.len() as u64);
-        let victim = self.victims.entry(to.ip()).or_default();
-        let elapsed_s = (ms - victim.since_ms) / 1_000 + 1;
-        let size = bytes.len() as u64;
+        let servers = u64::from(self.plan.servers_per_ip_max);
         match kind {
             Kind::Question => panic!("{to} was asked, and it never announced anything"),
-            Kind::Reply => {
-                victim.reply_bytes += size;
-                let per_second = u64::from(self.plan.servers_per_ip_max) * 96;
-                let budget = 4 * per_second + per_second * elapsed_s;
-                let most = victim.forged_bytes * 6 / 5 + nodes * budget;
-                assert!(victim.reply_bytes <= most, "{to} got {} bytes of replies", victim.reply_bytes);
+            Kind::Reply { asked_bytes } => {
+                self.check_budget(node, to, "replies", 1, (64 * servers, 8 * servers));
+                if bytes.len() * 5 > asked_bytes * 6 {
+                    let budget = (4 * 96 * servers, 96 * servers);
+                    self.check_budget(node, to, "bytes of long replies", size + HEADER_BYTES, budget);
+                }
             }
             Kind::List => {
-                let refilled = nodes * (ms - victim.list_ms) * (16 << 10) / 1_000;
-                victim.list_ms = ms;
-                victim.list_bytes = victim.list_bytes.saturating_sub(refilled) + size + HEADER_BYTES;
-                let most = nodes * (64 << 10) + 1_500; // something for rounding
-                assert!(victim.list_bytes <= most, "{to} got {} bytes of lists at once", victim.list_bytes);
+                self.check_budget(node, to, "bytes of lists", size + HEADER_BYTES, (64 << 10, 16 << 10));
             }
+        }
+    }
+
+    /// What goes to an address and to the network around it keeps within what a budget has at once and per second.
+    /// docs/operating.md has the budgets.
+    fn check_budget(&mut self, node: IpAddr, to: SocketAddr, what: &'static str, cost: u64, (burst, rate): (u64, u64)) {
+        let ms = self.ms;
+        for prefix in Prefix::all(to.ip(), &Networks::default()) {
+            let factor = u64::from(prefix.limit(1));
+            let used = self.used.entry(Budgeted { node, prefix, what }).or_default();
+            let refilled = (ms - used.at_ms) * rate * factor;
+            *used = Used { thousandths: used.thousandths.saturating_sub(refilled) + 1_000 * cost, at_ms: ms };
+            // A budget is counted in whole units, each time.
+            let most = 1_000 * (burst + 1) * factor;
+            assert!(used.thousandths <= most, "{prefix} got {} {what} at once, of {burst}", used.thousandths / 1_000);
+        }
+        if self.used.len() > USED_MAX {
+            let longest_ms = 10_000; // all are full again
+            self.used.retain(|_, used| ms < used.at_ms + longest_ms);
         }
     }
 
@@ -281,17 +318,26 @@ impl World {
         if before.ahead_ms != machine.ahead_ms || !self.plan.is_calm() {
             return;
         }
-        for address in before.listed {
+        // What a killed master wrote last is by the clock of that time.
+        let written_ms = before.at_ms.saturating_sub(store_every_ms + SLACK_MS);
+        if !before.is_clean && machine.jumped_ms.is_some_and(|jumped_ms| jumped_ms >= written_ms) {
+            return;
+        }
+        for (address, since_ms) in before.listed {
             let Some(game) = self.game_at(address) else { continue };
             let (Some(proof_ms), Some(announced_ms)) = (game.proof_ms, game.reached_ms) else { continue };
             let counted_ms = if game.is_queried() { announced_ms } else { proof_ms };
             // Nodes tell each other of unchanged servers only after a quarter of a life.
             let untold_ms = if self.machines.len() > 1 { game.card.life_ms / 4 + SKEW_MAX_MS } else { 0 };
+            // A kill loses what came after the file was last written. What was announced before that counts.
+            let is_written = before.is_clean || counted_ms.max(since_ms) + SOON_MS < written_ms;
+            let before_that_ms = written_ms.saturating_sub(game.card.announce_every_ms + SOON_MS);
+            let was_established = is_written || since_ms.max(game.up_ms) < before_that_ms;
+            let counted_ms = if is_written { counted_ms } else { counted_ms.min(before_that_ms) };
             let lives = self.ms + SLACK_MS + self.plan.tick_ms + untold_ms < counted_ms + game.card.life_ms;
-            let was_established = game.up_ms + SOON_MS + store_every_ms + SLACK_MS < before.at_ms;
             let has_quit = game.quit_ms.is_some();
             let arrived_ms = counted_ms + 3 * (2 * self.plan.delay_ms + 5);
-            if lives && !has_quit && arrived_ms < before.at_ms && (before.is_clean || was_established) {
+            if lives && !has_quit && arrived_ms < before.at_ms && was_established {
                 assert!(
                     node.listed.contains_key(&address),
                     "{address} ({}) was listed before the restart and lives, proven {proof_ms}, announced {announced_ms}, \

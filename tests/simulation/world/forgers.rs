@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Whom an aimed flood is to reach.
+const VICTIM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 9)), 40_000);
+
 impl World {
     /// Facts that no server has ever said.
     fn forged_facts(&mut self, card: &'static Card) -> rallypoint::model::Facts<'static> {
@@ -86,15 +89,6 @@ impl World {
         rallypoint::protocols::announce::Offer { game: card.name.into(), port, facts }
     }
 
-    fn note_forged(&mut self, from: SocketAddr, bytes: &[u8]) {
-        self.counts.forged += 1;
-        if is_victim(from.ip()) {
-            let victim = self.victims.entry(from.ip()).or_insert(Victim { since_ms: self.ms, ..Victim::default() });
-            // Duplicates of the network count, too.
-            victim.forged_bytes += 2 * bytes.len() as u64;
-        }
-    }
-
     pub(super) fn spoof(&mut self) {
         let node = self.rng.below(self.machines.len() as u64) as usize;
         if self.plan.guesses && self.rng.one_in(2) {
@@ -106,7 +100,7 @@ impl World {
         }
         let (card, port) = *self.rng.pick(&services);
         let (from, bytes) = self.forgery(card);
-        self.note_forged(from, &bytes);
+        self.counts.forged += 1;
         self.send(from, SocketAddr::new(self.machines[node].ip, port), bytes);
     }
 
@@ -132,6 +126,25 @@ impl World {
         }
     }
 
+    /// Something that a master answers: a request for a list, or an announcement.
+    fn aimed(&mut self, card: &'static Card, port: u16) -> Vec<u8> {
+        if let Fetch::Datagrams(fetch) = &card.fetch
+            && self.rng.one_in(2)
+        {
+            let requests = fetch.requests("", "", &[]).unwrap();
+            return self.rng.pick(&requests).bytes.clone();
+        }
+        let facts = self.forged_facts(card);
+        match &card.announce {
+            AnnounceMethod::Datagrams { start, .. } => {
+                let offer = self.offer(card, facts, port);
+                start(self.ms, &offer).unwrap().announcement(&offer)
+            }
+            AnnounceMethod::OwnPort { heartbeat, .. } => heartbeat(&facts),
+            _ => Vec::new(),
+        }
+    }
+
     /// Many forged datagrams at once, for some seconds.
     pub(super) async fn flood(&mut self, left: u32, is_aimed: bool) {
         let node = self.rng.below(self.machines.len() as u64) as usize;
@@ -139,15 +152,9 @@ impl World {
         if let Some((card, port)) = services.get(self.rng.below(services.len().max(1) as u64) as usize).copied() {
             let mut batch = Vec::new();
             for _ in 0..FLOOD_BATCH {
-                let (from, bytes) = match (&card.fetch, is_aimed) {
-                    (Fetch::Datagrams(fetch), true) => {
-                        let requests = fetch.requests("", "", &[]).unwrap();
-                        (SocketAddr::from(([203, 0, 113, 9], 40_000)), self.rng.pick(&requests).bytes.clone())
-                    }
-                    _ => self.forgery(card),
-                };
-                self.note_forged(from, &bytes);
-                batch.push((from, bytes));
+                let forgery = if is_aimed { (VICTIM, self.aimed(card, VICTIM.port())) } else { self.forgery(card) };
+                self.counts.forged += 1;
+                batch.push(forgery);
             }
             self.deliver_to_node(node, port, batch).await;
         }

@@ -28,6 +28,7 @@ impl World {
             changed_ms: 0,
             quit_ms: None,
             ended_ms: self.ms,
+            lost_ms: None,
         };
         game.generation = 1;
         let at = self.games.len();
