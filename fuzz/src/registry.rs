@@ -14,6 +14,7 @@ use rallypoint::model::{
 use rallypoint::moderation::{Rules, Subject};
 use rallypoint::prefix::{Networks, Prefix};
 use rallypoint::protocols::CARDS;
+use rallypoint::registry::merge::LocalState;
 use rallypoint::registry::view::{Delta, Publisher, View};
 use rallypoint::registry::{Outcome, Registry, Settings};
 
@@ -47,6 +48,7 @@ struct World {
     named: Vec<NamedServer>,
     named_most: usize,
     exempt: Networks,
+    /// What is listed, and what has been proven since.
     proven: BTreeSet<Address>,
     /// What the operator keeps off the list.
     rules: Arc<Rules>,
@@ -81,6 +83,9 @@ pub fn run(input: &[u8]) {
         }
         world.step(&mut tape);
         world.check();
+        // Whatever is off the list needs a new proof.
+        let World { proven, registry, .. } = &mut world;
+        proven.retain(|address| registry.listed(*address).is_some());
     }
     world.publish();
     if until_the_end {
@@ -246,12 +251,20 @@ impl World {
         let is_weak = matches!(&remote, RemoteState::Listed(RemoteServer { announce, stronger_gone_ms: None, .. })
             if announce.proof.strength() == Strength::Address);
         let strong = self.strong(address).filter(|_| is_weak);
-        let is_listed = matches!(remote, RemoteState::Listed(_));
+        let (is_listed, was_listed) =
+            (matches!(remote, RemoteState::Listed(_)), self.registry.listed(address).is_some());
+        // A proof from before the removal.
+        let is_ended = matches!((self.registry.local_state(address, self.now), &remote),
+            (Some(LocalState::Gone(gone)), RemoteState::Listed(RemoteServer { announce, .. }))
+                if gone.ends(announce.proof, announce.proven_at_ms));
         let outcome = self.apply(&Change::Merge(Box::new(remote)));
         if let Some(strong) = strong {
             assert_eq!(self.registry.listed(address), Some(&strong), "{outcome:?} over a stronger proof");
         }
-        if is_listed && !matches!(outcome, Outcome::Refused(_)) {
+        if is_ended || matches!(outcome, Outcome::Stale | Outcome::Refused(_)) {
+            let is_on = self.registry.listed(address).is_some();
+            assert!(was_listed || !is_on, "{outcome:?}, and {address} is on the list");
+        } else if is_listed {
             self.proven.insert(address);
         }
     }
