@@ -389,6 +389,20 @@ impl Registry {
             && (slot.end_ms > now.mono_ms || self.is_named(slot.address))
     }
 
+    /// Renews the life of a server, and nothing else.
+    fn prolong(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64) -> Outcome {
+        let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
+        let Some(server) = &mut slot.server else { return Outcome::Stale };
+        slot.end_ms = end_ms;
+        slot.restored_end_s = 0;
+        let last_seen_ms = announce.proven_at_ms.max(server.last_seen_ms);
+        if last_seen_ms - server.last_seen_ms >= announce.life_ms / REPUBLISH_PART {
+            *server = Arc::new(Server { last_seen_ms, foreign: false, ..Server::clone(server) });
+            self.mark(at);
+        }
+        Outcome::Refreshed
+    }
+
     fn renew(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
         let strength = announce.proof.strength();
         if self.has_stronger_proof(at, strength, now) {
@@ -417,7 +431,9 @@ impl Registry {
             && (knows_more || server.matches_facts(&announce.facts));
         let is_tie = is_comparable && announce.proven_at_ms == slot.proven_at_ms;
         if is_comparable && announce.proven_at_ms < slot.proven_at_ms || is_tie && unchanged {
-            return Outcome::Stale;
+            // Its answer to a query may have come in between. That is the newer proof, but does not renew its life.
+            let is_prolonged = slot.asked && same_game && server.verified_by == announce.proof && end_ms > slot.end_ms;
+            return if is_prolonged { self.prolong(at, announce, end_ms) } else { Outcome::Stale };
         }
         // Of two different announcements of the same millisecond, the one that arrives later wins. Its timestamp orders them
         // for other nodes, and makes a replay of either one stale.

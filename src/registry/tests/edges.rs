@@ -24,6 +24,26 @@ fn a_timestamp_up_to_five_seconds_ahead_counts() {
     }
 }
 
+/// An announcement takes a round trip; a regular query may be answered in between.
+#[test]
+fn an_answer_in_between_does_not_cost_an_announcement_its_life() {
+    let server = address(1, 1);
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let announced = |ms| Change::Announce(Announce { rtt_us: None, ..asked_announce(server, ms) });
+    registry.apply(&asked(server, 0), at(0));
+    let answer = Change::Answer { address: server, game: Game::Own("one"), rtt_us: 5, facts: None };
+    registry.apply(&answer, at(300_100));
+    let proven_at_ms = |registry: &Registry| registry.address_state(server).unwrap().server.proven_at_ms;
+    assert_eq!(registry.apply(&announced(300_000), at(300_200)), Outcome::Refreshed);
+    assert_eq!(proven_at_ms(&registry), T + 300_100, "the answer is the newer proof");
+    assert_eq!(registry.listed(server).unwrap().last_seen_ms, T + 300_000);
+    assert_eq!(registry.apply(&announced(300_000), at(300_300)), Outcome::Stale, "once");
+    while registry.expire(at(720_000 + wheel::TICK_MS), 100) {}
+    assert_eq!(registry.len(), 1);
+    while registry.expire(at(1_020_000 + wheel::TICK_MS), 100) {}
+    assert!(registry.is_empty());
+}
+
 #[test]
 fn a_list_with_a_server_is_not_empty() {
     let mut registry = Registry::new(SETTINGS, at(0));

@@ -324,8 +324,14 @@ impl World {
             return;
         }
         for (address, since_ms) in before.listed {
-            let Some(game) = self.game_at(address) else { continue };
+            // The announcements of one that answers nonsense come to nothing.
+            let Some(game) = self.game_at(address).filter(|game| !game.is_liar) else { continue };
             let (Some(proof_ms), Some(announced_ms)) = (game.proof_ms, game.reached_ms) else { continue };
+            // The file has times by the clock. One that was set forth between a proof and the stop makes the rest of a life
+            // shorter by that step.
+            if machine.jumped_ms.is_some_and(|jumped_ms| jumped_ms + game.card.life_ms >= before.at_ms) {
+                continue;
+            }
             let counted_ms = if game.is_queried() { announced_ms } else { proof_ms };
             // Nodes tell each other of unchanged servers only after a quarter of a life.
             let untold_ms = if self.machines.len() > 1 { game.card.life_ms / 4 + SKEW_MAX_MS } else { 0 };

@@ -129,6 +129,13 @@ impl World {
         if self.machines[self.games[at].node].node.is_none() {
             self.games[at].due_ms = u64::MAX; // `disturb` sets it when the node starts
         }
+        // A query that was begun while it was away may still take it off the list; its next announcement puts it there again.
+        let (address, is_queried) = (self.games[at].address, self.games[at].is_queried());
+        let mut nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref());
+        if is_queried && nodes.any(|node| node.hub.address_state(address).is_some()) {
+            let every_ms = self.games[at].card.announce_every_ms;
+            self.games[at].due_ms = self.games[at].due_ms.saturating_add(every_ms + SOON_MS);
+        }
         self.plan_at(ms, Event::Announce { game: at, generation });
         self.plan_in(self.plan.facts_every_ms, Event::Facts { game: at, generation });
     }
@@ -136,8 +143,10 @@ impl World {
     /// A node has started, or its clock was set: a handshake may have failed, so the next announcement counts.
     pub(super) fn disturb(&mut self, at: usize, node: usize, is_start: bool) {
         let ms = self.ms;
+        // While all nodes are down it has none to turn to.
+        let is_lost = is_start && self.machines[self.games[at].node].node.is_none();
         let game = &mut self.games[at];
-        if game.state == State::Up && game.node == node && (is_start || ms < game.due_ms) {
+        if game.state == State::Up && (game.node == node || is_lost) && (is_start || ms < game.due_ms) {
             game.due_ms = ms + game.card.announce_every_ms + SOON_MS;
         }
     }
