@@ -33,7 +33,7 @@ fn an_answer_in_between_does_not_cost_an_announcement_its_life() {
     registry.apply(&asked(server, 0), at(0));
     let answer = Change::Answer { address: server, game: Game::Own("one"), rtt_us: 5, facts: None };
     registry.apply(&answer, at(300_100));
-    let proven_at_ms = |registry: &Registry| registry.address_state(server).unwrap().server.proven_at_ms;
+    let proven_at_ms = |registry: &Registry| registry.listed(server).unwrap().proven_at_ms;
     assert_eq!(registry.apply(&announced(300_000), at(300_200)), Outcome::Refreshed);
     assert_eq!(proven_at_ms(&registry), T + 300_100, "the answer is the newer proof");
     assert_eq!(registry.listed(server).unwrap().last_seen_ms, T + 300_000);

@@ -302,9 +302,11 @@ impl World {
             let mut nodes = machines.iter().filter_map(|machine| machine.node.as_ref());
             nodes.any(|node| node.listed.contains_key(&game.address))
         };
+        // The file of a node that is down may have it still.
+        let is_all_up = machines.iter().all(|machine| machine.node.is_some());
         self.active.retain(|&at| {
             let game = &games[at];
-            game.state != State::Gone || ms < game.ended_ms + 4 * game.card.life_ms || is_listed(game)
+            game.state != State::Gone || !is_all_up || ms < game.ended_ms + 4 * game.card.life_ms || is_listed(game)
         });
     }
 
