@@ -255,8 +255,8 @@ impl World {
             (matches!(remote, RemoteState::Listed(_)), self.registry.listed(address).is_some());
         // A proof from before the removal.
         let is_ended = matches!((self.registry.local_state(address, self.now), &remote),
-            (Some(LocalState::Gone(gone)), RemoteState::Listed(RemoteServer { announce, .. }))
-                if gone.ends(announce.proof, announce.proven_at_ms));
+            (Some(LocalState::Gone(gone)), RemoteState::Listed(remote))
+                if gone.ends(remote.strength(), remote.announce.proven_at_ms));
         let outcome = self.apply(&Change::Merge(Box::new(remote)));
         if let Some(strong) = strong {
             assert_eq!(self.registry.listed(address), Some(&strong), "{outcome:?} over a stronger proof");

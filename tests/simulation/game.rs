@@ -1,8 +1,8 @@
 //! A simulated game server, honest or not: the other side of each protocol, as its card describes it.
 
 use rallypoint::model::{Address, Facts};
-use rallypoint::protocols::Card;
 use rallypoint::protocols::announce::{Announcer, Offer};
+use rallypoint::protocols::{Ask, Card, Heard, Question};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -48,6 +48,15 @@ impl Game {
     pub fn offer(&self) -> Offer {
         let game = if self.facts.game.is_empty() { self.card.name.to_string() } else { self.facts.game.to_string() };
         Offer { game, port: self.address.port(), facts: self.facts.clone() }
+    }
+
+    /// Whether its answers to queries have its facts; otherwise its announcements do.
+    pub fn describes_itself(&self) -> bool {
+        let (Some(query), Some(answer)) = (self.card.query, self.card.answer) else { return false };
+        let mut question = Question::new();
+        query.ask(Ask::Proof, 1, &mut question);
+        let answers = answer(&self.facts, self.address, &question);
+        !answers.first().is_some_and(|bytes| query.hear(bytes) == Ok(Heard::Alive))
     }
 
     pub fn is_queried(&self) -> bool {

@@ -28,6 +28,7 @@ use rallypoint::net::guard::Guard;
 use rallypoint::net::prober::{self, Ports, Worker};
 use rallypoint::net::session::{self, StreamService};
 use rallypoint::net::udp::{self, Datagrams};
+use rallypoint::protocols::post::Post;
 use rallypoint::protocols::section::{Cookies, LocalAddresses, RouteAnswer, Surroundings};
 use rallypoint::protocols::{Card, Heartbeat, ListRequest, Reply};
 use rallypoint::registry::view::{Batch, Delta, Renderer};
@@ -355,6 +356,18 @@ impl Node {
         let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
         let route = section.routes(&Surroundings::default()).into_iter().find(|route| route.path == path)?;
         Some(route.rule.get(peer, query))
+    }
+
+    /// What a game server posts. Whether there is such a path.
+    pub fn post(&mut self, card: &Card, peer: IpAddr, path: &str, content_type: &'static str, body: &[u8]) -> bool {
+        let Some((_, section)) = self.config.sections().find(|(with, _)| with.name == card.name) else { return false };
+        let Some(route) = section.posts().into_iter().find(|route| route.path == path) else { return false };
+        let header = |name| (name == "content-type").then_some(content_type);
+        let answer = self.announcements.post(route.rule, &Post { peer, header: &header, body });
+        self.tasks.spawn(async move {
+            answer.await;
+        });
+        true
     }
 
     /// A heartbeat over HTTP.

@@ -190,7 +190,7 @@ impl World {
         let game = &self.games[at];
         assert_eq!(game.address, address, "{address} is listed with the facts of another server: {name:?}");
         let Some(node) = &self.machines[number].node else { return };
-        let every_ms = if game.is_queried() { self.plan.ask_every_ms } else { game.card.announce_every_ms };
+        let every_ms = if game.describes_itself() { self.plan.ask_every_ms } else { game.card.announce_every_ms };
         let since_ms = said.until_ms.max(node.started_ms).max(game.up_ms);
         let is_old = self.ms > since_ms.saturating_add(every_ms + SOON_MS);
         let is_current = !is_old || !self.plan.is_perfect() || game.is_liar;

@@ -209,8 +209,14 @@ impl World {
                 let (offer, path) = (self.games[at].offer(), http.path);
                 self.games[at].announced_ms = Some(ms);
                 let node = self.games[at].node;
-                if let Some(node) = &mut self.machines[node].node
-                    && let Some(RouteAnswer::Announce { heartbeat, .. }) = node.get(card, from.ip(), &path("", &offer))
+                let path_there = path("", &offer);
+                if let (Some(node), Some(post)) = (&mut self.machines[node].node, http.post) {
+                    if node.post(card, from.ip(), &path_there, post.content_type, &(post.body)(&offer)) {
+                        self.counts.connections += 1;
+                        self.soon(self.games[at].node);
+                    }
+                } else if let Some(node) = &mut self.machines[node].node
+                    && let Some(RouteAnswer::Announce { heartbeat, .. }) = node.get(card, from.ip(), &path_there)
                 {
                     node.announce(heartbeat);
                     self.counts.connections += 1;
