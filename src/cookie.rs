@@ -107,8 +107,14 @@ impl Keys {
 
     /// Whether one of the keys that count signed `body` for `peer`.
     pub fn is_signed<const N: usize>(&self, peer: SocketAddr, body: &[u8], signature: &[u8; N]) -> bool {
+        self.signatures::<N>(peer, body).any(|ours| ours.ct_eq(signature).into())
+    }
+
+    /// The signatures of `body` for `peer` by the keys that count, where only a part of one has room. A part is compared by its
+    /// value: it is too short for its timing to matter.
+    pub fn signatures<const N: usize>(&self, peer: SocketAddr, body: &[u8]) -> impl Iterator<Item = [u8; N]> {
         let all = [Some(self.current), Some(self.previous), Some(self.next), self.former];
-        all.into_iter().flatten().any(|key| key.signature::<N>(peer, body).ct_eq(signature).into())
+        all.into_iter().flatten().map(move |key| key.signature(peer, body))
     }
 
     /// Appends a cookie to `out`. If it does not fit, appends nothing and returns false.

@@ -32,6 +32,8 @@ pub enum Kind {
     Handshakes,
     /// Lists that are sent as datagrams: bytes on the wire.
     DatagramLists,
+    /// Datagrams that tell a game server of a client, at a stranger's request: one each, charged to the server.
+    Introductions,
     /// Lists and pages over TCP: bytes.
     Lists,
     /// Lists that are made for a client's own parameters: microseconds of a core.
@@ -53,11 +55,12 @@ pub const CHANGE_COST: u64 = 10;
 const RECORDED: u64 = 64;
 
 impl Kind {
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Announcements,
         Kind::Replies,
         Kind::Handshakes,
         Kind::DatagramLists,
+        Kind::Introductions,
         Kind::Lists,
         Kind::Searches,
         Kind::Events,
@@ -72,6 +75,7 @@ impl Kind {
             Kind::Replies => "replies",
             Kind::Handshakes => "handshakes",
             Kind::DatagramLists => "datagram_lists",
+            Kind::Introductions => "introductions",
             Kind::Lists => "lists",
             Kind::Searches => "searches",
             Kind::Events => "events",
@@ -83,7 +87,7 @@ impl Kind {
     /// What its costs are counted in.
     pub fn unit(self) -> &'static str {
         match self {
-            Kind::Announcements | Kind::Probing => "datagrams",
+            Kind::Announcements | Kind::Introductions | Kind::Probing => "datagrams",
             Kind::Handshakes => "points",
             Kind::Tls => "connections",
             Kind::Replies | Kind::DatagramLists | Kind::Lists | Kind::Events => "bytes",
@@ -100,6 +104,7 @@ impl Kind {
             Kind::Handshakes => Rate { burst: 64 * servers, per_second: servers },
             // Within any one second this is at most 82 kB.
             Kind::DatagramLists => Rate { burst: 64 << 10, per_second: 16 << 10 },
+            Kind::Introductions => Rate { burst: 16 * servers, per_second: 2 * servers },
             Kind::Lists => Rate { burst: 128 << 20, per_second: 8 << 20 },
             Kind::Searches => Rate { burst: 1_000_000, per_second: 50_000 },
             Kind::Events => Rate { burst: 128 << 20, per_second: 12 << 20 },
@@ -242,12 +247,14 @@ impl Budgets {
 
     /// The table of a kind, and how often it was refused.
     fn kind(&self, kind: Kind) -> &(Table, AtomicU64) {
-        let [announcements, replies, handshakes, datagram_lists, lists, searches, events, probing, tls] = &self.kinds;
+        let [announcements, replies, handshakes, datagram_lists, introductions, lists, searches, events, probing, tls] =
+            &self.kinds;
         match kind {
             Kind::Announcements => announcements,
             Kind::Replies => replies,
             Kind::Handshakes => handshakes,
             Kind::DatagramLists => datagram_lists,
+            Kind::Introductions => introductions,
             Kind::Lists => lists,
             Kind::Searches => searches,
             Kind::Events => events,

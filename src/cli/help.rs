@@ -2,7 +2,7 @@
 
 use crate::client::announce::{API_HELP, scheme};
 use crate::protocols::announce::AnnounceMethod;
-use crate::protocols::{CARDS, Card, Fetch};
+use crate::protocols::{CARDS, Card, DIALECTS, Fetch};
 
 /// Names of games, as in a sentence: `a, b or c`.
 pub fn names(last: &str) -> String {
@@ -92,7 +92,10 @@ pub fn announce_schemes() -> String {
 pub fn game_servers() -> String {
     let queryable = CARDS.iter().filter(|card| card.query.is_some());
     let servers = queryable.map(|card| (format!("{}://HOST[:{}]", card.name, card.game_port), String::new()));
-    format!("Game servers:\n{}", rows(servers))
+    let dialects = DIALECTS
+        .iter()
+        .map(|dialect| (format!("{}://HOST[:{}]", dialect.name, dialect.game_port), dialect.title.to_string()));
+    format!("Game servers:\n{}", rows(servers.chain(dialects)))
 }
 
 /// The games whose servers cannot be queried.

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use super::options::{OutputOptions, QueryOptions, none_answered, report_failures};
 use super::out::message;
 use super::{Exit, Failure, help, run_async};
+use crate::client::target::GameServer;
 use crate::client::{Found, Target, addresses};
 use crate::model::Game;
 
@@ -113,16 +114,15 @@ async fn resolve(targets: Vec<Target>) -> Vec<Found> {
     let mut resolving = JoinSet::new();
     let mut servers = Vec::with_capacity(targets.len());
     for (number, target) in targets.into_iter().enumerate() {
-        let Ok((card, _)) = target.game_server() else { continue };
-        let port = target.port.unwrap_or(card.game_port);
+        let Ok(GameServer { name, port, .. }) = target.game_server() else { continue };
         if target.host.parse::<std::net::IpAddr>().is_ok() {
-            servers.extend(target.address(port).await.ok().map(|address| (number, card, address)));
+            servers.extend(target.address(port).await.ok().map(|address| (number, name, address)));
             continue;
         }
         let permits = permits.clone();
         resolving.spawn(async move {
             let _permit = permits.acquire().await;
-            target.address(port).await.map(|address| (number, card, address)).map_err(|error| (target, error))
+            target.address(port).await.map(|address| (number, name, address)).map_err(|error| (target, error))
         });
     }
     let mut unknown = Vec::new();
@@ -136,6 +136,6 @@ async fn resolve(targets: Vec<Target>) -> Vec<Found> {
     report_some(&unknown);
     servers.sort_by_key(|(number, _, _)| *number);
     let mut seen = HashSet::new();
-    servers.retain(|(_, card, address)| seen.insert((card.name, *address)));
-    servers.into_iter().map(|(_, card, address)| Found::new(Game::Own(card.name), address)).collect()
+    servers.retain(|(_, name, address)| seen.insert((*name, *address)));
+    servers.into_iter().map(|(_, name, address)| Found::new(Game::Own(name), address)).collect()
 }

@@ -3,7 +3,7 @@
 //! the address is ignored there. `#` starts a comment.
 
 use super::Target;
-use crate::protocols::{CARDS, Card};
+use crate::protocols::{CARDS, DIALECTS};
 
 /// The servers in a file, and its invalid lines: line number and reason.
 pub fn read(text: &str) -> (Vec<Target>, Vec<(usize, String)>) {
@@ -28,9 +28,9 @@ fn read_line(line: &str, targets: &mut Vec<Target>) -> Result<(), String> {
             // `qstat -raw`: fields with a separator between them.
             targets.push(server(kind, rest)?);
             return Ok(());
-        } else if let Some(card) = card_of(word) {
+        } else if let Some(scheme) = scheme_of(word) {
             let address = words.next().ok_or_else(|| format!("`{word}` is not followed by an address"))?;
-            targets.push(server(card, address)?);
+            targets.push(server(scheme, address)?);
             is_qstat = true;
         } else if is_qstat {
             return Ok(()); // the rest is qstat's output about the server
@@ -42,23 +42,29 @@ fn read_line(line: &str, targets: &mut Vec<Target>) -> Result<(), String> {
 }
 
 /// Qstat's type, as in its files or as its command-line option; our own names work, too.
-fn card_of(word: &str) -> Option<&'static Card> {
+fn scheme_of(word: &str) -> Option<&'static str> {
     let kind = word.strip_prefix('-').unwrap_or(word);
-    let is = |name: &str| name.eq_ignore_ascii_case(kind);
-    CARDS.iter().find(|card| is(card.name) || card.qstat_types.iter().any(|name| is(name)))
+    let is = |name: &&str| name.eq_ignore_ascii_case(kind);
+    types().find(|(name, types)| is(name) || types.iter().any(is)).map(|(name, _)| name)
+}
+
+/// Schemes of game servers, with qstat's types.
+fn types() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    let cards = CARDS.iter().map(|card| (card.name, card.qstat_types));
+    cards.chain(DIALECTS.iter().map(|dialect| (dialect.name, dialect.qstat_types)))
 }
 
 /// The first two fields of a line of `qstat -raw`.
-fn raw(word: &str) -> Option<(&'static Card, &str)> {
+fn raw(word: &str) -> Option<(&'static str, &str)> {
     let sign = word.find(|c: char| c.is_ascii_punctuation() && c != '-')?;
     let (kind, rest) = word.split_at(sign);
     let mut rest = rest.chars();
     let sign = rest.next().filter(|sign| *sign != ':')?;
-    Some((card_of(kind)?, rest.as_str().split(sign).next().unwrap_or_default()))
+    Some((scheme_of(kind)?, rest.as_str().split(sign).next().unwrap_or_default()))
 }
 
-fn server(card: &Card, address: &str) -> Result<Target, String> {
-    format!("{}://{address}", card.name).parse()
+fn server(scheme: &str, address: &str) -> Result<Target, String> {
+    format!("{scheme}://{address}").parse()
 }
 
 /// Error for a word that is neither an address nor a type.
@@ -72,7 +78,7 @@ fn unknown(word: &str, next: Option<&str>) -> String {
     }
     let is_type = word.bytes().all(|byte| byte.is_ascii_alphanumeric()) && next.is_some();
     if is_type {
-        let known: Vec<_> = CARDS.iter().flat_map(|card| card.qstat_types).copied().collect();
+        let known: Vec<_> = types().flat_map(|(_, types)| types).copied().collect();
         return format!("`{word}` servers cannot be queried; of qstat's types, {} can", known.join(", "));
     }
     word.parse::<Target>().err().unwrap_or_default()

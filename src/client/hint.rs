@@ -2,12 +2,13 @@
 
 use std::net::Ipv6Addr;
 
-use crate::protocols::{CARDS, Card, Fetch};
+use crate::protocols::{CARDS, Card, DIALECTS, Fetch};
 
 /// Every known scheme, in the order in which messages list them.
 pub fn schemes() -> Vec<String> {
     let is_page = |card: &&Card| matches!(card.fetch, Fetch::Http { .. });
-    let games = CARDS.iter().map(|card| card.name.to_string());
+    let dialects = DIALECTS.iter().map(|dialect| dialect.name.to_string());
+    let games = CARDS.iter().map(|card| card.name.to_string()).chain(dialects);
     let pages =
         CARDS.iter().filter(is_page).flat_map(|card| ["http", "https"].map(|http| format!("{}+{http}", card.name)));
     games.chain(pages).chain(["http".into(), "https".into()]).collect()

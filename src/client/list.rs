@@ -138,6 +138,7 @@ async fn fetch(target: &Target, games: &[String], try_timeout: Duration, limits:
     let authority = target.authority(target.master_port().map_err(ListError::Usage)?);
     match target.kind {
         Kind::Rallypoint => rallypoint::list(target, try_timeout, limits).await,
+        Kind::Dialect(_) => Err(ListError::Usage(format!("`{target}` is not a master"))),
         Kind::Page(card) | Kind::Game(card) => {
             let mut list = match &card.fetch {
                 Fetch::Http { path, read } => {

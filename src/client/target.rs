@@ -12,7 +12,7 @@ use url::{Host, ParseError, Position, Url};
 use super::{connect, hint};
 use crate::model::Address;
 use crate::protocols::fetch::DatagramFetch;
-use crate::protocols::{CARDS, Card, Fetch, Query, card};
+use crate::protocols::{CARDS, Card, DIALECTS, Dialect, Fetch, card, dialect};
 
 #[derive(Clone)]
 pub struct Target {
@@ -30,10 +30,23 @@ pub struct Target {
 pub enum Kind {
     /// `NAME://`: a game's master, or a server of the game.
     Game(&'static Card),
+    /// `NAME://`: a game server that is only queried.
+    Dialect(&'static Dialect),
     /// `NAME+http://`, `NAME+https://`: the web page with a game's list.
     Page(&'static Card),
     /// `http://`, `https://`: another Rallypoint.
     Rallypoint,
+}
+
+/// A game server that can be queried.
+#[derive(Clone, Copy)]
+pub struct GameServer {
+    /// Of its protocol, or of the dialect that it is asked in.
+    pub name: &'static str,
+    /// As given, or the usual one.
+    pub port: u16,
+    /// None: it is asked in a dialect.
+    pub card: Option<&'static Card>,
 }
 
 const HTTP_PORT: u16 = 80;
@@ -72,7 +85,9 @@ impl FromStr for Target {
             "/" => "",
             path => path,
         };
-        if matches!(kind, Kind::Game(card) if !takes_path(card)) && !path.is_empty() {
+        if matches!(kind, Kind::Game(card) if !takes_path(card)) && !path.is_empty()
+            || matches!(kind, Kind::Dialect(_)) && !path.is_empty()
+        {
             return Err(bad(format!("a {scheme} address has no path")));
         }
         Ok(Target { kind, secure, host, port: url.port(), path: path.to_string() })
@@ -133,7 +148,10 @@ fn kind(scheme: &str) -> Option<(Kind, bool)> {
     let (name, secure) = match scheme.rsplit_once('+').unwrap_or(("", scheme)) {
         (name, "http") => (name, false),
         (name, "https") => (name, true),
-        _ => return card(scheme).map(|card| (Kind::Game(card), false)),
+        _ => {
+            let game = card(scheme).map(Kind::Game);
+            return game.or_else(|| dialect(scheme).map(Kind::Dialect)).map(|kind| (kind, false));
+        }
     };
     if !scheme.contains('+') {
         return Some((Kind::Rallypoint, secure));
@@ -143,22 +161,31 @@ fn kind(scheme: &str) -> Option<(Kind, bool)> {
 }
 
 impl Target {
-    /// The card and the query of a game server; an error says why it cannot be queried.
-    pub fn game_server(&self) -> Result<(&'static Card, &'static dyn Query), String> {
-        let Kind::Game(card) = self.kind else {
-            let games = CARDS.iter().filter(|card| card.query.is_some());
-            let games: Vec<_> = games.map(|card| format!("{}://{}", card.name, self.host_text())).collect();
-            return Err(format!(
-                "`{self}` is a master, not a game server: `rallypoint list {self}` shows its servers; a game server is written {}",
-                games.join(" or ")
-            ));
+    /// The game server to query; an error says why it cannot be queried.
+    pub fn game_server(&self) -> Result<GameServer, String> {
+        let card = match self.kind {
+            Kind::Game(card) => card,
+            Kind::Dialect(dialect) => {
+                let port = self.port.unwrap_or(dialect.game_port);
+                return Ok(GameServer { name: dialect.name, port, card: None });
+            }
+            Kind::Page(_) | Kind::Rallypoint => {
+                let games = CARDS.iter().filter(|card| card.query.is_some()).map(|card| card.name);
+                let all = games.chain(DIALECTS.iter().map(|dialect| dialect.name));
+                let all: Vec<_> = all.map(|name| format!("{name}://{}", self.host_text())).collect();
+                return Err(format!(
+                    "`{self}` is a master, not a game server: `rallypoint list {self}` shows its servers; a game server is written {}",
+                    all.join(" or ")
+                ));
+            }
         };
         if !self.path.is_empty() {
             return Err(format!("`{self}`: a game server's address has no path"));
         }
-        let query =
-            card.query.ok_or_else(|| format!("`{self}`: {} servers cannot be queried over the network", card.title))?;
-        Ok((card, query))
+        if card.query.is_none() {
+            return Err(format!("`{self}`: {} servers cannot be queried over the network", card.title));
+        }
+        Ok(GameServer { name: card.name, port: self.port.unwrap_or(card.game_port), card: Some(card) })
     }
 
     /// How its list is fetched, if that is done by datagrams.
@@ -187,6 +214,9 @@ impl Target {
                     card.title, card.name
                 )
             })?,
+            Kind::Dialect(_) => {
+                return Err(format!("`{self}` is a game server, not a master: `rallypoint query {self}` asks it"));
+            }
             Kind::Page(_) | Kind::Rallypoint if self.secure => HTTPS_PORT,
             Kind::Page(_) | Kind::Rallypoint => HTTP_PORT,
         };
@@ -232,6 +262,7 @@ impl fmt::Display for Target {
         let http = if self.secure { "https" } else { "http" };
         match self.kind {
             Kind::Game(card) => write!(f, "{}://", card.name)?,
+            Kind::Dialect(dialect) => write!(f, "{}://", dialect.name)?,
             Kind::Page(card) => write!(f, "{}+{http}://", card.name)?,
             Kind::Rallypoint => write!(f, "{http}://")?,
         }
@@ -286,14 +317,24 @@ mod tests {
 
     #[test]
     fn game_servers() {
-        let (card, _) = target("hyperbol://203.0.113.5:12133").game_server().unwrap();
-        assert_eq!((card.name, card.game_port), ("hyperbol", 20200));
+        for (text, name, port, has_card) in [
+            ("hyperbol://203.0.113.5:12133", "hyperbol", 12133, true),
+            ("hyperbol://203.0.113.5", "hyperbol", 20200, true),
+            ("a2s://203.0.113.5", "a2s", 27015, false),
+            ("a2s://[2001:db8::1]:5", "a2s", 5, false),
+        ] {
+            let found = target(text).game_server().unwrap();
+            assert_eq!((found.name, found.port, found.card.is_some()), (name, port, has_card));
+            assert_eq!(target(text).to_string(), text);
+        }
+        assert!(target("a2s://203.0.113.5").master_port().unwrap_err().contains("rallypoint query a2s://203.0.113.5"));
+        assert!("a2s://203.0.113.5/path".parse::<Target>().unwrap_err().contains("no path"));
         for (text, why) in [
             ("iceball://203.0.113.5", "cannot be queried"),
             ("http://203.0.113.5", "not a game server"),
             ("bloodmasters+http://203.0.113.5/", "not a game server"),
         ] {
-            let error = target(text).game_server().map(|(card, _)| card.name).unwrap_err();
+            let error = target(text).game_server().map(|found| found.name).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
         assert_eq!(target("hyperbol://[::1]").authority(5), "[::1]:5");

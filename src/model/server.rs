@@ -204,6 +204,11 @@ impl Server {
         }
     }
 
+    /// Whether it has answered its game's query: it is asked again after a restart.
+    pub fn was_asked(&self) -> bool {
+        self.verified_by == Proof::Query || self.verified_by == Proof::Cookie && self.rtt_us.is_some()
+    }
+
     /// The same server with other facts.
     pub fn with_facts(&self, facts: &Facts<'_>) -> Server {
         Server {

@@ -19,14 +19,16 @@ use tracing::debug;
 use super::batch::BATCH;
 use super::guard::Guard;
 use super::udp::{LOOK_UP, SharedRules};
-use crate::budget::on_the_wire;
+use crate::budget::{Kind, on_the_wire};
 use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::model::Now;
-use crate::protocols::{ListRequest, packets};
+use crate::protocols::{Introduction, ListRequest, packets};
 
 /// Upper bound on queued requests; more are refused.
 const WAITING_MAX: usize = 1_024;
+/// Upper bound on the servers that are told of a client for one request.
+const INTRODUCTIONS_MAX: usize = 32;
 /// How long to wait for space in the socket's send buffer.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -88,15 +90,16 @@ impl Sender {
 
     /// Sends as much of a list as the budget grants.
     pub fn answer(&self, to: SocketAddr, request: &ListRequest, socket: &mut impl SendPackets) {
-        let (renderer, (unfinished, end)) = {
+        let (renderer, (unfinished, end), echo, introduction) = {
             let rules = self.rules.load();
-            (rules.list(request), rules.last_packet())
+            (rules.list(request), rules.last_packet(), rules.echo(request), rules.introduction(request, to))
         };
         let Some(renderer) = renderer else { return };
         let list = self.hub.list_blocking(&renderer);
         let packets = packets::split(&list.body);
+        let (echo_at, echo) = echo.as_ref().map_or((0, &[][..]), |echo| (echo.at, &*echo.bytes));
         // Any packet may turn out to be the last.
-        let sizes = packets.clone().map(|packet| packet.len() + end.len());
+        let sizes = packets.clone().map(|packet| packet.len() + echo.len() + end.len());
         let granted = self.guard.budgets().take_packets(self.hub.clock.now(), to.ip(), sizes);
         let is_cut = packets.clone().nth(granted).is_some();
         debug!(game = self.game, %to, granted, is_cut, "list");
@@ -109,19 +112,45 @@ impl Sender {
             (_, true) => answers.cut.inc(),
             (_, false) => answers.whole.inc(),
         };
-        let sent = packets.zip(1..=granted).map(|(packet, number)| match is_cut && number == granted {
-            true => [packet.strip_suffix(unfinished).unwrap_or(packet), end],
-            false => [packet, b""],
+        let sent = packets.zip(1..=granted).map(|(packet, number)| {
+            let (packet, end) = match is_cut && number == granted {
+                true => (packet.strip_suffix(unfinished).unwrap_or(packet), end),
+                false => (packet, &b""[..]),
+            };
+            let (head, rest) = packet.split_at_checked(echo_at).unwrap_or((packet, b""));
+            [head, echo, rest, end]
         });
         self.metrics.listed(self.game, 1);
         answers.bytes.inc_by(socket.send(to, sent));
+        if let Some(introduction) = introduction {
+            answers.bytes.inc_by(self.introduce(to, &introduction, socket));
+        }
+    }
+
+    /// Tells servers of a client. The client is charged as for the list, because it gets a datagram of each, and each server is
+    /// charged, too. Returns the number of bytes on the wire.
+    fn introduce(&self, client: SocketAddr, introduction: &Introduction, socket: &mut impl SendPackets) -> u64 {
+        let list = self.hub.list_blocking(&introduction.servers);
+        let servers = packets::addresses(&list.body).take(INTRODUCTIONS_MAX);
+        if servers.clone().next().is_none() {
+            return 0;
+        }
+        let (budgets, now) = (self.guard.budgets(), self.hub.clock.now());
+        let sizes = servers.clone().map(|_| introduction.datagram.len());
+        let granted = budgets.take_packets(now, client.ip(), sizes);
+        let told =
+            servers.take(granted).filter(|server| budgets.take(Kind::Introductions, now, server.ip(), 1).is_ok());
+        told.map(|server| socket.send(server.socket(), [[&introduction.datagram[..], b"", b"", b""]].into_iter())).sum()
     }
 }
 
+/// The parts of a packet, in order.
+pub type Parts<'a> = [&'a [u8]; 4];
+
 /// Where packets of lists go: a socket, or a simulated network.
 pub trait SendPackets {
-    /// Sends packets of two parts each. Returns the number of bytes on the wire.
-    fn send<'a>(&mut self, to: SocketAddr, packets: impl Iterator<Item = [&'a [u8]; 2]>) -> u64;
+    /// Sends packets of several parts each. Returns the number of bytes on the wire.
+    fn send<'a>(&mut self, to: SocketAddr, packets: impl Iterator<Item = Parts<'a>>) -> u64;
 }
 
 struct PacketSocket {
@@ -131,7 +160,7 @@ struct PacketSocket {
 
 impl SendPackets for PacketSocket {
     /// Sends many with one system call. After an error the rest is lost, like any datagram.
-    fn send<'a>(&mut self, to: SocketAddr, mut packets: impl Iterator<Item = [&'a [u8]; 2]>) -> u64 {
+    fn send<'a>(&mut self, to: SocketAddr, mut packets: impl Iterator<Item = Parts<'a>>) -> u64 {
         let to = [Some(SockaddrStorage::from(to)); BATCH];
         let mut bytes = 0;
         loop {

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use hashbrown::HashTable;
 
-use super::{CARDS, Card, Query, card};
+use super::{CARDS, Card, Query, card, dialect};
 use crate::model::{Carried, Facts, GAME_BYTES_MAX, Game, MASTER, Server};
 use crate::registry::view::View;
 use crate::text;
@@ -79,9 +79,12 @@ pub fn servers_of<'v>(view: &'v View, name: &str) -> impl Iterator<Item = &'v Ar
     of_family.into_iter().flatten().chain(of_game.into_iter().flatten())
 }
 
-/// How servers of a game are queried, where they can be.
+/// How servers of a game are queried, where they can be. The name of a dialect stands for any game that answers it.
 pub fn query_of(game: &Game) -> Option<&'static dyn Query> {
-    own_card(game).and_then(|card| card.query)
+    match game {
+        Game::Own(name) if let Some(dialect) = dialect(name) => Some(dialect.query),
+        _ => own_card(game).and_then(|card| card.query),
+    }
 }
 
 /// How often a server of this game announces itself.

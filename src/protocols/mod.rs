@@ -3,6 +3,7 @@
 //! Rules take bytes and a time and return effects. Nothing here uses a socket, a runtime or a clock, so all rules are tested
 //! with byte arrays and made-up times.
 
+pub mod a2s;
 pub mod announce;
 pub mod bloodmasters;
 pub mod event;
@@ -21,6 +22,7 @@ pub mod rows;
 pub mod section;
 #[cfg(test)]
 pub mod testing;
+pub mod xash3d;
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -102,10 +104,33 @@ pub type RoundTrip = (&'static str, fn(&[u8]) -> Option<bool>);
 
 /// All protocols. A new one is a folder and a row here.
 pub const CARDS: &[Card] =
-    &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, bloodmasters::CARD, quake3::CARD, luanti::CARD];
+    &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, bloodmasters::CARD, quake3::CARD, luanti::CARD, xash3d::CARD];
 
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name == name)
+}
+
+/// A query that servers of many games answer, and that no master here needs: only the tool asks it.
+pub struct Dialect {
+    /// The scheme of URLs, and what its servers are called.
+    pub name: &'static str,
+    /// Which servers answer it, for help texts.
+    pub title: &'static str,
+    /// The usual port of game servers that answer it.
+    pub game_port: u16,
+    /// What qstat calls its game servers.
+    pub qstat_types: &'static [&'static str],
+    pub query: &'static dyn Query,
+    /// Every function that parses bytes from the network, and a valid message for each.
+    pub decoders: &'static [Decoder],
+    pub samples: fn() -> Vec<Vec<u8>>,
+}
+
+/// All dialects. Their names are no protocol's.
+pub const DIALECTS: &[Dialect] = &[a2s::DIALECT];
+
+pub fn dialect(name: &str) -> Option<&'static Dialect> {
+    DIALECTS.iter().find(|dialect| dialect.name == name)
 }
 
 /// Whether an address belongs to a single host: not multicast, broadcast or unspecified.
@@ -136,6 +161,17 @@ pub trait DatagramRules: Send + Sync {
         (b"", b"")
     }
 
+    /// What this client's copy of the list has in every packet and others' have not. Lists are rendered without it, so that all
+    /// clients share them.
+    fn echo(&self, _request: &ListRequest) -> Option<Echo> {
+        None
+    }
+
+    /// Servers that are told of a client who asked for this list.
+    fn introduction(&self, _request: &ListRequest, _client: SocketAddr) -> Option<Introduction> {
+        None
+    }
+
     /// The events of announcements that the registry has accepted.
     fn accepted_events(&self) -> AcceptedEvents;
 }
@@ -149,10 +185,25 @@ pub struct Context<'a> {
 }
 
 /// Upper bound on a canonical request for a list.
-pub const LIST_REQUEST_BYTES_MAX: usize = 160;
+pub const LIST_REQUEST_BYTES_MAX: usize = 288;
 
 /// A request for a list in canonical form: requests for the same list are equal.
 pub type ListRequest = ArrayVec<u8, LIST_REQUEST_BYTES_MAX>;
+
+/// Bytes of a client's request that every packet of its list repeats, inserted at this position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Echo {
+    pub at: usize,
+    pub bytes: ArrayVec<u8, 8>,
+}
+
+/// A datagram to some of the servers in a list that names the client, so that they send to it: both sides together open a path
+/// through NAT. The client may be forged, so each is charged for what it will get, and the number is bounded.
+pub struct Introduction {
+    /// Their [addresses](packets::addresses), the best first.
+    pub servers: Arc<dyn Renderer>,
+    pub datagram: Reply,
+}
 
 /// The effect of a datagram.
 // A box would be an allocation per datagram.
@@ -362,7 +413,8 @@ impl Heartbeat {
         // Its answer says what its lists are filtered by, too.
         let keys = if is_unnamed(&game) { HeartbeatKeys::of(name, address) } else { keys };
         let query = query_of(&game);
-        if matches!(game, Game::Own(_)) && query.is_none() && card.proof != Proof::Connection {
+        let is_proven_here = query.is_some() && card.proof != Proof::Cookie;
+        if matches!(game, Game::Own(_)) && !is_proven_here && card.proof != Proof::Connection {
             return Err(format!("{} servers announce themselves {}", card.title, card.announced));
         }
         Ok(Heartbeat {
@@ -400,6 +452,7 @@ mod tests {
         let ports: Vec<_> = CARDS.iter().filter_map(|card| card.master_port).collect();
         assert_eq!(names.len(), CARDS.len());
         assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len());
+        assert!(DIALECTS.iter().all(|dialect| card(dialect.name).is_none()));
         for card in CARDS {
             assert!(card.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()), "{}", card.name);
             assert!(card.life_ms > 2 * card.announce_every_ms, "{}: one lost announcement ends it", card.name);
@@ -474,11 +527,12 @@ mod tests {
 
     #[test]
     fn every_decoder_has_a_sample_and_survives_its_every_cut() {
-        for card in CARDS {
-            let samples = (card.samples)();
-            assert_eq!(samples.len(), card.decoders.len(), "{}", card.name);
-            for ((message, decode), sample) in card.decoders.iter().zip(&samples) {
-                assert!(decode(sample), "{} {message}", card.name);
+        let of_cards = CARDS.iter().map(|card| (card.name, card.decoders, (card.samples)()));
+        let of_dialects = DIALECTS.iter().map(|dialect| (dialect.name, dialect.decoders, (dialect.samples)()));
+        for (name, decoders, samples) in of_cards.chain(of_dialects) {
+            assert_eq!(samples.len(), decoders.len(), "{name}");
+            for ((message, decode), sample) in decoders.iter().zip(&samples) {
+                assert!(decode(sample), "{name} {message}");
                 for len in 0..sample.len() {
                     decode(&sample[..len]);
                 }

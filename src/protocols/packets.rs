@@ -1,5 +1,10 @@
 //! The format of rendered lists that are sent as datagrams: the packets one after another, each prefixed with its length as a
-//! big-endian u16.
+//! big-endian u16. A list of addresses, for [introductions](super::Introduction), has the same format: an IP address and a port
+//! in place of each packet.
+
+use std::net::IpAddr;
+
+use crate::model::Address;
 
 /// Appends a packet to a rendered list. A packet that is longer than any datagram, 65,535 bytes, is left out.
 pub fn push(list: &mut Vec<u8>, packet: &[u8]) {
@@ -19,6 +24,25 @@ pub fn split(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     })
 }
 
+/// Appends an address to a rendered list of addresses.
+pub fn push_address(list: &mut Vec<u8>, address: Address) {
+    let port = address.port().to_be_bytes();
+    match address.ip() {
+        IpAddr::V4(ip) => push(list, &[&ip.octets()[..], &port].concat()),
+        IpAddr::V6(ip) => push(list, &[&ip.octets()[..], &port].concat()),
+    }
+}
+
+/// The addresses of a rendered list of addresses.
+pub fn addresses(list: &[u8]) -> impl Iterator<Item = Address> + Clone {
+    split(list).filter_map(|entry| {
+        let (ip, port) = entry.split_last_chunk()?;
+        let ipv4 = <[u8; 4]>::try_from(ip).map(IpAddr::from);
+        let ip = ipv4.or_else(|_| <[u8; 16]>::try_from(ip).map(IpAddr::from)).ok()?;
+        Address::new(ip, u16::from_be_bytes(*port))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,6 +58,18 @@ mod tests {
         push(&mut list, &[0; 65_536]);
         assert_eq!(split(&list).collect::<Vec<_>>(), [&b"ab"[..], b"", &[7; 258]]);
         assert_eq!(split(&[]).count(), 0);
+    }
+
+    #[test]
+    fn addresses_of_both_families() {
+        let all: Vec<Address> =
+            ["203.0.113.5:27015", "[2001:db8::1]:1"].iter().map(|text| text.parse().unwrap()).collect();
+        let mut list = Vec::new();
+        all.iter().for_each(|address| push_address(&mut list, *address));
+        assert_eq!(addresses(&list).collect::<Vec<_>>(), all);
+        push(&mut list, b"nonsense");
+        push(&mut list, &[0; 6]);
+        assert_eq!(addresses(&list).count(), 2);
     }
 
     #[test]

@@ -308,7 +308,7 @@ impl Registry {
             let Some(server) = &slot.server else { continue };
             if slot.asked && slot.ask_tick == tick {
                 let named = self.is_named(slot.address);
-                let proven = server.verified_by == Proof::Query && slot.misses == 0;
+                let proven = matches!(server.verified_by, Proof::Query | Proof::Cookie) && slot.misses == 0;
                 let (address, proven_at_ms) = (slot.address, slot.proven_at_ms);
                 out.push(Due { address, game: server.game.clone(), named, proven, proven_at_ms });
                 self.queue_ask(at, now.mono_ms + self.settings.ask_every_ms);
@@ -373,8 +373,11 @@ impl Registry {
         self.removals.forget(announce.address, announce.proof.strength());
         let at = self.insert(server, end_ms, announce.asked, true);
         if announce.asked {
-            self.queue_ask(at, now.mono_ms + self.spread_ms(at));
-            if announce.rtt_us.is_none() {
+            // A cookie is no answer to a query: what only an answer says, like the name, is asked for at once.
+            let is_answer = announce.proof != Proof::Cookie;
+            let wait_ms = if is_answer { self.spread_ms(at) } else { 0 };
+            self.queue_ask(at, now.mono_ms + wait_ms);
+            if is_answer && announce.rtt_us.is_none() {
                 self.delay_query(at, now);
             }
         }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{Outcome, REPUBLISH_PART, Refusal, Registry, Slot};
-use crate::model::{Address, Change, Now, Proof, Server, SharedTime};
+use crate::model::{Address, Change, Now, Server, SharedTime};
 
 /// Timestamps that are off by no more than this are not corrected.
 const SHIFT_MIN_MS: u64 = 2_000;
@@ -103,7 +103,7 @@ impl Registry {
         let is_named = named.is_some();
         let overrides = named.map(|named| named.overrides).unwrap_or_default();
         let server = Server { overrides, ..Server::clone(server) };
-        let (end_ms, asked) = (now.mono_ms + left_ms, server.verified_by == Proof::Query);
+        let (end_ms, asked) = (now.mono_ms + left_ms, server.was_asked());
         let is_weaker = |known: &Arc<Server>| known.strength() < server.strength();
         let at = match self.slot_of(server.address) {
             Some((_, slot)) if slot.listed && !slot.server.as_ref().is_some_and(is_weaker) => return Outcome::Stale,
@@ -186,7 +186,7 @@ pub(super) fn seconds(ms: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Announce, Facts, Game, Gone, NamedServer, Overrides, RemoteServer, RemoteState};
+    use crate::model::{Announce, Facts, Game, Gone, NamedServer, Overrides, Proof, RemoteServer, RemoteState};
     use crate::registry::Settings;
     use crate::registry::merge::LocalState;
 

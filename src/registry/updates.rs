@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::merge::gone;
 use super::{Outcome, REPUBLISH_PART, Refusal, Registry, is_same_life, whole_life};
-use crate::model::{Address, Facts, Game, HeartbeatKeys, Now, Proof, Server, Strength, round_trip};
+use crate::model::{Address, Facts, Game, HeartbeatKeys, Now, Proof, Server, Strength, VersionText, round_trip};
 
 impl Registry {
     pub(super) fn heartbeat(
@@ -55,6 +55,8 @@ impl Registry {
         let known =
             self.slot_of(address).and_then(|(_, slot)| slot.server.clone()).filter(|server| server.game == *game);
         let Some(known) = known else { return Outcome::Stale };
+        let completed = facts.and_then(|facts| with_known_version(&known, facts));
+        let facts = completed.as_ref().or(facts);
         let name = facts.map_or(known.texts.name(), |facts| &facts.name);
         let strength = Strength::of(Proof::Query, known.via.is_some());
         if let Some(refusal) = self.refuses(address, name, strength, u64::MAX, now) {
@@ -74,12 +76,14 @@ impl Registry {
         slot.misses = 0;
         slot.proven_at_ms = now.unix_ms;
         let new_facts = facts.filter(|facts| !server.matches_facts(facts));
-        let unchanged = was_listed && new_facts.is_none() && server.verified_by == Proof::Query;
+        // A cookie says more than an answer without our nonce, and no less than one with it.
+        let verified_by = if server.verified_by == Proof::Cookie { Proof::Cookie } else { Proof::Query };
+        let unchanged = was_listed && new_facts.is_none() && server.verified_by == verified_by;
         let published_age_ms = now.unix_ms.abs_diff(server.proven_at_ms);
         if !unchanged || published_age_ms >= republish_ms {
             let updated = new_facts.map_or_else(|| Server::clone(server), |facts| server.with_facts(facts));
             let proven_at_ms = now.unix_ms;
-            let (verified_by, rtt_us) = (Proof::Query, Some(round_trip(rtt_us)));
+            let rtt_us = Some(round_trip(rtt_us));
             let (last_seen_ms, life_ms) = match mirrored_life_ms {
                 Some(life_ms) => (now.unix_ms, whole_life(life_ms)),
                 None => (updated.last_seen_ms, updated.life_ms),
@@ -143,4 +147,11 @@ impl Registry {
         }
         if was_listed { Outcome::Changed } else { Outcome::Refreshed }
     }
+}
+
+/// The facts of an answer with the version that the server announced, where the answer has none: not every game's query tells
+/// it. None: nothing has to be added.
+fn with_known_version<'a>(known: &Server, facts: &Facts<'a>) -> Option<Facts<'a>> {
+    let version = VersionText::from(known.texts.version()).ok().filter(|version| !version.is_empty())?;
+    facts.version.is_empty().then(|| Facts { version, ..facts.clone() })
 }

@@ -59,12 +59,12 @@ pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) ->
     let mut servers: Vec<(Server, u64)> = servers.into_iter().map(newest).collect();
     // Of servers that are due at the same moment, the registry hands out the last one added first.
     servers.sort_by_key(|(server, _)| Reverse(server.proven_at_ms));
-    let asked = servers.iter().filter(|(server, _)| server.verified_by == Proof::Query).count() as u64;
+    let asked = servers.iter().filter(|(server, _)| server.was_asked()).count() as u64;
     let mut turn = asked;
     let changes: Vec<Change<'static>> = servers
         .into_iter()
         .map(|(server, ends_at_ms)| {
-            turn -= u64::from(server.verified_by == Proof::Query);
+            turn -= u64::from(server.was_asked());
             let ask_in_ms = turn * ASK_WITHIN_MS / asked.max(1);
             let grace_ms = grace_ms(&server, lag_ms);
             Change::Restore { server: Arc::new(server), ends_at_ms, grace_ms, behind_ms, ask_in_ms }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod a2s;
 mod admin;
 mod announce;
 mod api;
@@ -60,3 +61,5 @@ mod tls;
 mod tools;
 mod watch;
 mod work;
+mod xash3d;
+mod xash3d_programs;

@@ -258,7 +258,7 @@ impl Node {
             let mut packets = SimulatedPackets(Vec::new());
             service.sender.answer(from, &request, &mut packets);
             let lists = packets.0.into_iter();
-            out.extend(lists.map(|bytes| Outgoing { from: at, to: from, bytes, kind: Kind::List }));
+            out.extend(lists.map(|(to, bytes)| Outgoing { from: at, to, bytes, kind: Kind::List }));
         }
     }
 
@@ -411,12 +411,14 @@ impl Datagrams for SimulatedBatch {
 }
 
 /// Packets of lists.
-struct SimulatedPackets(Vec<Vec<u8>>);
+struct SimulatedPackets(Vec<(SocketAddr, Vec<u8>)>);
 
 impl SendPackets for SimulatedPackets {
-    fn send<'a>(&mut self, _to: SocketAddr, packets: impl Iterator<Item = [&'a [u8]; 2]>) -> u64 {
-        self.0.extend(packets.map(|parts| parts.concat()));
-        self.0.iter().map(|packet| packet.len() as u64).sum()
+    fn send<'a>(&mut self, to: SocketAddr, packets: impl Iterator<Item = datagram_lists::Parts<'a>>) -> u64 {
+        let sent: Vec<_> = packets.map(|parts| (to, parts.concat())).collect();
+        let bytes = sent.iter().map(|(_, packet)| packet.len() as u64).sum();
+        self.0.extend(sent);
+        bytes
     }
 }
 

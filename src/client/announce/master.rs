@@ -61,6 +61,7 @@ impl Master {
     pub(super) fn title(&self) -> &'static str {
         match self.target.kind {
             Kind::Game(card) | Kind::Page(card) => card.title,
+            Kind::Dialect(dialect) => dialect.name,
             Kind::Rallypoint => "Rallypoint",
         }
     }
@@ -77,6 +78,7 @@ fn form(kind: Kind, game: &str) -> Result<Form, String> {
             }
             AnnounceMethod::Http(_) | AnnounceMethod::None => None,
         },
+        Kind::Dialect(_) => None,
         Kind::Page(card) => match card.announce {
             AnnounceMethod::Http(http) => Some((Form::Http(http), accepts(card, game))),
             _ => None,

@@ -7,6 +7,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::client::query::{Pace, query_all};
+use crate::client::target::GameServer;
 use crate::client::{Found, State, Target};
 use crate::model::{Facts, Game};
 use crate::protocols::announce::Offer;
@@ -25,8 +26,11 @@ pub struct Source {
 impl Source {
     /// A game server that can be queried; on the game's default port if none is given.
     pub fn of(target: Target) -> Result<Source, String> {
-        let (card, _) = target.game_server()?;
-        Ok(Source { port: target.port.unwrap_or(card.game_port), target, card, last: Mutex::new(None) })
+        let GameServer { port, card, .. } = target.game_server()?;
+        let card = card.ok_or_else(|| {
+            format!("`{target}` does not say which game is announced: ask it as a server of that game")
+        })?;
+        Ok(Source { port, target, card, last: Mutex::new(None) })
     }
 
     pub fn port(&self) -> u16 {

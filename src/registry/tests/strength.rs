@@ -1,7 +1,7 @@
 //! A weaker proof never replaces, changes, extends or ends a live stronger one.
 
 use super::*;
-use crate::model::{Gone, RemoteServer, RemoteState};
+use crate::model::{Gone, RemoteServer, RemoteState, VersionText};
 
 fn connected(address: Address, game: &'static str, ms: u64) -> Announce<'static> {
     Announce {
@@ -238,4 +238,37 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_cookie_stays_the_proof_of_a_server_that_is_queried_and_its_version_stays_known() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let server = address(1, 1);
+    let announced = |ms: u64| {
+        let Change::Announce(announce) = announce(server, ms, 1) else { unreachable!() };
+        let facts = Facts { version: VersionText::from("0.21").unwrap(), ..Facts::default() };
+        Change::Announce(Announce { asked: true, facts, ..announce })
+    };
+    registry.apply(&announced(0), at(0));
+    let mut due = Vec::new();
+    registry.due(at(wheel::TICK_MS), 10, &mut due);
+    assert_eq!((due.len(), due[0].proven), (1, true), "its name is asked for at once");
+    let facts = Facts { name: "named".into(), players_current: Some(3), ..Facts::default() };
+    let answer = Change::Answer { address: server, game: Game::Own("one"), rtt_us: 9, facts: Some(facts) };
+    drained(&mut registry);
+    assert_eq!(registry.apply(&answer, at(1_000)), Outcome::Changed);
+    let listed = only(&mut registry);
+    assert_eq!((listed.verified_by, listed.proven_at_ms), (Proof::Cookie, T + 1_000));
+    assert_eq!((listed.texts.name(), listed.texts.version()), ("named", "0.21"));
+    assert!(listed.was_asked());
+    assert_eq!(registry.apply(&answer, at(2_000)), Outcome::Refreshed);
+    // The next announcement has no name, and takes away none.
+    assert_eq!(registry.apply(&announced(60_000), at(60_000)), Outcome::Refreshed);
+    let listed = only(&mut registry);
+    assert_eq!((listed.texts.name(), listed.players_current, listed.rtt_us.is_some()), ("named", Some(3), true));
+    for round in 1..=3 {
+        let miss = Change::Miss { address: server, game: Game::Own("one"), proven_at_ms: None };
+        registry.apply(&miss, at(60_000 + round * 30_000));
+    }
+    assert!(matches!(drained(&mut registry).as_slice(), [(_, None)]), "it is gone when it no longer answers");
 }

@@ -1,0 +1,217 @@
+//! The facts of an announcement and of an answer to `info`, and what lists are filtered by.
+//!
+//! The gamedir (`valve`, `cstrike`) is what players look for: it is the mode, and a rule, too.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::NAME;
+use super::wire::{Add, Flags, Info};
+use crate::model::{Address, Details, Facts, HeartbeatKeys, Server, VersionText};
+use crate::text;
+
+/// The keys of an announcement that lists are filtered by, beside the map and the players, which answers keep current.
+const GAMEDIR_KEY: &[u8] = b"gamedir";
+const PROTOCOL_KEY: &[u8] = b"protocol";
+const REGION_KEY: &[u8] = b"region";
+const FLAGS_KEY: &[u8] = b"flags";
+
+/// The flags that keys have. The others follow from the players.
+const KEPT: u16 = Flags::DEDICATED | Flags::SECURE | Flags::PASSWORD | Flags::NAT | Flags::LAN | Flags::BOTS;
+
+/// What a server is listed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listing<'a> {
+    pub gamedir: &'a [u8],
+    pub protocol: u8,
+    pub region: u8,
+    pub flags: Flags,
+}
+
+pub fn keys(address: Address, add: &Add<'_>) -> HeartbeatKeys {
+    let mut keys = HeartbeatKeys::of(NAME, address);
+    let mut key = |key: &[u8], value: &[u8]| keys.0.push((key.into(), value.into()));
+    key(GAMEDIR_KEY, add.gamedir);
+    key(PROTOCOL_KEY, add.protocol.to_string().as_bytes());
+    key(REGION_KEY, add.region.to_string().as_bytes());
+    key(FLAGS_KEY, (add.flags.0 & KEPT).to_string().as_bytes());
+    keys
+}
+
+impl<'a> Listing<'a> {
+    /// As the server announced itself. One that came in another way is listed by what it says, in all the world.
+    pub fn of(server: &'a Server) -> Listing<'a> {
+        let key = |key: &[u8]| server.keys.as_ref().and_then(|keys| keys.get(key));
+        let number = |name: &[u8]| str::from_utf8(key(name)?).ok()?.parse::<u16>().ok();
+        let mut flags = Flags(number(FLAGS_KEY).unwrap_or_else(|| said_flags(server)));
+        flags.set(Flags::EMPTY, server.players_current == Some(0));
+        flags.set(Flags::FULL, server.players_max.is_some() && server.players_current >= server.players_max);
+        let small = |name: &[u8]| number(name).and_then(|number| u8::try_from(number).ok());
+        Listing {
+            gamedir: key(GAMEDIR_KEY).unwrap_or(server.texts.mode().as_bytes()),
+            protocol: small(PROTOCOL_KEY).or_else(|| rule(server, "protocol")?.parse().ok()).unwrap_or(0),
+            region: small(REGION_KEY).unwrap_or(super::wire::WORLD),
+            flags,
+        }
+    }
+}
+
+fn said_flags(server: &Server) -> u16 {
+    let mut flags = Flags::default();
+    flags.set(Flags::PASSWORD, server.password == Some(true));
+    flags.set(Flags::DEDICATED, rule(server, "type") == Some("dedicated"));
+    flags.0
+}
+
+fn rule<'a>(server: &'a Server, name: &str) -> Option<&'a str> {
+    let rules = server.details.as_deref().map_or(&[][..], |details| &details.rules);
+    rules.iter().find(|(found, _)| **found == *name).map(|(_, value)| &**value)
+}
+
+/// The facts of an announcement. Only an answer has the name.
+pub fn announced<'a>(add: &Add<'a>) -> Facts<'a> {
+    let kind = match add.kind {
+        b"d" => "dedicated",
+        b"l" => "listen",
+        b"p" => "proxy",
+        _ => "",
+    };
+    let os = match add.os {
+        b"l" => "Linux",
+        b"w" => "Windows",
+        b"m" => "macOS",
+        _ => "",
+    };
+    let is = |flag: u16| if add.flags.has(flag) { "1" } else { "" };
+    let rules = [
+        ("gamedir", text::clean(add.gamedir)),
+        ("protocol", add.protocol.to_string().into()),
+        ("type", kind.into()),
+        ("os", os.into()),
+        ("bots", if add.bots > 0 { add.bots.to_string().into() } else { "".into() }),
+        ("secure", is(Flags::SECURE).into()),
+        ("lan", is(Flags::LAN).into()),
+        ("nat", is(Flags::NAT).into()),
+    ];
+    Facts {
+        mode: text::clean(add.gamedir),
+        map: text::clean(add.map),
+        version: VersionText::from(&add.version.to_string()).unwrap_or_default(),
+        players_current: Some(add.players.into()),
+        players_max: Some(add.max.into()),
+        password: Some(add.flags.has(Flags::PASSWORD)),
+        details: Some(details(&rules)),
+        ..Facts::default()
+    }
+}
+
+/// The facts of an answer.
+pub fn answered<'a>(info: &Info<'a>) -> Facts<'a> {
+    let is = |value: bool| if value { "1" } else { "" };
+    let rules = [
+        ("gamedir", text::clean(info.gamedir)),
+        ("protocol", info.protocol.to_string().into()),
+        ("type", if info.dedicated { "dedicated" } else { "listen" }.into()),
+        ("deathmatch", is(info.deathmatch).into()),
+        ("teamplay", is(info.team).into()),
+        ("coop", is(info.coop).into()),
+    ];
+    Facts {
+        name: without_colours(text::clean(info.host)),
+        mode: text::clean(info.gamedir),
+        map: text::clean(info.map),
+        players_current: Some(info.players.into()),
+        players_max: Some(info.max.into()),
+        password: Some(info.password),
+        details: Some(details(&rules)),
+        ..Facts::default()
+    }
+}
+
+/// Those that are said.
+fn details(rules: &[(&str, Cow<'_, str>)]) -> Arc<Details> {
+    let said = rules.iter().filter(|(_, value)| !value.is_empty());
+    let rules = said.map(|(name, value)| ((*name).into(), value.as_ref().into())).collect();
+    Arc::new(Details { players: Vec::new(), rules }.bounded())
+}
+
+/// Text without its colour codes, `^` and a digit.
+fn without_colours(text: Cow<'_, str>) -> Cow<'_, str> {
+    let mut parts = text.split('^');
+    let first = parts.next().unwrap_or_default();
+    if first.len() == text.len() {
+        return text;
+    }
+    let mut out = first.to_string();
+    for part in parts {
+        match part.strip_prefix(|c: char| c.is_ascii_digit()) {
+            Some(rest) => out.push_str(rest),
+            None => {
+                out.push('^');
+                out.push_str(part);
+            }
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Game, Proof};
+    use crate::protocols::xash3d::wire::{ToMaster, WORLD};
+
+    const ADD: &[u8] = br"0
+\protocol\49\challenge\7\players\3\max\8\gamedir\cstrike\map\de_dust\type\d\os\l\version\0.21.1\region\3\bots\2\password\1\secure\1\lan\0\nat\1";
+
+    fn add() -> Add<'static> {
+        let Ok(ToMaster::Add(add)) = ToMaster::parse(ADD) else { panic!() };
+        add
+    }
+
+    fn server(facts: &Facts<'_>) -> Server {
+        let address = "203.0.113.5:27015".parse().unwrap();
+        Server::new(address, Game::Own(NAME), Proof::Cookie, 1, facts)
+    }
+
+    #[test]
+    fn what_an_announcement_says() {
+        let facts = announced(&add());
+        assert_eq!((&*facts.name, &*facts.mode, &*facts.map, &*facts.version), ("", "cstrike", "de_dust", "0.21.1"));
+        assert_eq!((facts.players_current, facts.players_max, facts.password), (Some(3), Some(8), Some(true)));
+        let rules: Vec<_> = facts.details.as_ref().unwrap().rules.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let expected = ["gamedir=cstrike", "protocol=49", "type=dedicated", "os=Linux", "bots=2", "secure=1", "nat=1"];
+        assert_eq!(rules, expected);
+    }
+
+    #[test]
+    fn what_an_answer_says() {
+        let answer = br"info
+\p\49\map\crossfire\dm\1\team\0\coop\0\numcl\1\maxcl\8\gamedir\solo\password\0\dedicated\1\host\^1Loop^7 ^X^";
+        let bytes = [b"\xff\xff\xff\xff".as_slice(), answer].concat();
+        let info = Info::parse(&bytes).unwrap();
+        let facts = answered(&info);
+        assert_eq!((&*facts.name, &*facts.mode, &*facts.map), ("Loop ^X^", "solo", "crossfire"));
+        assert_eq!((facts.players_current, facts.players_max, facts.password), (Some(1), Some(8), Some(false)));
+        assert_eq!(
+            (facts.rule("type"), facts.rule("deathmatch"), facts.rule("coop")),
+            (Some("dedicated"), Some("1"), None)
+        );
+    }
+
+    #[test]
+    fn a_server_is_listed_by_its_announcement_and_its_newest_players() {
+        let facts = Facts { players_current: Some(8), players_max: Some(8), ..announced(&add()) };
+        let announced = server(&facts);
+        let announced = Server { keys: Some(Arc::new(keys(announced.address, &add()))), ..announced };
+        let listing = Listing::of(&announced);
+        assert_eq!((listing.gamedir, listing.protocol, listing.region), (&b"cstrike"[..], 49, 3));
+        let full = Flags::DEDICATED | Flags::SECURE | Flags::PASSWORD | Flags::NAT | Flags::BOTS | Flags::FULL;
+        assert_eq!(listing.flags, Flags(full));
+
+        let info = Info { protocol: 48, gamedir: b"valve", max: 8, dedicated: true, ..Info::default() };
+        let named = server(&answered(&info));
+        let flags = Flags(Flags::DEDICATED | Flags::EMPTY);
+        assert_eq!(Listing::of(&named), Listing { gamedir: b"valve", protocol: 48, region: WORLD, flags });
+    }
+}
