@@ -22,6 +22,8 @@ const SLACK_MS: u64 = 1_000;
 /// IPv6 and UDP headers, which budgets count, and those of IPv4.
 const HEADER_BYTES: u64 = 48;
 const HEADER_BYTES_LEAST: u64 = 28;
+/// What Ethernet carries at least: shorter packets are filled up.
+const FRAME_BYTES_LEAST: u64 = 46;
 /// Budgets to remember; those that are full again are forgotten.
 const USED_MAX: usize = 20_000;
 
@@ -232,7 +234,7 @@ impl World {
         let size = bytes.len() as u64;
         if let Kind::Reply { asked_bytes } = kind {
             // Every sender may be forged.
-            let most = (asked_bytes as u64 + HEADER_BYTES_LEAST) * 6 / 5;
+            let most = (asked_bytes as u64 + HEADER_BYTES_LEAST).max(FRAME_BYTES_LEAST) * 6 / 5;
             assert!(size + HEADER_BYTES_LEAST <= most, "{to} got {size} bytes for {asked_bytes}");
         }
         if !is_victim(to.ip()) {
