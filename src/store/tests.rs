@@ -183,7 +183,8 @@ fn restored_servers_are_queried_soon_the_oldest_proof_first() {
     store.start(&hub).unwrap();
     let changes: Vec<_> = (1..=50).map(|port| announce(port, u64::from(port) * 1_000, Proof::Query)).collect();
     hub.apply(&changes, hub.clock.now(), |_, _| {});
-    hub.apply_one(&announce(99, 0, Proof::Cookie), hub.clock.now());
+    let Change::Announce(never_asked) = announce(99, 0, Proof::Cookie) else { unreachable!() };
+    hub.apply_one(&Change::Announce(Announce { rtt_us: None, ..never_asked }), hub.clock.now());
     hub.publish(hub.clock.now());
     store.stop();
     // The limit per address (2) is not checked again.

@@ -175,9 +175,9 @@ const KEYS: &[Key<Settings>] = &[
     Key {
         name: "update_address",
         doc: "The entry that clients which are too old get: this master's public address, which answers for it, one of IPv4\n\
-              and one of IPv6. Empty: the address in `listen`, if that is one host's.",
+              and one of IPv6, e.g. [\"198.51.100.7:27010\"]. Empty: the address in `listen`, if that is one host's.",
         default: "[]",
-        example: "[\"198.51.100.7:27010\"]",
+        example: "",
         set: |settings, item| {
             settings.update_addresses = item.list("a list of addresses like [\"198.51.100.7:27010\"]", |item| {
                 let address: SocketAddr = item.parsed("an address like \"198.51.100.7:27010\"")?;
