@@ -75,7 +75,12 @@ fn a_copy_has_every_list_as_plain_and_compressed_files() {
     let _servers: Vec<_> =
         CARDS.iter().map(|card| simulate(card.name, 3, &["--announce", &announced_at(&server, card.name)])).collect();
     let total = 3 * CARDS.len();
-    until("all servers", || (server.json("/api/v1/servers")["total"] == total).then_some(()));
+    // Some are named once they have answered a query.
+    until("all servers, with their names", || {
+        let list = server.json("/api/v1/servers");
+        let rows = list["servers"].as_array().unwrap();
+        (rows.len() == total && rows.iter().all(|row| row["name"].is_string())).then_some(())
+    });
     let folder = Folder::new("site-files");
     let site = folder.path().join("new/site");
     let copy = ["export", &format!("http://{web}"), "--site", site.to_str().unwrap()];
