@@ -1,10 +1,13 @@
-//! Heartbeats of all protocols: verifies the server, applies the change, and returns the verdict to send.
+//! Heartbeats of all protocols: verifies the server, applies the change, and returns the verdict to send. `posts.rs` has those
+//! that come as posts over HTTP.
 
-use std::net::{IpAddr, ToSocketAddrs};
+mod posts;
+
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
@@ -19,7 +22,6 @@ use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
 use crate::model::{Address, Announce, Change, Facts, Game, Proof, Server};
 use crate::prefix::Networks;
-use crate::protocols::post::{self, Named, Post, PostAnswer, PostContext, PostEffect, PostRule};
 use crate::protocols::section::Cookies;
 use crate::protocols::{Games, Heartbeat, Verdict, announce, card_of, game, is_unnamed, query_of};
 use crate::registry::view::Delta;
@@ -27,8 +29,6 @@ use crate::registry::{Outcome, Refusal};
 
 /// Upper bound on the time until a change is published. It takes milliseconds, and up to a second for a very long list.
 const SHOWN: Duration = Duration::from_secs(1);
-/// How long an owner is told why an announcement came to nothing.
-const FAILURE_MS: u64 = 600_000;
 /// How often to check for silent games that are due for a retry.
 const AGAIN_EVERY: Duration = Duration::from_millis(500);
 
@@ -103,105 +103,6 @@ impl Announcements {
     /// Charges an announcement, whose address is proven by its connection.
     fn take(&self, kind: Kind, ip: IpAddr, cost: u64) -> Result<(), Over> {
         self.guard.budgets().take(kind, self.hub.clock.now(), ip, cost)
-    }
-
-    /// Handles what a game server posts, and returns the answer.
-    pub fn post(
-        self: &Arc<Announcements>,
-        rule: Arc<dyn PostRule>,
-        post: &Post<'_>,
-    ) -> impl Future<Output = PostAnswer> + use<> {
-        let charged = self.take(Kind::Handshakes, post.peer, PROOF_COST);
-        let effect = charged.map(|()| {
-            let at = PostContext {
-                now: self.hub.clock.now(),
-                cookies: *self.cookies.lock().unwrap_or_else(PoisonError::into_inner),
-                listed: &|address| self.hub.listed(address),
-                failure: &|address| self.last_failure(address),
-            };
-            rule.post(&at, post)
-        });
-        let this = self.clone();
-        async move {
-            match effect {
-                Ok(effect) => this.carry_out(&*rule, effect).await,
-                Err(over) => rule.decided(&too_many(over)),
-            }
-        }
-    }
-
-    async fn carry_out(self: Arc<Announcements>, rule: &dyn PostRule, effect: PostEffect) -> PostAnswer {
-        match effect {
-            PostEffect::Answer(answer) => answer,
-            PostEffect::File { mut heartbeat, name, answer } => {
-                tokio::spawn(async move {
-                    if let Some(name) = name {
-                        self.name(&mut heartbeat, name).await;
-                    }
-                    self.admitted(*heartbeat).await
-                });
-                answer
-            }
-            PostEffect::Proven { announce, challenge } => {
-                self.note(announce.address, What::Heartbeat);
-                let verdict = self.listed(&Change::Announce(*announce)).await;
-                if let Some(challenge) = challenge.filter(|_| verdict == Verdict::Listed) {
-                    self.prober.challenge(challenge);
-                }
-                rule.decided(&verdict)
-            }
-            PostEffect::Challenged { challenge, answer } => {
-                self.note(challenge.to, What::Heartbeat);
-                self.prober.challenge(challenge);
-                answer
-            }
-            PostEffect::Quit { address, answer } => {
-                self.retries().take(address);
-                self.change(address, &Change::Quit { address, master: false, proven: true }).await;
-                self.note(address, What::Quit);
-                answer
-            }
-        }
-    }
-
-    /// Gives a server the name that it wants, if that is one of its address.
-    async fn name(&self, heartbeat: &mut Heartbeat, Named { host, rule }: Named) {
-        let address = heartbeat.address;
-        let is_its_own = match self.take(Kind::Probing, address.ip(), 1).is_ok() {
-            true => has_address(host.clone(), address.ip()).await,
-            false => false,
-        };
-        if !is_its_own {
-            return self.note(address, What::OtherName);
-        }
-        if let Some(said) = &mut heartbeat.said {
-            let mut details = said.details.as_deref().cloned().unwrap_or_default();
-            details.rules.insert(0, (rule.into(), host));
-            said.details = Some(Arc::new(details.bounded()));
-        }
-    }
-
-    /// What became of the last announcement of an address, for its owner.
-    fn last_failure(&self, address: Address) -> Option<post::Failure> {
-        let since_ms = self.hub.clock.now().unix_ms.saturating_sub(FAILURE_MS);
-        let notes = self.ledger.notes(address);
-        let recent = || notes.iter().rev().filter(|note| note.port == address.port() && note.at_ms >= since_ms);
-        let end = recent().find_map(|note| match &note.what {
-            What::Answered { .. } => Some(None),
-            What::Silent => Some(Some(Failure::Silent.words(&of(address)))),
-            What::BadAnswer(fault) => Some(Some(Failure::Bad(**fault).words(&of(address)))),
-            What::Refused(refusal) => Some(Some(refusal_text(*refusal).into())),
-            _ => None,
-        });
-        if let Some(text) = end.flatten() {
-            return Some(post::Failure { is_warning: false, text });
-        }
-        let is_misnamed = recent().any(|note| note.what == What::OtherName);
-        is_misnamed.then(|| {
-            let text =
-                format!("the announced name is not one of {}: the server is listed by its address", address.ip());
-            post::Failure { is_warning: true, text }
-        })
     }
 
     /// Queries games again that were silent when they announced themselves, and lists those that answer.
@@ -342,21 +243,6 @@ impl Announcements {
     }
 }
 
-/// How many names may be looked up at a time. The system's resolver takes a thread for each.
-static LOOKUPS: Semaphore = Semaphore::const_new(16);
-const LOOKUP_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Whether a name is one of this address. A lookup cannot be stopped, so it keeps its place until it ends.
-async fn has_address(host: Box<str>, ip: IpAddr) -> bool {
-    let Ok(Ok(place)) = timeout(LOOKUP_PATIENCE, LOOKUPS.acquire()).await else { return false };
-    let lookup = tokio::task::spawn_blocking(move || {
-        let _place = place;
-        let found = (&*host, 0).to_socket_addrs();
-        found.is_ok_and(|mut found| found.any(|found| found.ip().to_canonical() == ip))
-    });
-    matches!(timeout(LOOKUP_PATIENCE, lookup).await, Ok(Ok(true)))
-}
-
 /// The sender that a failure names.
 fn of(address: Address) -> String {
     format!(" from {address} over UDP")
@@ -425,296 +311,4 @@ fn said_game(announced: &Game, facts: &Facts<'_>, known: Option<&Server>) -> Res
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::budget;
-    use crate::cookie::Keys;
-    use crate::metrics::Metrics;
-    use crate::model::{HeartbeatKeys, SharedTime};
-    use crate::net::guard;
-    use crate::net::prober::{self, ProbeSettings, Worker};
-    use crate::protocols::post::Challenge;
-    use crate::protocols::{self, CARDS, Card};
-    use crate::registry::Settings;
-    use tokio::net::UdpSocket;
-
-    const STATUS: &[u8] = br"gamename\netpanzer\hostname\A server\final\";
-    const FORGED: &[u8] = br"gamename\netpanzer\hostname\Forged\final\";
-
-    /// Announcements with a running prober.
-    fn announcements() -> Arc<Announcements> {
-        let settings = Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 900_000, misses_max: 1 };
-        let (hub, ledger) = (Arc::new(Hub::new(settings)), Arc::new(Ledger::new()));
-        hub.start().unwrap(); // this thread ends with the test process
-        let settings = prober::settings(1_000, 100, Duration::from_secs(30));
-        let metrics = Arc::new(Metrics::new());
-        let (prober, worker) = Worker::new(hub.clone(), ledger.clone(), metrics, settings, [7; 16]).unwrap();
-        let asking = watch::Sender::new(ProbeSettings { settings, exempt: Arc::default() });
-        let stop = watch::Sender::new(false);
-        tokio::spawn(async move {
-            worker.run(asking.subscribe(), stop.subscribe()).await;
-            drop((asking, stop));
-        });
-        let budgets = budget::Settings { servers_per_ip_max: 32, ..budget::Settings::default() };
-        let guard = Arc::new(Guard::new(guard::Settings { budgets, ..guard::Settings::default() }));
-        let cookies = Cookies { keys: Keys::new([[1; 16], [2; 16], [3; 16]]), time: SharedTime::default() };
-        Arc::new(Announcements::new(hub, guard, prober, ledger, cookies))
-    }
-
-    fn heartbeat(address: Address) -> Heartbeat {
-        Heartbeat {
-            address,
-            game: Game::Own("netpanzer"),
-            life_ms: 60_000,
-            verify: true,
-            keys: Default::default(),
-            said: None,
-        }
-    }
-
-    /// A netPanzer game. A forger sends another status with each of its answers.
-    async fn disputed_game() -> Address {
-        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let local = socket.local_addr().unwrap();
-        tokio::spawn(async move {
-            let mut buffer = [0; 100];
-            while let Ok((size, from)) = socket.recv_from(&mut buffer).await {
-                let is_long = buffer[..size].ends_with(br"\status\");
-                let answers = [&buffer[6..14], STATUS, FORGED];
-                for answer in answers.into_iter().take(if is_long { 3 } else { 1 }) {
-                    socket.send_to(answer, from).await.unwrap();
-                }
-            }
-        });
-        Address::new(local.ip(), local.port()).unwrap()
-    }
-
-    #[tokio::test]
-    async fn known_facts_stay_while_new_ones_are_disputed() {
-        let (announcements, address) = (announcements(), disputed_game().await);
-        let now = announcements.hub.clock.now();
-        let known = Facts { name: "Known".into(), map: "Duell".into(), players_max: Some(8), ..Facts::default() };
-        let announce = Announce {
-            address,
-            game: Game::Own("netpanzer"),
-            proof: Proof::Query,
-            proven_at_ms: now.unix_ms,
-            life_ms: 60_000,
-            asked: false,
-            rtt_us: None,
-            keys: None,
-            facts: known.clone(),
-        };
-        let changes =
-            [Change::Announce(announce), Change::Miss { address, game: Game::Own("netpanzer"), proven_at_ms: None }];
-        announcements.hub.apply(&changes, now, |_, _| {});
-        assert!(announcements.hub.listed(address).is_none(), "it is off the list, but its record is kept");
-        assert_eq!(announcements.announce(heartbeat(address)).await, Verdict::Listed);
-        let server = announcements.hub.listed(address).unwrap();
-        assert_eq!((server.facts(), server.verified_by), (known, Proof::Query));
-        assert!(announcements.ledger.notes(address).iter().any(|note| note.what == What::Disputed));
-    }
-
-    /// A pretend server of a family, which says that it is this game.
-    async fn server_of(card: &'static Card, game: &'static str) -> Address {
-        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let local = socket.local_addr().unwrap();
-        let address = Address::new(local.ip(), local.port()).unwrap();
-        let pretend = (card.pretend)(1);
-        // The game may be among its rules, too.
-        let mut details = pretend.details.as_deref().cloned().unwrap_or_default();
-        details.rules.retain(|(_, value)| **value != *pretend.game);
-        let facts = Facts { game: game.into(), details: Some(Arc::new(details)), ..pretend };
-        tokio::spawn(async move {
-            let mut buffer = [0; 200];
-            while let Ok((size, from)) = socket.recv_from(&mut buffer).await {
-                for answer in card.answer.unwrap()(&facts, address, &buffer[..size]) {
-                    socket.send_to(&answer, from).await.unwrap();
-                }
-            }
-        });
-        address
-    }
-
-    #[tokio::test]
-    async fn a_server_of_a_family_says_which_game_it_is() {
-        for card in CARDS.iter().filter(|card| card.games == Games::Family) {
-            let (announcements, address) = (announcements(), server_of(card, "Tanks").await);
-            let heartbeat = |address| Heartbeat::new(address, None, card.name, HeartbeatKeys::default()).unwrap();
-            // Whatever the setting is: the answer alone says which game it is.
-            let unverified = Heartbeat { verify: false, ..heartbeat(address) };
-            assert_eq!(announcements.announce(unverified).await, Verdict::Listed);
-            let game = |address| announcements.hub.listed(address).map(|server| server.game.clone());
-            assert_eq!(game(address), protocols::game(card.name, "Tanks"));
-            assert_eq!(
-                announcements.announce(heartbeat(address)).await,
-                Verdict::Listed,
-                "another heartbeat renews it"
-            );
-            assert_eq!(game(address), protocols::game(card.name, "Tanks"));
-            for bad in ["", CARDS[0].name] {
-                let address = server_of(card, bad).await;
-                let verdict = announcements.announce(heartbeat(address)).await;
-                assert!(matches!(&verdict, Verdict::Refused(reason) if reason.contains("gamename")), "{verdict:?}");
-                assert_eq!(game(address), None);
-            }
-        }
-    }
-
-    /// Other programs at its address can connect from there, and name its port.
-    #[tokio::test]
-    async fn a_server_with_its_own_port_is_neither_changed_nor_removed_over_a_connection() {
-        for card in CARDS.iter().filter(|card| matches!(card.announce, announce::AnnounceMethod::OwnPort { .. })) {
-            let keys = |text: &[u8]| HeartbeatKeys(vec![(b"protocol"[..].into(), text.into())]);
-            if card.proof == Proof::Cookie {
-                let address = "127.0.0.1:1".parse().unwrap();
-                assert!(Heartbeat::new(address, None, card.name, keys(b"1")).is_err(), "a connection proves less");
-                continue;
-            }
-            let (announcements, address) = (announcements(), server_of(card, "Tanks").await);
-            let now = announcements.hub.clock.now();
-            let announce = Announce {
-                address,
-                game: protocols::game(card.name, "Tanks").unwrap(),
-                proof: Proof::Query,
-                proven_at_ms: now.unix_ms,
-                life_ms: 60_000,
-                asked: true,
-                rtt_us: None,
-                keys: Some(Arc::new(keys(b"71"))),
-                facts: Facts::default(),
-            };
-            announcements.hub.apply_one(&Change::Announce(announce), now);
-            let heartbeat = Heartbeat::new(address, None, card.name, keys(b"1")).unwrap();
-            assert_eq!(announcements.announce(heartbeat).await, Verdict::Listed);
-            announcements.quit(address, false).await;
-            let server = announcements.hub.listed(address).unwrap();
-            assert_eq!(server.keys.as_deref(), Some(&keys(b"71")));
-
-            // Where it is new, lists know it by its answer.
-            let address = server_of(card, "Tanks").await;
-            let heartbeat = Heartbeat::new(address, None, card.name, keys(b"1")).unwrap();
-            assert_eq!(announcements.announce(heartbeat).await, Verdict::Listed);
-            let server = announcements.hub.listed(address).unwrap();
-            assert_eq!(server.keys.as_deref(), Some(&HeartbeatKeys::of(card.name, address)));
-        }
-    }
-
-    /// A rule that does what the body says, for the game at its port.
-    struct Posted(Address);
-
-    impl PostRule for Posted {
-        fn post(&self, at: &PostContext<'_>, post: &Post<'_>) -> PostEffect {
-            let answer = |text: String| PostAnswer::new(200, "text/plain", text);
-            let (address, game) = (self.0, Game::Own("netpanzer"));
-            let said = Facts { name: "Said".into(), ..Facts::default() };
-            let challenge = || Challenge { to: address, bytes: b"challenge"[..].into() };
-            match post.body {
-                b"file" => {
-                    let heartbeat = Heartbeat { said: Some(Box::new(said)), ..heartbeat(address) };
-                    let failure = (at.failure)(address).map(|failure| failure.text).unwrap_or_default();
-                    PostEffect::File { heartbeat: Box::new(heartbeat), name: None, answer: answer(failure) }
-                }
-                b"challenge" => PostEffect::Challenged { challenge: challenge(), answer: answer(String::new()) },
-                b"proven" => {
-                    let announce = Announce {
-                        address,
-                        game,
-                        proof: Proof::Cookie,
-                        proven_at_ms: at.now.unix_ms,
-                        life_ms: 30_000,
-                        asked: false,
-                        rtt_us: None,
-                        keys: None,
-                        facts: said,
-                    };
-                    PostEffect::Proven { announce: Box::new(announce), challenge: Some(challenge()) }
-                }
-                b"quit" => {
-                    let name = (at.listed)(address).map(|server| server.texts.name().to_string());
-                    PostEffect::Quit { address, answer: answer(name.unwrap_or_default()) }
-                }
-                other => PostEffect::Answer(answer(String::from_utf8_lossy(other).into_owned())),
-            }
-        }
-
-        fn decided(&self, verdict: &Verdict) -> PostAnswer {
-            PostAnswer::new(201, "text/plain", format!("{verdict:?}"))
-        }
-    }
-
-    async fn post(announcements: &Arc<Announcements>, address: Address, body: &[u8]) -> String {
-        let post = Post { peer: address.ip(), header: &|_| None, body };
-        announcements.post(Arc::new(Posted(address)), &post).await.body.into_owned()
-    }
-
-    #[tokio::test]
-    async fn what_a_server_posts_is_believed_once_it_answers() {
-        let (announcements, address) = (announcements(), disputed_game().await);
-        assert_eq!(post(&announcements, address, b"nothing").await, "nothing");
-        assert_eq!(post(&announcements, address, b"file").await, "", "answered at once");
-        let listed = || announcements.hub.listed(address);
-        while listed().is_none() {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!((listed().unwrap().texts.name(), listed().unwrap().verified_by), ("Said", Proof::Query));
-        assert_eq!(post(&announcements, address, b"quit").await, "Said");
-        assert!(listed().is_none());
-    }
-
-    #[tokio::test]
-    async fn a_silent_server_is_told_with_its_next_post() {
-        let announcements = announcements();
-        let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let address = Address::new(silent.local_addr().unwrap().ip(), silent.local_addr().unwrap().port()).unwrap();
-        assert_eq!(post(&announcements, address, b"file").await, "");
-        let mut often = tokio::time::interval(Duration::from_millis(5));
-        while announcements.last_failure(address).is_none() {
-            often.tick().await;
-        }
-        let told = post(&announcements, address, b"file").await;
-        assert!(told.starts_with("no answer from 127.0.0.1:"), "{told}");
-        assert!(announcements.hub.listed(address).is_none());
-    }
-
-    #[tokio::test]
-    async fn a_post_that_proves_lists_at_once_and_its_secret_removes() {
-        let announcements = announcements();
-        let game = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let address = Address::new(game.local_addr().unwrap().ip(), game.local_addr().unwrap().port()).unwrap();
-        let mut buffer = [0; 64];
-        for (body, verdict) in [(&b"challenge"[..], ""), (b"proven", "Listed")] {
-            assert_eq!(post(&announcements, address, body).await, verdict);
-            let (size, _) = game.recv_from(&mut buffer).await.unwrap();
-            assert_eq!(&buffer[..size], b"challenge");
-        }
-        assert_eq!(announcements.hub.listed(address).unwrap().verified_by, Proof::Cookie);
-        announcements.quit(address, false).await;
-        assert!(announcements.hub.listed(address).is_some(), "whoever connects from there cannot remove it");
-        post(&announcements, address, b"quit").await;
-        assert!(announcements.hub.listed(address).is_none());
-    }
-
-    #[tokio::test]
-    async fn who_posts_too_much_is_told_when_to_try_again() {
-        let (announcements, address) = (announcements(), "192.0.2.1:1".parse().unwrap());
-        let mut answers = Vec::new();
-        for _ in 0..100_000 {
-            answers.push(post(&announcements, address, b"nothing").await);
-            if answers.last().unwrap() != "nothing" {
-                break;
-            }
-        }
-        assert!(answers.last().unwrap().contains("TryLater"), "{:?}", answers.last());
-    }
-
-    #[test]
-    fn only_a_server_of_a_family_may_say_which_game_it_is() {
-        let facts = Facts { game: "Tanks".into(), ..Facts::default() };
-        for card in CARDS {
-            let said = said_game(&Game::Own(card.name), &facts, None).unwrap();
-            let expected = if card.games == Games::Family { "Tanks" } else { card.name };
-            assert_eq!((said.protocol(), said.name()), (card.name, expected));
-        }
-    }
-}
+mod tests;

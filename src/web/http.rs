@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tower::Service;
@@ -31,14 +31,18 @@ use crate::hub::Refusal;
 use crate::net::guard::Admission;
 use crate::net::stopped;
 use crate::net::tcp::Entrance;
+use crate::prefix::Prefix;
 
 /// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The longest body of a request.
 const BODY_BYTES_MAX: usize = 16 << 10;
-/// So many longer ones are read at a time, each for no longer than this. Few games ever send one.
-static LONG_BODIES: Semaphore = Semaphore::const_new(256);
+/// So many longer ones are read at a time, in all and from one address, each for no longer than this. Few games ever send one.
+const LONG_BODIES_MAX: usize = 256;
+const LONG_BODIES_PER_ADDRESS_MAX: usize = 16;
 const LONG_BODY_PATIENCE: Duration = Duration::from_secs(5);
+/// Who is sending them.
+static LONG_BODIES: Mutex<Vec<Prefix>> = Mutex::new(Vec::new());
 const LENGTH: HeaderName = HeaderName::from_static("length");
 
 /// What all connections of one listener share.
@@ -222,8 +226,33 @@ fn client(entrance: &Entrance, peer: SocketAddr, request: &Request<Incoming>) ->
     (!is_banned).then_some(Peer(client))
 }
 
+/// The right to send a long body.
+struct LongBody(Prefix);
+
+impl LongBody {
+    /// None if there are too many, here or from there.
+    fn begin(ip: IpAddr) -> Option<LongBody> {
+        let from = Prefix::narrowest(ip);
+        let mut all = LONG_BODIES.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = all.iter().filter(|other| **other == from).count();
+        (all.len() < LONG_BODIES_MAX && own < LONG_BODIES_PER_ADDRESS_MAX).then(|| {
+            all.push(from);
+            LongBody(from)
+        })
+    }
+}
+
+impl Drop for LongBody {
+    fn drop(&mut self) {
+        let mut all = LONG_BODIES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = all.iter().position(|from| *from == self.0) {
+            all.swap_remove(at);
+        }
+    }
+}
+
 /// A request with its whole body, or an error. A GET or HEAD has no body to wait for.
-async fn whole(request: Request<Incoming>, idle: Duration) -> Result<Request<Body>, Response<Body>> {
+async fn whole(request: Request<Incoming>, Peer(peer): Peer, idle: Duration) -> Result<Request<Body>, Response<Body>> {
     if request.body().is_end_stream() || [Method::GET, Method::HEAD].contains(request.method()) {
         return Ok(request.map(Body::new));
     }
@@ -232,8 +261,8 @@ async fn whole(request: Request<Incoming>, idle: Duration) -> Result<Request<Bod
     // A long body waits for the others: together they are bounded, and nobody keeps the rest waiting.
     let is_long =
         bytes_max > BODY_BYTES_MAX && body.size_hint().exact().is_none_or(|size| size > BODY_BYTES_MAX as u64);
-    let _turn = match is_long.then(|| LONG_BODIES.try_acquire()) {
-        Some(Err(_)) => return Err(reply::refused(Refusal::Busy)),
+    let _turn = match is_long.then(|| LongBody::begin(peer.ip())) {
+        Some(None) => return Err(reply::refused(Refusal::Busy)),
         turn => turn,
     };
     let patience = if is_long { idle.min(LONG_BODY_PATIENCE) } else { idle };
@@ -256,7 +285,7 @@ async fn answer(
     let accepted = async {
         let banned = || reply::error(StatusCode::FORBIDDEN, "your address is banned here\n");
         let client = client.ok_or_else(banned)?;
-        let mut request = whole(request, idle).await?;
+        let mut request = whole(request, client, idle).await?;
         request.extensions_mut().insert(client);
         Ok(request)
     };
@@ -278,4 +307,20 @@ async fn answer(
     let nosniff = HeaderValue::from_static("nosniff");
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_bodies_of_one_address_leave_room_for_others() {
+        let ip = |last: u8| IpAddr::from([203, 0, 113, last]);
+        let own: Vec<_> = (0..LONG_BODIES_PER_ADDRESS_MAX).map(|_| LongBody::begin(ip(1)).unwrap()).collect();
+        assert!(LongBody::begin(ip(1)).is_none());
+        let other = LongBody::begin(ip(2));
+        assert!(other.is_some());
+        drop(own);
+        assert!(LongBody::begin(ip(1)).is_some());
+    }
 }
