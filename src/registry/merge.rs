@@ -93,9 +93,12 @@ impl Removals {
 
     /// The server is listed again with a newer proof. A weaker proof does not cancel the removal of a stronger one.
     pub(super) fn forget(&mut self, address: Address, strength: Strength) {
-        if !self.by_address.is_empty()
-            && (!strength.is_weak() || self.get(address).is_some_and(|gone| gone.game_at_ms == 0))
-        {
+        let ends_stronger = |gone: &Gone| match strength {
+            Strength::Address => true,
+            Strength::Mirrored => gone.game_at_ms > 0,
+            Strength::Game => false,
+        };
+        if self.get(address).is_some_and(|gone| !ends_stronger(gone)) {
             self.by_address.remove(&address);
         }
     }
@@ -169,11 +172,11 @@ impl Registry {
             && !gone.ends(server.strength(), slot.proven_at_ms)
             && (gone.at_ms_for(server.strength()) == 0 || !is_from_the_future(slot.proven_at_ms, now))
         {
-            let is_weak = server.strength().is_weak();
-            if gone.ends(server.strength(), server.proven_at_ms) {
+            let strength = server.strength();
+            if gone.ends(strength, server.proven_at_ms) {
                 self.publish_proof(at);
             }
-            if is_weak && gone.game_at_ms > 0 {
+            if strength == Strength::Address || strength.is_weak() && gone.game_at_ms > 0 {
                 self.removals.add(gone, now);
             }
             return Outcome::Stale;

@@ -1,7 +1,7 @@
 //! What a record of another node changes here, field by field, and what this node reports to the others.
 
 use super::*;
-use crate::model::{Gone, RemoteServer, RemoteState};
+use crate::model::{Gone, Origin, RemoteServer, RemoteState};
 use crate::registry::merge::{LocalState, Removals};
 
 const OWN: u8 = 5;
@@ -227,14 +227,14 @@ fn the_end_of_a_stronger_proof_is_reported_beside_a_weaker_one_that_took_its_pla
 
 #[test]
 fn a_removal_that_ends_nothing_is_not_remembered() {
-    for (proof, game_at_ms) in [(Proof::Connection, 0), (Proof::Query, 0), (Proof::Query, T + 4_000)] {
+    let via = || Some(Arc::new(Origin::new("another master")));
+    for (via, game_at_ms) in [(via(), 0), (None, 0), (None, T + 4_000)] {
         let mut registry = registry();
-        let mut known = record("one", 5_000, 5_000, "1");
-        known.announce.proof = proof;
+        let known = RemoteServer { via, ..record("one", 5_000, 5_000, "1") };
         merge(&mut registry, known, 5_000);
         assert_eq!(merge_gone(&mut registry, gone(4_000, game_at_ms), 6_000), Outcome::Stale);
         registry.retain(|_| false);
-        assert!(registry.local_state(address(1, 1), at(6_000)).is_none(), "{proof:?} {game_at_ms}");
+        assert!(registry.local_state(address(1, 1), at(6_000)).is_none(), "{game_at_ms}");
     }
     // Beside a weaker proof, only the end of a stronger one is reported, whatever is remembered.
     let mut registry = registry();
@@ -244,6 +244,24 @@ fn a_removal_that_ends_nothing_is_not_remembered() {
     registry.removals.add(gone(4_000, 0), at(6_000));
     let known = registry.local_state(address(1, 1), at(6_000));
     assert!(matches!(known, Some(LocalState::Listed { stronger_gone_ms: None, .. })), "{known:?}");
+}
+
+#[test]
+fn a_connection_does_not_bring_a_mirrored_server_back_that_was_removed() {
+    let mirrored = RemoteServer { via: Some(Arc::new(Origin::new("m"))), ..record("one", 3_000, 3_000, "1") };
+    let mut connected = record("one", 5_000, 5_000, "1");
+    connected.announce.proof = Proof::Connection;
+    let removal = || gone(4_000, 0);
+    for connected_first in [true, false] {
+        let mut registry = registry();
+        if connected_first {
+            merge(&mut registry, connected.clone(), 5_000);
+        }
+        merge_gone(&mut registry, removal(), 6_000);
+        merge(&mut registry, connected.clone(), 6_000);
+        merge(&mut registry, mirrored.clone(), 6_000);
+        assert_eq!(listed(&registry).verified_by, Proof::Connection, "{connected_first}");
+    }
 }
 
 #[test]
