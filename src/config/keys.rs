@@ -233,8 +233,8 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "guard.max_list_mib",
-        doc: "MiB of memory for rendered lists, including those that slow readers have not taken yet. Beyond this, the connections\n\
-              that have held one for longest are closed. With more than 500,000 servers it should be larger.",
+        doc: "MiB of memory for rendered lists, including those that slow readers have not taken yet. Before this\n\
+              is reached, connections of the networks that hold the most are closed. With more than 500,000 servers it should be larger.",
         default: "256",
         example: "",
         set: |config, item| {

@@ -1,6 +1,6 @@
 //! How much memory rendered lists take: those in the cache, and older ones that slow readers still hold. Readers of one list
 //! share its bytes. A reader that takes its time, or takes nothing, holds a list that nobody else needs; there is a bound for all
-//! of them, and whoever serves connections ends those that have held a list for longest when it is exceeded.
+//! of them. Whoever serves connections ends some that hold a list before that bound is reached, so that others are not refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,12 +12,12 @@ use tokio::sync::Notify;
 pub struct Held {
     bytes: AtomicUsize,
     max: AtomicUsize,
-    over: Notify,
+    high: Notify,
 }
 
 impl Default for Held {
     fn default() -> Held {
-        Held { bytes: AtomicUsize::new(0), max: AtomicUsize::new(usize::MAX), over: Notify::new() }
+        Held { bytes: AtomicUsize::new(0), max: AtomicUsize::new(usize::MAX), high: Notify::new() }
     }
 }
 
@@ -51,8 +51,8 @@ impl Held {
         }
         self.bytes.fetch_add(body.capacity(), Ordering::Relaxed);
         let bytes = Bytes::from_owner(Counted { body, held: self.clone() });
-        if self.is_over() {
-            self.over.notify_one();
+        if self.is_high() {
+            self.high.notify_one();
         }
         bytes
     }
@@ -63,8 +63,8 @@ impl Held {
 
     pub fn set_max(&self, max: usize) {
         self.max.store(max, Ordering::Relaxed);
-        if self.is_over() {
-            self.over.notify_one();
+        if self.is_high() {
+            self.high.notify_one();
         }
     }
 
@@ -73,10 +73,15 @@ impl Held {
         self.bytes() > self.max.load(Ordering::Relaxed)
     }
 
+    /// Whether they take so much that some have to go: three quarters of it.
+    pub fn is_high(&self) -> bool {
+        self.bytes() > self.max.load(Ordering::Relaxed) / 4 * 3
+    }
+
     /// Completes when they do.
-    pub async fn over(&self) {
-        while !self.is_over() {
-            self.over.notified().await;
+    pub async fn high(&self) {
+        while !self.is_high() {
+            self.high.notified().await;
         }
     }
 }
@@ -89,19 +94,22 @@ mod tests {
     fn a_list_counts_once_until_its_last_reader_has_dropped_it() {
         let held = Arc::new(Held::default());
         held.set_max(1_500);
+        assert!(!held.is_high());
         let mut body = Vec::with_capacity(4_000);
         body.resize(1_000, 7);
         let list = held.count(body);
         assert!(held.bytes() < 1_200, "without what is not used of the buffer");
         let readers: Vec<_> = (0..1_500).map(|_| list.clone()).collect();
         let rest = list.slice(900..);
-        assert!(held.bytes() < 1_200 && !held.is_over());
+        assert!(held.bytes() < 1_200 && !held.is_over() && !held.is_high());
         let other = held.count(vec![0; 1_000]);
         assert!(held.is_over());
         drop((list, readers));
         assert!(held.bytes() >= 2_000, "somebody still reads the rest");
         drop(rest);
         assert_eq!((held.bytes(), held.is_over()), (1_000, false));
+        held.set_max(1_300);
+        assert!(held.is_high() && !held.is_over(), "some have to go before others are refused");
         drop(other);
         assert_eq!(held.bytes(), 0);
     }

@@ -4,6 +4,7 @@
 //! address or of a wider network around it if that exceeds its own limit, otherwise of all. So neither one address nor many
 //! can keep others out with idle connections.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -104,15 +105,20 @@ impl Guard {
         }
     }
 
-    /// Evicts up to `most` of the connections that have held an answer for longest, for when answers take too much memory.
-    /// Returns how many.
+    /// Evicts up to `most` of the connections that hold an answer, for when answers take too much memory: from the networks that
+    /// hold the most, those that have held one for longest. Returns how many.
     pub fn evict_holders(&self, most: usize) -> usize {
         let mut groups = self.groups();
         let since = |connection: &Arc<Connection>| connection.holding_since_ms.load(Ordering::Relaxed);
-        let mut holders: Vec<_> =
-            groups.all.connections.iter().map(|it| (since(it), it)).filter(|it| it.0 > 0).collect();
-        holders.sort_unstable_by_key(|(since, _)| *since);
-        let evicted: Vec<_> = holders.into_iter().take(most).map(|(_, connection)| connection.clone()).collect();
+        let holders: Vec<_> = groups.all.connections.iter().map(|it| (since(it), it)).filter(|it| it.0 > 0).collect();
+        let mut by_network: HashMap<Option<&Prefix>, usize> = HashMap::new();
+        for (_, connection) in &holders {
+            *by_network.entry(connection.prefixes.last()).or_default() += 1;
+        }
+        let in_network = |connection: &Connection| by_network.get(&connection.prefixes.last()).copied().unwrap_or(0);
+        let mut holders: Vec<_> = holders.into_iter().map(|(since, it)| (Reverse(in_network(it)), since, it)).collect();
+        holders.sort_unstable_by_key(|(held, since, _)| (*held, *since));
+        let evicted: Vec<_> = holders.into_iter().take(most).map(|(_, _, connection)| connection.clone()).collect();
         evicted.iter().for_each(|connection| groups.evict(connection));
         evicted.len()
     }
@@ -357,6 +363,20 @@ mod tests {
         assert_eq!((guard.evict_holders(5), guard.connections()), (0, 2));
         admissions[0].hold();
         assert_eq!(guard.evict_holders(5), 1);
+    }
+
+    #[test]
+    fn the_network_that_holds_the_most_answers_loses_them_first() {
+        let guard = guard(100, 100);
+        let network = |third| (0..2).map(move |last| IpAddr::from([192, 0, third, last]));
+        let admissions: Vec<_> = [ip(9)].into_iter().chain(network(1)).map(|ip| guard.admit(ip).unwrap()).collect();
+        for (admission, since_ms) in admissions.iter().zip([1, 30, 20]) {
+            admission.connection.holding_since_ms.store(since_ms, Ordering::Relaxed);
+        }
+        assert_eq!(guard.evict_holders(1), 1);
+        assert!(evicted(&admissions[2]) && !evicted(&admissions[0]), "one alone has held its answer for longer");
+        assert_eq!(guard.evict_holders(1), 1);
+        assert!(evicted(&admissions[0]), "with one each, the longest");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Keeps the memory that rendered lists take within its bound: when slow readers hold too many of them, the connections that have
-//! held one for longest are closed.
+//! Keeps the memory that rendered lists take within its bound: when slow readers hold too many of them, connections of the
+//! networks that hold the most are closed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,66 @@ const LONG_PAUSE: Duration = Duration::from_secs(1);
 pub async fn run(hub: Arc<Hub>, guard: Arc<Guard>, mut stop: watch::Receiver<bool>) {
     loop {
         tokio::select! {
-            () = hub.held().over() => {}
+            () = hub.held().high() => {}
             () = stopped(&mut stop) => return,
         }
         hub.forget_own_lists();
-        let evicted = if hub.held().is_over() { guard.evict_holders(AT_ONCE) } else { 0 };
+        if !hub.held().is_high() {
+            continue;
+        }
+        let evicted = guard.evict_holders(AT_ONCE);
         debug!(bytes = hub.held().bytes(), evicted, "rendered lists take too much memory");
         tokio::time::sleep(if evicted > 0 { PAUSE } else { LONG_PAUSE }).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget;
+    use crate::net::guard::Settings;
+    use crate::registry::view::{Renderer, View};
+    use std::net::IpAddr;
+
+    struct OwnList;
+
+    impl Renderer for OwnList {
+        fn render(&self, _view: &View) -> Vec<u8> {
+            vec![0; 900]
+        }
+
+        fn is_common(&self) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_goes_on_at_once_after_only_the_cache_was_in_the_way() {
+        let settings =
+            crate::registry::Settings { servers_max: 1, servers_per_ip_max: 1, ask_every_ms: 1, misses_max: 1 };
+        let hub = Arc::new(Hub::new(settings));
+        let limits = Settings {
+            connections_max: 9,
+            per_ip_max: 9,
+            bans: Default::default(),
+            budgets: budget::Settings::default(),
+        };
+        let guard = Arc::new(Guard::new(limits));
+        let (stop, stopping) = watch::channel(false);
+        let running = tokio::spawn(run(hub.clone(), guard.clone(), stopping));
+        hub.held().set_max(1_000);
+        let renderer: Arc<dyn Renderer> = Arc::new(OwnList);
+        drop(hub.list_blocking(&renderer));
+        assert!(hub.held().is_high());
+        while hub.held().is_high() {
+            tokio::task::yield_now().await;
+        }
+        let reader = guard.admit(IpAddr::from([192, 0, 2, 1])).unwrap();
+        reader.hold();
+        let _answer = hub.held().count(vec![0; 900]);
+        let in_time = tokio::time::timeout(LONG_PAUSE / 2, reader.evicted()).await;
+        assert!(in_time.is_ok(), "others are refused until room is made");
+        stop.send_replace(true);
+        running.await.unwrap();
     }
 }
