@@ -59,9 +59,18 @@ pub fn format_duration(duration: Duration) -> String {
 
 /// A time of day as RFC 3339 in UTC, to the second. What is beyond the calendar (the year 9999) is its end.
 pub fn rfc3339(unix_s: u64) -> String {
+    timestamp(unix_s).to_string()
+}
+
+/// The same in the form of HTTP headers: "Sun, 06 Nov 1994 08:49:37 GMT".
+pub fn http_date(unix_s: u64) -> String {
+    timestamp(unix_s).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+}
+
+fn timestamp(unix_s: u64) -> Timestamp {
     let last = Timestamp::MAX.as_second();
     let unix_s = i64::try_from(unix_s).map_or(last, |unix_s| unix_s.min(last));
-    Timestamp::from_second(unix_s).unwrap_or(Timestamp::MAX).to_string()
+    Timestamp::from_second(unix_s).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]
@@ -161,6 +170,11 @@ mod tests {
             assert_eq!(parse_duration(text), Some(duration));
         }
         assert_eq!(format_duration(Duration::MAX), format!("{}s", u64::MAX));
+    }
+
+    #[test]
+    fn times_in_headers_are_those_of_http() {
+        assert_eq!(http_date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
     }
 
     #[test]

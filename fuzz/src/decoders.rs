@@ -1,13 +1,21 @@
 //! Arbitrary bytes to every function that parses a message. What parses is written and read again as the same message, and
 //! nothing that is read exceeds its bounds.
 
+use std::net::IpAddr;
+
 use super::tape::Tape;
-use rallypoint::model::{Address, Details, Facts};
+use super::world;
+use rallypoint::cookie::Keys;
+use rallypoint::model::{Address, Details, Facts, SharedTime};
 use rallypoint::protocols::announce::{AnnounceMethod, Offer};
+use rallypoint::protocols::post::{Post, PostContext, PostEffect};
+use rallypoint::protocols::section::Cookies;
 use rallypoint::protocols::{CARDS, Card, Fetch, Heard, List};
 
 /// The longest text of a reason for people: 200 characters.
 const REASON_BYTES_MAX: usize = 800;
+/// The longest datagram that a post can have sent.
+const CHALLENGE_BYTES_MAX: usize = 200;
 
 pub fn run(input: &[u8]) {
     let mut tape = Tape::new(input);
@@ -22,6 +30,35 @@ pub fn run(input: &[u8]) {
     hear(card, bytes);
     fetch(card, bytes);
     announce(card, bytes);
+    post(card, bytes);
+}
+
+/// What a game server posts: headers in lines, an empty line, and the body. Nobody knows the keys, so nobody is proven, and
+/// datagrams go only to the address that posts.
+fn post(card: &Card, bytes: &[u8]) {
+    let end = bytes.windows(2).position(|two| two == b"\n\n").unwrap_or(bytes.len());
+    let (head, body) = bytes.split_at(end);
+    let lines: Vec<(&str, &str)> =
+        str::from_utf8(head).unwrap_or_default().lines().filter_map(|line| line.split_once(": ")).collect();
+    let header = |name: &'static str| lines.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
+    let at = PostContext {
+        now: world::START,
+        cookies: Cookies { keys: Keys::new([[1; 16], [2; 16], [3; 16]]), time: SharedTime::default() },
+        listed: &|address| world::VIEW.servers.iter().find(|server| server.address == address).cloned(),
+        failure: &|_| None,
+    };
+    let peer: IpAddr = [198, 18, 5, 1].into();
+    for route in (card.section)().posts() {
+        let body = body.get(2..).unwrap_or_default();
+        match route.rule.post(&at, &Post { peer, header: &header, body }) {
+            PostEffect::Challenged { challenge, .. } => {
+                assert!(challenge.to.ip() == peer && challenge.bytes.len() <= CHALLENGE_BYTES_MAX);
+            }
+            PostEffect::Proven { .. } => panic!("{}: proven without a token", card.name),
+            PostEffect::File { heartbeat, .. } => assert_eq!(heartbeat.address.ip(), peer),
+            PostEffect::Answer(_) | PostEffect::Quit { .. } => {}
+        }
+    }
 }
 
 /// A game's answers, and its questions.

@@ -117,7 +117,7 @@ impl<T> Pending<T> {
         let mut hasher = SipHasher13::new_with_key(key);
         hasher.write_u64(self.serial);
         hasher.write_u8(self.tries.len() as u8);
-        let nonce = hasher.finish() as u32;
+        let nonce = hasher.finish() as u32 & self.query.nonce_mask();
         let sent = Try { nonce, lane, sent_us: now_us, proven_us: None, spent: false };
         self.tries.try_push(sent).ok()?;
         let mut question = Question::new();

@@ -469,6 +469,37 @@ mod tests {
         assert_eq!(refused, []);
     }
 
+    /// Registered over HTTP, each in two versions of its protocol: every 15 seconds, and again for what it changes.
+    #[test]
+    fn servers_that_register_every_15_seconds_in_two_versions_are_never_refused() {
+        let (budgets, house) = (budgets(), ip("192.0.2.1"));
+        let mut refused = Vec::new();
+        for second in 0..600u64 {
+            let mut take = |count: u64, cost| {
+                for number in 0..count {
+                    let now = at(second * 1_000 + 1_000 * number / count);
+                    if budgets.take(Kind::Handshakes, now, house, cost).is_err() {
+                        refused.push(second);
+                    }
+                }
+            };
+            match second {
+                // All start at once: a challenge for each, then the proof, which changes the list.
+                0 => {
+                    take(64, PROOF_COST);
+                    take(64, CHANGE_COST);
+                }
+                // All refresh at once, and each has changed since.
+                _ if second % 15 == 0 => {
+                    take(32, CHANGE_COST);
+                    take(32, PROOF_COST);
+                }
+                _ => {}
+            }
+        }
+        assert!(refused.is_empty(), "{refused:?}");
+    }
+
     #[test]
     fn exempt_networks_have_no_budgets() {
         let exempt = Networks::new(&["192.0.2.0/24".parse().unwrap()]);

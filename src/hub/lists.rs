@@ -254,7 +254,7 @@ impl Cell {
         turn: OwnedMutexGuard<()>,
     ) -> Arc<Rendered> {
         let started = Instant::now();
-        let list = Arc::new(Rendered::new(held.count(renderer.render(view))));
+        let list = Arc::new(Rendered::of(view, held.count(renderer.render(view))));
         let fresh = Freshness::new(view.serial, started, Instant::now());
         self.last.store(Some(Arc::new(Last { list: list.clone(), fresh })));
         drop(turn);

@@ -6,6 +6,7 @@
 pub mod a2s;
 pub mod announce;
 pub mod bloodmasters;
+pub mod ddnet;
 pub mod event;
 pub mod fetch;
 mod games;
@@ -104,7 +105,16 @@ pub type RoundTrip = (&'static str, fn(&[u8]) -> Option<bool>);
 
 /// All protocols. A new one is a folder and a row here.
 pub const CARDS: &[Card] =
-    &[iceball::CARD, netpanzer::CARD, hyperbol::CARD, bloodmasters::CARD, quake3::CARD, luanti::CARD, xash3d::CARD];
+    &[
+        iceball::CARD,
+        netpanzer::CARD,
+        hyperbol::CARD,
+        bloodmasters::CARD,
+        quake3::CARD,
+        luanti::CARD,
+        xash3d::CARD,
+        ddnet::CARD,
+    ];
 
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name == name)
@@ -232,6 +242,11 @@ pub trait Query: Sync {
 
     /// Parses an answer to either question.
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault>;
+
+    /// The bits of a nonce that the server returns. Only these are used.
+    fn nonce_mask(&self) -> u32 {
+        u32::MAX
+    }
 
     /// What shows that an answer belongs to a question.
     fn proven_by(&self) -> ProvenBy {
@@ -477,7 +492,7 @@ mod tests {
             let (Some(query), Some(answer)) = (card.query, card.answer) else { continue };
             for number in 0..100 {
                 let facts = (card.pretend)(number);
-                let nonce = 0xdead_0000 | number as u32;
+                let nonce = (0xdead_0000 | number as u32) & query.nonce_mask();
                 let answers = |ask: Ask| {
                     let mut question = Question::new();
                     query.ask(ask, nonce, &mut question);

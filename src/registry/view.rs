@@ -39,6 +39,8 @@ pub struct Rendered {
     pub body: Bytes,
     /// A hash of the content, so it stays the same across views and restarts that change nothing.
     pub etag: String,
+    /// When the list was as it is here, milliseconds since 1970; none for what is not a list.
+    pub as_of_ms: Option<u64>,
     /// Other encodings of the body, each made on first request.
     variants: [OnceLock<Option<Bytes>>; VARIANTS],
     /// Whether a thread has begun to make each.
@@ -56,9 +58,15 @@ impl Rendered {
         Rendered {
             etag: format!("\"{:016x}\"", hasher.finish()),
             body,
+            as_of_ms: None,
             variants: Default::default(),
             begun: Default::default(),
         }
+    }
+
+    /// What a renderer made of this view.
+    pub fn of(view: &View, body: impl Into<Bytes>) -> Rendered {
+        Rendered { as_of_ms: Some(view.published_at_ms), ..Rendered::new(body) }
     }
 
     /// The body in another encoding, if it has been made.

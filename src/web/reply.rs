@@ -14,6 +14,7 @@ use crate::encodings;
 use crate::hub::{Held, Refusal};
 use crate::protocols::post::PostAnswer;
 use crate::registry::view::{Rendered, VARIANTS};
+use crate::times;
 
 /// Content encodings, best first. The index is that of [`Rendered::variant`].
 const ENCODINGS: [Encoding; VARIANTS] = [("zstd", zstd), ("br", brotli), ("gzip", gzip)];
@@ -56,6 +57,9 @@ pub fn rendered(list: &Rendered, content_type: &'static str, request: &HeaderMap
         response
     };
     set(&mut response, header::ETAG, &etag);
+    if let Some(as_of_ms) = list.as_of_ms {
+        set(&mut response, header::LAST_MODIFIED, &times::http_date(as_of_ms / 1_000));
+    }
     set(&mut response, header::VARY, "Accept-Encoding");
     match fresh {
         Fresh::Ask => set(&mut response, header::CACHE_CONTROL, "no-cache"),

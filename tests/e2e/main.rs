@@ -20,6 +20,7 @@ mod cluster;
 mod cluster_buckets;
 mod cluster_time;
 mod commands;
+mod ddnet;
 mod families;
 mod faults;
 mod fetch;
