@@ -104,17 +104,16 @@ pub type Decoder = (&'static str, fn(&[u8]) -> bool);
 pub type RoundTrip = (&'static str, fn(&[u8]) -> Option<bool>);
 
 /// All protocols. A new one is a folder and a row here.
-pub const CARDS: &[Card] =
-    &[
-        iceball::CARD,
-        netpanzer::CARD,
-        hyperbol::CARD,
-        bloodmasters::CARD,
-        quake3::CARD,
-        luanti::CARD,
-        xash3d::CARD,
-        ddnet::CARD,
-    ];
+pub const CARDS: &[Card] = &[
+    iceball::CARD,
+    netpanzer::CARD,
+    hyperbol::CARD,
+    bloodmasters::CARD,
+    quake3::CARD,
+    luanti::CARD,
+    xash3d::CARD,
+    ddnet::CARD,
+];
 
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name == name)

@@ -142,6 +142,7 @@ fn a_game_registers_is_listed_and_goes_and_its_secret_is_nowhere() {
 
     // The store has been written: the server is known after a restart, without its info.
     let port = web.port();
+    server.signal(nix::sys::signal::Signal::SIGTERM);
     let (_, mut log) = server.end();
     let server = Server::start(&[&data, "log=debug", &format!("web.listen=127.0.0.1:{port}")]);
     assert_eq!(servers(&server)[0]["addresses"], json!(addresses));
@@ -158,6 +159,7 @@ fn a_game_registers_is_listed_and_goes_and_its_secret_is_nowhere() {
     assert_eq!(servers(&server).len(), 0);
 
     let api = server.get("/api/v1/servers").text().to_string() + server.get("/metrics").text();
+    server.signal(nix::sys::signal::Signal::SIGTERM);
     log += &server.end().1;
     let mut stored = Vec::new();
     for file in std::fs::read_dir(folder.path().join("data")).unwrap() {
