@@ -59,7 +59,7 @@ pub fn announce_masters() -> String {
         let help = match &card.announce {
             AnnounceMethod::Http(http) => http.help,
             AnnounceMethod::Stream { help, .. } | AnnounceMethod::Datagrams { help, .. } => help,
-            AnnounceMethod::OwnPort { .. } | AnnounceMethod::None => return None,
+            AnnounceMethod::OwnPort { .. } | AnnounceMethod::Challenged(_) | AnnounceMethod::None => return None,
         };
         let path = if matches!(card.announce, AnnounceMethod::Http(_)) { "[/PATH]" } else { "" };
         Some((format!("{}HOST{port}{path}", scheme(card)?), help.to_string()))
@@ -70,19 +70,20 @@ pub fn announce_masters() -> String {
 
 /// The games whose masters accept only announcements from the game itself, with advice for their owners.
 pub fn own_port() -> String {
-    let advice = |card: &Card| match card.announce {
-        AnnounceMethod::OwnPort { advice, .. } => {
-            Some(format!("{} servers announce themselves: {advice}.\n", card.title))
-        }
-        _ => None,
+    let advice = |card: &Card| {
+        let advice = card.announce.only_itself()?;
+        Some(format!("{} servers announce themselves: {advice}.\n", card.title))
     };
     CARDS.iter().filter_map(advice).collect()
 }
 
 /// The schemes of all masters that a game or a program can announce to: `a://, b+http:// or http://`.
 pub fn announce_schemes() -> String {
-    let own =
-        |card: &Card| matches!(card.announce, AnnounceMethod::OwnPort { .. }).then(|| format!("{}://", card.name));
+    let own = |card: &Card| match card.announce {
+        AnnounceMethod::OwnPort { .. } => Some(format!("{}://", card.name)),
+        AnnounceMethod::Challenged(_) => Some(format!("{}+http://", card.name)),
+        _ => None,
+    };
     let schemes: Vec<_> = CARDS.iter().filter_map(|card| scheme(card).or_else(|| own(card))).collect();
     let schemes: Vec<_> = schemes.iter().map(String::as_str).chain(["http://"]).collect();
     in_sentence(&schemes, "or")
@@ -133,8 +134,8 @@ mod tests {
         for card in CARDS {
             assert!(masters().contains(&format!("  {}", card.name)), "{}", masters());
             assert_eq!(game_servers().contains(&format!("{}://", card.name)), card.query.is_some());
-            let own_port = matches!(card.announce, AnnounceMethod::OwnPort { .. });
-            assert_eq!(own_port, super::own_port().contains(card.title), "{}", card.name);
+            let only_itself = card.announce.only_itself().is_some();
+            assert_eq!(only_itself, super::own_port().contains(card.title), "{}", card.name);
             assert_eq!(scheme(card).is_some(), announce_masters().contains(&format!("  {}", card.name)));
         }
         assert_eq!(in_sentence(&["a", "b", "c"], "or"), "a, b or c");

@@ -221,13 +221,11 @@ impl MasterTask<'_> {
 
     async fn request_page(&self, form: &HttpAnnounce, offer: &Offer) -> Result<Verdict, String> {
         let target = &self.master.target;
+        let url = target.page(&(form.path)(&target.path, offer))?;
         let request = http::Request {
-            same_host: false,
-            url: target.page(&(form.path)(&target.path, offer))?,
             post: form.post.map(|post| (post.content_type, (post.body)(offer))),
             from: self.plan.from,
-            bytes_max: http::ANSWER_BYTES_MAX,
-            timeout: TIMEOUT,
+            ..http::Request::get(url, http::ANSWER_BYTES_MAX, TIMEOUT)
         };
         let (status, body) = request.send().await.map_err(|error| error.to_string())?;
         Ok((form.verdict)(status.as_u16(), &body))

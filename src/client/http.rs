@@ -39,6 +39,8 @@ const AGENT: &str = concat!("rallypoint/", env!("CARGO_PKG_VERSION"));
 pub struct Request {
     pub url: Url,
     pub post: Option<(&'static str, Vec<u8>)>,
+    /// Beside those that every request has.
+    pub headers: Vec<(&'static str, String)>,
     /// The local address to connect from.
     pub from: Option<IpAddr>,
     /// Redirects to another host are refused.
@@ -51,7 +53,7 @@ pub struct Request {
 impl Request {
     /// A GET from the default local address.
     pub fn get(url: Url, bytes_max: usize, timeout: Duration) -> Request {
-        Request { url, post: None, from: None, same_host: false, bytes_max, timeout }
+        Request { url, post: None, headers: Vec::new(), from: None, same_host: false, bytes_max, timeout }
     }
 
     /// The status and the body, after following redirects.
@@ -127,6 +129,9 @@ impl Request {
             request.header(HOST, host).header(USER_AGENT, AGENT).header(ACCEPT, "*/*").header(CONNECTION, "close");
         if let Some((content_type, _)) = self.post {
             request = request.header(CONTENT_TYPE, content_type);
+        }
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
         }
         let body = Full::new(Bytes::from(self.post.as_ref().map(|(_, body)| body.clone()).unwrap_or_default()));
         let request = request.body(body).map_err(|error| error.to_string())?;

@@ -2,6 +2,7 @@
 //! authors and for tests; one thread drives them all.
 
 use std::collections::hash_map::RandomState;
+use std::fmt;
 use std::hash::BuildHasher;
 use std::io;
 use std::net::SocketAddr;
@@ -9,17 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::announce::{self, Master};
 use super::connect::addresses;
+use super::http;
 use super::target::{Kind, Target};
 use crate::model::{Address, Facts};
-use crate::protocols::Card;
-use crate::protocols::announce::{AnnounceMethod, Offer};
+use crate::protocols::announce::{AnnounceMethod, ChallengedAnnounce, Offer, Registration};
+use crate::protocols::{Card, Verdict};
 
 /// Longer queries are cut.
 const QUERY_BYTES_MAX: usize = 512;
@@ -28,17 +30,33 @@ const REPORTED_MAX: usize = 5;
 /// Heartbeats sent at once, and the pause after them, so that the master's receive buffer does not overflow.
 const HEARTBEATS_AT_ONCE: usize = 16;
 const HEARTBEATS_PAUSE: Duration = Duration::from_millis(10);
+/// For a request, and for the token that a master sends for it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Masters limit the connections of an address.
+const REGISTRATIONS_AT_ONCE: usize = 8;
 
 pub struct SimulatedServer {
     card: &'static Card,
     socket: UdpSocket,
     pub address: Address,
     facts: Facts<'static>,
+    /// By which a master that sends tokens knows it again.
+    id: u128,
+    /// The newest token that has come to its port.
+    token: watch::Sender<Option<String>>,
+}
+
+impl SimulatedServer {
+    fn offer(&self) -> Offer {
+        Offer { game: self.card.name.to_string(), port: self.address.port(), facts: self.facts.clone() }
+    }
 }
 
 /// Binds a socket for each server: on ports chosen by the system, or on consecutive ports.
 pub async fn bind(card: &'static Card, count: usize, listen: SocketAddr) -> io::Result<Vec<SimulatedServer>> {
     let mut all = Vec::with_capacity(count);
+    let random = RandomState::new();
     for number in 0..count {
         let port = match listen.port() {
             0 => 0,
@@ -51,17 +69,27 @@ pub async fn bind(card: &'static Card, count: usize, listen: SocketAddr) -> io::
         })?;
         let local = socket.local_addr()?;
         let address = Address::new(local.ip(), local.port()).ok_or_else(|| io::Error::other("port 0"))?;
-        all.push(SimulatedServer { card, socket, address, facts: (card.pretend)(number) });
+        let id = u128::from(random.hash_one((number, 0))) << 64 | u128::from(random.hash_one((number, 1)));
+        let (facts, token) = ((card.pretend)(number), watch::Sender::new(None));
+        all.push(SimulatedServer { card, socket, address, facts, id, token });
     }
     Ok(all)
 }
 
 /// How the servers are announced.
 pub enum Announcing {
-    /// As by `rallypoint announce`, a program separate from the game.
-    Separate(Master),
+    /// One by one.
+    Single(Single),
     /// By the game itself, from its own port.
     OwnPort { master: Target, heartbeat: fn(&Facts<'_>) -> Vec<u8> },
+}
+
+/// How one server is announced.
+pub enum Single {
+    /// As by `rallypoint announce`, a program separate from the game.
+    Separate(Master),
+    /// By the game itself, with a token that the master sends to its port.
+    Challenged { master: Target, rules: ChallengedAnnounce },
 }
 
 impl Announcing {
@@ -71,7 +99,10 @@ impl Announcing {
             (Kind::Game(own), AnnounceMethod::OwnPort { heartbeat, .. }) if own.name == card.name => {
                 Ok(Announcing::OwnPort { master, heartbeat: *heartbeat })
             }
-            _ => Master::of(master, card.name).map(Announcing::Separate),
+            (Kind::Page(own), AnnounceMethod::Challenged(rules)) if own.name == card.name => {
+                Ok(Announcing::Single(Single::Challenged { master, rules: *rules }))
+            }
+            _ => Master::of(master, card.name).map(|master| Announcing::Single(Single::Separate(master))),
         }
     }
 }
@@ -94,7 +125,7 @@ pub async fn run(servers: Vec<SimulatedServer>, network: Network, announcing: Op
     }
     match announcing {
         None => {}
-        Some(Announcing::Separate(master)) => drop(tasks.spawn(announce(servers, Arc::new(master)))),
+        Some(Announcing::Single(single)) => drop(tasks.spawn(announce(servers, Arc::new(single)))),
         Some(Announcing::OwnPort { master, heartbeat }) => {
             drop(tasks.spawn(send_heartbeats(servers, master, heartbeat)))
         }
@@ -118,13 +149,19 @@ impl Loss {
 
 async fn answer(server: Arc<SimulatedServer>, network: Network) {
     let mut loss = Loss::default();
-    // A game that cannot be queried keeps its socket, too: no other server gets its port.
-    let Some(answer) = server.card.answer else { return };
     let mut buffer = [0; QUERY_BYTES_MAX];
     loop {
         // The error is an ICMP error about an earlier answer.
         let Ok((size, from)) = server.socket.recv_from(&mut buffer).await else { continue };
         let query = buffer.get(..size).unwrap_or_default();
+        if let AnnounceMethod::Challenged(rules) = &server.card.announce
+            && let Some(token) = (rules.token)(server.id, query)
+        {
+            server.token.send_replace(Some(token));
+            continue;
+        }
+        // A game that cannot be queried keeps its socket, too: no other server gets its port.
+        let Some(answer) = server.card.answer else { continue };
         let mut answers = answer(&server.facts, server.address, query);
         answers.retain(|_| !loss.drops(network.loss_percent));
         if !answers.is_empty() && !network.delay.is_zero() {
@@ -171,34 +208,96 @@ async fn find(servers: &[Arc<SimulatedServer>], master: &Target) -> Result<Socke
 }
 
 /// Announces the servers in rounds, at the interval of the game's own servers.
-async fn announce(servers: Vec<Arc<SimulatedServer>>, master: Arc<Master>) {
+async fn announce(servers: Vec<Arc<SimulatedServer>>, single: Arc<Single>) {
     let interval = interval(&servers);
     loop {
         let began = Instant::now();
         let mut refused = Vec::new();
-        let permits = Arc::new(Semaphore::new(master.at_once()));
+        let permits = Arc::new(Semaphore::new(single.at_once()));
         let mut round = JoinSet::new();
         for server in &servers {
-            let (server, master, permits) = (server.clone(), master.clone(), permits.clone());
+            let (server, single, permits) = (server.clone(), single.clone(), permits.clone());
             round.spawn(async move {
                 let _permit = permits.acquire().await;
-                let (game, port) = (server.card.name.to_string(), server.address.port());
-                let offer = Offer { game, port, facts: server.facts.clone() };
-                announce::once(offer, server.address.ip(), &master).await.map_err(|why| (server.address, why))
+                single.announce(&server).await.map_err(|why| (server.address, why))
             });
         }
         while let Some(result) = round.join_next().await {
             refused.extend(result.ok().and_then(Result::err));
         }
         for (address, why) in refused.iter().take(REPORTED_MAX) {
-            warn!("{address} not announced to {master}: {why}");
+            warn!("{address} not announced to {single}: {why}");
         }
         if refused.len() > REPORTED_MAX {
             warn!("and {} more", refused.len() - REPORTED_MAX);
         }
-        info!("announced {} of {} servers to {master}", servers.len() - refused.len(), servers.len());
+        info!("announced {} of {} servers to {single}", servers.len() - refused.len(), servers.len());
         sleep_until(began + interval).await;
     }
+}
+
+impl Single {
+    fn at_once(&self) -> usize {
+        match self {
+            Single::Separate(master) => master.at_once(),
+            Single::Challenged { .. } => REGISTRATIONS_AT_ONCE,
+        }
+    }
+
+    /// The error says why the server is not listed.
+    async fn announce(&self, server: &SimulatedServer) -> Result<(), String> {
+        match self {
+            Single::Separate(master) => {
+                let announced = announce::once(server.offer(), server.address.ip(), master).await;
+                announced.map_err(|status| status.to_string())
+            }
+            Single::Challenged { master, rules } => register(server, master, rules).await,
+        }
+    }
+}
+
+impl fmt::Display for Single {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Single::Separate(master) => master.fmt(f),
+            Single::Challenged { master, .. } => master.fmt(f),
+        }
+    }
+}
+
+/// Registers a server: if the master wants a token, with the one that it sends.
+async fn register(server: &SimulatedServer, master: &Target, rules: &ChallengedAnnounce) -> Result<(), String> {
+    let mut tokens = server.token.subscribe();
+    let verdict = match post(server, master, rules).await? {
+        Some(verdict) => verdict,
+        None => {
+            let token = timeout(TOKEN_TIMEOUT, tokens.changed()).await;
+            token.map_err(|_| format!("no token within {} s", TOKEN_TIMEOUT.as_secs()))?.ok();
+            post(server, master, rules).await?.ok_or("its token does not count")?
+        }
+    };
+    match verdict {
+        Verdict::Listed => Ok(()),
+        Verdict::Refused(reason) | Verdict::TryLater { reason, .. } => Err(format!("refused: {reason}")),
+    }
+}
+
+async fn post(
+    server: &SimulatedServer,
+    master: &Target,
+    rules: &ChallengedAnnounce,
+) -> Result<Option<Verdict>, String> {
+    let (offer, token) = (server.offer(), server.token.borrow().clone());
+    let game = Registration { offer: &offer, id: server.id, serial: 0, token: token.as_deref() };
+    let url = master.page(&(rules.path)(&master.path))?;
+    let request = http::Request {
+        post: Some((rules.post.content_type, (rules.post.body)(&offer))),
+        headers: (rules.headers)(&game),
+        from: Some(server.address.ip()),
+        ..http::Request::get(url, http::ANSWER_BYTES_MAX, REQUEST_TIMEOUT)
+    };
+    let (status, body) = request.send().await.map_err(|error| error.to_string())?;
+    Ok((rules.verdict)(status.as_u16(), &body))
 }
 
 #[cfg(test)]

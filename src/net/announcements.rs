@@ -23,7 +23,7 @@ use crate::ledger::{self, Ledger, Note, What};
 use crate::model::{Address, Announce, Change, Facts, Game, Proof, Server};
 use crate::prefix::Networks;
 use crate::protocols::section::Cookies;
-use crate::protocols::{Games, Heartbeat, Verdict, announce, card_of, game, is_unnamed, query_of};
+use crate::protocols::{Games, Heartbeat, Verdict, card_of, game, is_unnamed, query_of};
 use crate::registry::view::Delta;
 use crate::registry::{Outcome, Refusal};
 
@@ -276,9 +276,9 @@ fn refusal_text(refusal: Refusal) -> &'static str {
     }
 }
 
-/// Whether a server announces itself from the port that is listed.
+/// Whether a server announces itself from the port that is listed, or with a token that was sent there.
 fn has_own_port(server: &Server) -> bool {
-    card_of(&server.game).is_some_and(|card| matches!(card.announce, announce::AnnounceMethod::OwnPort { .. }))
+    card_of(&server.game).is_some_and(|card| card.announce.only_itself().is_some())
 }
 
 /// Whether a server that is known can be the one that was announced. One of a family may be of any of its games.

@@ -20,8 +20,21 @@ pub enum AnnounceMethod {
         /// The game's heartbeat; the master answers with a query.
         heartbeat: fn(&Facts<'_>) -> Vec<u8>,
     },
+    /// Masters send a token to the game's port, so only the game itself can announce there.
+    Challenged(ChallengedAnnounce),
     /// The protocol has no announcements.
     None,
+}
+
+impl AnnounceMethod {
+    /// What an owner can do where only the game itself can announce.
+    pub fn only_itself(&self) -> Option<&'static str> {
+        match self {
+            AnnounceMethod::OwnPort { advice, .. } => Some(advice),
+            AnnounceMethod::Challenged(challenged) => Some(challenged.advice),
+            _ => None,
+        }
+    }
 }
 
 /// A request to a web server, from the path of the master's address; with a body it is a POST.
@@ -39,6 +52,32 @@ pub struct HttpAnnounce {
 pub struct HttpBody {
     pub content_type: &'static str,
     pub body: fn(&Offer) -> Vec<u8>,
+}
+
+/// Requests to a web server. The master answers the first with a datagram to the game's port, whose token the next carries.
+#[derive(Clone, Copy)]
+pub struct ChallengedAnnounce {
+    pub advice: &'static str,
+    /// From the path of the master's address.
+    pub path: fn(given: &str) -> String,
+    /// In lower case.
+    pub headers: fn(&Registration<'_>) -> Vec<(&'static str, String)>,
+    pub post: HttpBody,
+    /// The token in a datagram that came to the port of the game with this [`Registration::id`].
+    pub token: fn(id: u128, &[u8]) -> Option<String>,
+    /// The meaning of an answer; None while the token is on its way.
+    pub verdict: fn(status: u16, body: &[u8]) -> Option<Verdict>,
+}
+
+/// What a game says of itself to such a master.
+pub struct Registration<'a> {
+    pub offer: &'a Offer,
+    /// A random number that the game keeps, by which the master knows it again.
+    pub id: u128,
+    /// Grows when the facts change.
+    pub serial: u32,
+    /// From the newest datagram of the master.
+    pub token: Option<&'a str>,
 }
 
 /// An exchange of one message and one answer.

@@ -145,7 +145,7 @@ fn announced_at(server: &Server, game: &str) -> String {
         Some(_) if !matches!(card.announce, AnnounceMethod::None) => {
             format!("{game}://{}", server.address(&format!("{game}.listen")))
         }
-        _ if matches!(card.announce, AnnounceMethod::Http(_)) => {
+        _ if matches!(card.announce, AnnounceMethod::Http(_) | AnnounceMethod::Challenged(_)) => {
             format!("{game}+http://{}", server.address("web.listen"))
         }
         _ => format!("http://{}", server.address("web.listen")),

@@ -1,7 +1,7 @@
 //! A simulated game server, honest or not: the other side of each protocol, as its card describes it.
 
 use rallypoint::model::{Address, Facts};
-use rallypoint::protocols::announce::{Announcer, Offer};
+use rallypoint::protocols::announce::{AnnounceMethod, Announcer, Offer};
 use rallypoint::protocols::{Ask, Card, Heard, Question};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Game {
     /// Goes up with each change of state: what was planned before is void.
     pub generation: u64,
     pub announcer: Option<Box<dyn Announcer>>,
+    /// The newest token that a master has sent to its port.
+    pub token: Option<String>,
     /// When it has to be listed, as long as it is up.
     pub due_ms: u64,
     /// When it last sent something that can prove its address, and when it last announced itself.
@@ -52,6 +54,9 @@ impl Game {
 
     /// Whether its answers to queries have its facts; otherwise its announcements do.
     pub fn describes_itself(&self) -> bool {
+        if !self.is_queried() {
+            return false;
+        }
         let (Some(query), Some(answer)) = (self.card.query, self.card.answer) else { return false };
         let mut question = Question::new();
         query.ask(Ask::Proof, 1, &mut question);
@@ -59,7 +64,8 @@ impl Game {
         !answers.first().is_some_and(|bytes| query.hear(bytes) == Ok(Heard::Alive))
     }
 
+    /// Whether the master keeps asking it. One that returns tokens says everything with them.
     pub fn is_queried(&self) -> bool {
-        self.card.query.is_some()
+        self.card.query.is_some() && !matches!(self.card.announce, AnnounceMethod::Challenged(_))
     }
 }

@@ -359,10 +359,10 @@ impl Node {
     }
 
     /// What a game server posts. Whether there is such a path.
-    pub fn post(&mut self, card: &Card, peer: IpAddr, path: &str, content_type: &'static str, body: &[u8]) -> bool {
+    pub fn post(&mut self, card: &Card, peer: IpAddr, path: &str, headers: &[(&str, String)], body: &[u8]) -> bool {
         let Some((_, section)) = self.config.sections().find(|(with, _)| with.name == card.name) else { return false };
         let Some(route) = section.posts().into_iter().find(|route| route.path == path) else { return false };
-        let header = |name| (name == "content-type").then_some(content_type);
+        let header = |name| headers.iter().find(|(found, _)| *found == name).map(|(_, value)| value.as_str());
         let answer = self.announcements.post(route.rule, &Post { peer, header: &header, body });
         self.tasks.spawn(async move {
             answer.await;

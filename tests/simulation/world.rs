@@ -18,7 +18,7 @@ use std::time::Duration;
 use rallypoint::cluster::share::NODE_GONE_MS;
 use rallypoint::cookie::Keys;
 use rallypoint::model::{Address, HeartbeatKeys};
-use rallypoint::protocols::announce::{AnnounceMethod, Step};
+use rallypoint::protocols::announce::{AnnounceMethod, ChallengedAnnounce, Registration, Step};
 use rallypoint::protocols::section::RouteAnswer;
 use rallypoint::protocols::{CARDS, Card, Fetch, Heartbeat};
 use rallypoint::registry::view::View;

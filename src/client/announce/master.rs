@@ -68,15 +68,17 @@ impl Master {
 }
 
 fn form(kind: Kind, game: &str) -> Result<Form, String> {
+    if let Kind::Game(card) | Kind::Page(card) = kind
+        && let Some(advice) = card.announce.only_itself()
+    {
+        return Err(format!("only the game itself can announce there: {advice}"));
+    }
     let form = match kind {
         Kind::Rallypoint => Some((Form::Http(api::ANNOUNCE), true)),
         Kind::Game(card) => match card.announce {
             AnnounceMethod::Stream { rules, .. } => Some((Form::Stream(rules), accepts(card, game))),
             AnnounceMethod::Datagrams { start, .. } => Some((Form::Datagrams(start), accepts(card, game))),
-            AnnounceMethod::OwnPort { advice, .. } => {
-                return Err(format!("only the game itself can announce there: {advice}"));
-            }
-            AnnounceMethod::Http(_) | AnnounceMethod::None => None,
+            _ => None,
         },
         Kind::Dialect(_) => None,
         Kind::Page(card) => match card.announce {
@@ -97,11 +99,9 @@ fn alternatives(game: &str) -> String {
     let any = format!("{} (a Rallypoint) accept any game", any.join(" and "));
     let own: Vec<_> = CARDS.iter().filter(|card| !accepts_any(card)).filter_map(scheme).collect();
     let own = format!("{any}, {} only their own", own.join(" and "));
-    match card(game).map(|card| &card.announce) {
-        Some(AnnounceMethod::OwnPort { advice, .. }) => {
-            format!("{own}; its own masters accept only the game itself: {advice}")
-        }
-        _ => own,
+    match card(game).and_then(|card| card.announce.only_itself()) {
+        Some(advice) => format!("{own}; its own masters accept only the game itself: {advice}"),
+        None => own,
     }
 }
 
@@ -118,7 +118,7 @@ pub fn scheme(card: &Card) -> Option<String> {
     match card.announce {
         AnnounceMethod::Http(_) => Some(format!("{}+http://", card.name)),
         AnnounceMethod::Stream { .. } | AnnounceMethod::Datagrams { .. } => Some(format!("{}://", card.name)),
-        AnnounceMethod::OwnPort { .. } | AnnounceMethod::None => None,
+        AnnounceMethod::OwnPort { .. } | AnnounceMethod::Challenged(_) | AnnounceMethod::None => None,
     }
 }
 

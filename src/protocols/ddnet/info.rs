@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::NAME;
-use crate::model::{Details, Facts, Game, Player, Server};
+use crate::model::{Details, Facts, Game, Player};
 use crate::protocols::allow_players;
 use crate::text;
 
@@ -185,23 +185,22 @@ impl Info {
     }
 
     /// The info of a server that is listed without one: it has not registered itself, but answers queries.
-    pub fn of(server: &Server) -> Info {
-        let facts = server.facts();
-        let players = server.details.as_deref().map_or(&[][..], |details| &details.players);
+    pub fn of(facts: &Facts<'_>) -> Info {
+        let players = facts.details.as_deref().map_or(&[][..], |details| &details.players);
         let clients: Vec<Client> = players.iter().map(Client::of).collect();
         let present = u16::try_from(clients.len()).unwrap_or(u16::MAX);
         let playing = u16::try_from(clients.iter().filter(|client| client.is_player).count()).unwrap_or(u16::MAX);
-        let max_players = server.players_max.unwrap_or(0).max(playing);
+        let max_players = facts.players_max.unwrap_or(0).max(playing);
         let max_clients = facts.rule("max_clients").and_then(|most| most.parse().ok()).unwrap_or(max_players);
         let number = |name: &str| facts.rule(name).and_then(|value| value.parse::<u64>().ok()).map(Value::from);
         Info {
             max_clients: max_clients.max(max_players).max(present),
             max_players,
-            passworded: server.password.unwrap_or(false),
-            game_type: server.texts.mode().into(),
-            name: server.texts.name().into(),
-            map: MapInfo { name: server.texts.map().into(), sha256: None, size: number("map_size") },
-            version: server.texts.version().into(),
+            passworded: facts.password.unwrap_or(false),
+            game_type: facts.mode.as_ref().into(),
+            name: facts.name.as_ref().into(),
+            map: MapInfo { name: facts.map.as_ref().into(), sha256: None, size: number("map_size") },
+            version: facts.version.to_string(),
             client_score_kind: None,
             requires_login: None,
             clients,

@@ -90,7 +90,7 @@ fn add(servers: &mut BTreeMap<SecretHash, Found>, address: Address, record: Reco
 
 /// A server that has not registered itself.
 fn unregistered(server: &Server) -> Option<Found> {
-    let info = Info::of(server).kept().ok()?;
+    let info = Info::of(&server.facts()).kept().ok()?;
     Some(Found { addresses: vec![(server.address, Version::V6)], serial: 0, info })
 }
 

@@ -1,6 +1,7 @@
 //! DDNet and Teeworlds: game servers register over HTTP, prove their port by a challenge that is sent there over UDP, and are
 //! listed over HTTP, with everything that they say of themselves.
 
+pub mod announce;
 pub mod answer;
 pub mod fetch;
 pub mod info;
@@ -43,8 +44,8 @@ pub const CARD: Card = Card {
     game_port: 8303,
     qstat_types: &[],
     proof: Proof::Cookie,
-    announced: "over HTTP (set sv_register_url in the game) or through the API",
-    announce: AnnounceMethod::None,
+    announced: "over HTTP (set sv_register_url in the game)",
+    announce: AnnounceMethod::Challenged(announce::ANNOUNCE),
     announce_every_ms: EVERY_MS,
     life_ms: LIFE_MS,
     players_most: PLAYERS_MOST,

@@ -21,6 +21,7 @@ impl World {
             generation: 0,
             announcer: None,
             due_ms: u64::MAX,
+            token: None,
             proof_ms: None,
             announced_ms: None,
             reached_ms: None,
@@ -211,7 +212,8 @@ impl World {
                 let node = self.games[at].node;
                 let path_there = path("", &offer);
                 if let (Some(node), Some(post)) = (&mut self.machines[node].node, http.post) {
-                    if node.post(card, from.ip(), &path_there, post.content_type, &(post.body)(&offer)) {
+                    let headers = [("content-type", post.content_type.to_string())];
+                    if node.post(card, from.ip(), &path_there, &headers, &(post.body)(&offer)) {
                         self.counts.connections += 1;
                         self.soon(self.games[at].node);
                     }
@@ -223,6 +225,7 @@ impl World {
                     self.soon(self.games[at].node);
                 }
             }
+            AnnounceMethod::Challenged(rules) => self.register(at, rules),
             AnnounceMethod::None => {
                 let (address, node) = (self.games[at].address, self.games[at].node);
                 self.games[at].announced_ms = Some(ms);
@@ -235,6 +238,25 @@ impl World {
             }
         }
         self.plan_at(next_ms, Event::Announce { game: at, generation });
+    }
+
+    /// Registers a game server with the newest token that it has. If that does not count, another comes to its port.
+    fn register(&mut self, at: usize, rules: &ChallengedAnnounce) {
+        let (ms, game) = (self.ms, &mut self.games[at]);
+        let (offer, id, serial) = (game.offer(), at as u128 + 1, game.number as u32);
+        let headers = (rules.headers)(&Registration { offer: &offer, id, serial, token: game.token.as_deref() });
+        let (card, from, body) = (game.card, game.address.ip(), (rules.post.body)(&offer));
+        game.announced_ms = Some(ms);
+        if game.token.is_some() {
+            game.proof_ms = Some(ms);
+        }
+        let node = game.node;
+        if let Some(running) = &mut self.machines[node].node
+            && running.post(card, from, &(rules.path)(""), &headers, &body)
+        {
+            self.counts.connections += 1;
+            self.soon(node);
+        }
     }
 
     /// Sends a message over a connection and waits for its end.
@@ -269,6 +291,12 @@ impl World {
         }
         if self.games[at].is_liar && self.lie(at, from) {
             return;
+        }
+        if let AnnounceMethod::Challenged(rules) = &self.games[at].card.announce
+            && let Some(token) = (rules.token)(at as u128 + 1, bytes)
+        {
+            self.games[at].token = Some(token);
+            return self.register(at, rules);
         }
         let game = &mut self.games[at];
         let mut answers = Vec::new();
