@@ -41,6 +41,7 @@ mod machines;
 mod map;
 mod masters;
 mod mirror;
+mod moving;
 mod nats;
 mod netpanzer;
 mod no_way_in;
