@@ -67,11 +67,6 @@ fn quit(port: u16) -> String {
     format!(r"\quit\gamename\master\password\secret\port\{port}\final\")
 }
 
-/// A free port, for two masters that have to know each other's port before either has started.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 #[test]
 fn masters_learn_of_each_other_and_say_goodbye() {
     let (a, b) = (free_port(), free_port());

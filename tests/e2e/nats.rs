@@ -1,30 +1,17 @@
 //! Real NATS servers on loopback, alone or as a cluster.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::machines::Machine;
-use crate::support::Folder;
+use crate::support::{Folder, free_port};
 
 /// `scripts/test` puts it there.
 fn nats_server() -> PathBuf {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/nats/bin/nats-server");
     assert!(path.exists(), "{} is missing: scripts/test installs it", path.display());
     path
-}
-
-/// A free port below the system's ephemeral range.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    loop {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 20_000 + (std::process::id() as u16).wrapping_mul(61).wrapping_add(step) % 12_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 pub struct NatsServer {

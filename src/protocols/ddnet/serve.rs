@@ -7,19 +7,19 @@ use super::list::ServerList;
 use crate::protocols::section::{Places, RouteAnswer, RouteRule};
 use crate::registry::view::Renderer;
 
-pub struct ListFile {
+pub struct ListPage {
     /// Whether the list is enabled.
     is_on: bool,
     list: Arc<dyn Renderer>,
 }
 
-impl ListFile {
-    pub fn new(is_on: bool, places: Arc<dyn Places>) -> ListFile {
-        ListFile { is_on, list: Arc::new(ServerList { places }) }
+impl ListPage {
+    pub fn new(is_on: bool, places: Arc<dyn Places>) -> ListPage {
+        ListPage { is_on, list: Arc::new(ServerList { places }) }
     }
 }
 
-impl RouteRule for ListFile {
+impl RouteRule for ListPage {
     fn get(&self, _peer: IpAddr, _query: &str) -> RouteAnswer {
         match self.is_on {
             true => RouteAnswer::List(self.list.clone()),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::register::RegisterRule;
-use super::serve::ListFile;
+use super::serve::ListPage;
 use super::{LIFE_MS, LIST_PATH, NAME, REGISTER_PATH};
 use crate::protocols::post::PostRoute;
 use crate::protocols::section::{Configured, Listener, Route, Surroundings};
@@ -26,7 +26,7 @@ impl Configured for Settings {
     }
 
     fn routes(&self, with: &Surroundings) -> Vec<Route> {
-        let rule = Box::new(ListFile::new(self.list, with.places.clone()));
+        let rule = Box::new(ListPage::new(self.list, with.places.clone()));
         vec![Route { path: LIST_PATH, content_type: "application/json", label: NAME, rule }]
     }
 
