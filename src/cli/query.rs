@@ -1,6 +1,6 @@
 //! `rallypoint query`: queries game servers, all at once.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::options::{OutputOptions, QueryOptions, none_answered, report_failures};
+use super::options::{MasterOptions, OutputOptions, QueryOptions, none_answered, report_failures};
 use super::out::message;
-use super::{Exit, Failure, help, run_async};
+use super::{Exit, Failure, help, list, run_async};
 use crate::client::target::GameServer;
 use crate::client::{Found, Target, addresses};
 use crate::model::Game;
@@ -31,6 +31,9 @@ pub struct Arguments {
     /// Read them from a file, one per line, or in the format of qstat's -f; `-` is stdin
     #[arg(long, short, value_name = "FILE")]
     from: Option<PathBuf>,
+    /// Show what this master lists about a server that does not say it in its answer
+    #[arg(long, value_name = "URL")]
+    master: Option<Target>,
     #[command(flatten)]
     querying: QueryOptions,
     #[command(flatten)]
@@ -45,7 +48,8 @@ fn after_help() -> String {
 A server that does not answer fails within 5 seconds, unless --timeout and --retries change that. The first failures are \
 reported on stderr with their reasons, the others are counted. If this machine itself loses answers, those servers are \
 queried again, more slowly. Invalid lines of --from are reported and skipped. JSON has failed servers under `failed`; \
-JSON lines, CSV and XML have them among the others, with the reason as `fault`.
+JSON lines, CSV and XML have them among the others, with the reason as `fault`. Some games' answers say only that a server \
+is there: --master fetches a list with more about it.
 
 Exit codes: 0 at least one server answered, 1 none did, 2 usage.
 
@@ -74,6 +78,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     run_async(async {
         let mut servers = resolve(targets).await;
+        if let Some(url) = &arguments.master {
+            let master = MasterOptions { url: url.clone(), games: Vec::new() };
+            describe(&mut servers, list::fetch(&master, &arguments.querying).await?);
+        }
         arguments.querying.query(&mut servers).await?;
         let (answered, asked) = report_failures(&servers);
         arguments.output.print(servers)?;
@@ -83,6 +91,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// Replaces servers by what a list has about them.
+fn describe(servers: &mut [Found], listed: Vec<Found>) {
+    let key = |server: &Found| (server.game.protocol().to_string(), server.address);
+    let mut listed: HashMap<_, _> = listed.into_iter().map(|server| (key(&server), server)).collect();
+    for server in servers {
+        if let Some(known) = listed.remove(&key(server)) {
+            *server = known;
+        }
+    }
 }
 
 /// The servers in a file, and messages about its invalid lines.

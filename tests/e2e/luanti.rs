@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::machines::{Own, inside};
 use crate::programs::Program;
 use crate::support::*;
+use crate::tools::ends;
 
 const PROBE: [u8; 8] = [0x4f, 0x45, 0x74, 3, 0, 0, 0, 1];
 
@@ -214,6 +215,15 @@ fn a_real_server_is_listed_and_gone_when_it_stops() {
         assert_eq!(listed[key], value, "{key}");
     }
     assert!(listed["mods"].as_array().unwrap().contains(&json!("default")));
+    // Its own answer says only that it is there.
+    let ask = |more: &[&str]| {
+        let (asked, _) = ends(0, &[&["query", "luanti://127.0.0.1", "--format", "json"], more].concat());
+        serde_json::from_str::<Value>(&asked).unwrap()["servers"][0].clone()
+    };
+    assert_eq!(ask(&[])["name"], Value::Null);
+    let asked = ask(&["--master", "luanti+http://127.0.0.1:8080"]);
+    assert_eq!((&asked["name"], &asked["mode"]), (&json!("Real Luanti"), &json!("minetest_game")));
+    assert!(asked["rtt_ms"].is_f64() && asked["rules"]["mods"].as_str().unwrap().contains("default"), "{asked}");
     let seen = || server.json("/api/v1/servers/luanti/127.0.0.1:30000")["proven_at"].clone();
     let first = seen();
     until("it answers again and again", || (seen() != first).then_some(()));
