@@ -77,12 +77,20 @@ fn the_list_of_every_kind_of_master_outlives_it_and_ends_with_its_games() {
     let at = |key: &str| old.address(key);
     let (netpanzer, quake3) =
         (format!("netpanzer://{}", at("netpanzer.listen")), format!("quake3://{}", at("quake3.listen")));
-    let games: Vec<_> =
-        [("netpanzer", &netpanzer), ("hyperbol", &web(&old)), ("bloodmasters", &web(&old)), ("quake3", &quake3)]
-            .into_iter()
-            .map(|(game, master)| simulate(game, 2, &["--announce", master]))
-            .collect();
-    until("all of them to be listed", || (servers(&old).len() == 8).then_some(()));
+    let (xash3d, web_url) = (format!("xash3d://{}", at("xash3d.listen")), web(&old));
+    let (luanti, ddnet) = (format!("luanti+{web_url}"), format!("ddnet+{web_url}"));
+    let announced_at = [
+        ("netpanzer", &netpanzer),
+        ("hyperbol", &web_url),
+        ("bloodmasters", &web_url),
+        ("quake3", &quake3),
+        ("xash3d", &xash3d),
+        ("luanti", &luanti),
+        ("ddnet", &ddnet),
+    ];
+    let games = announced_at.map(|(game, master)| simulate(game, 2, &["--announce", master]));
+    let all = 2 * games.len();
+    until("all of them to be listed", || (servers(&old).len() == all).then_some(()));
     let of_quake3 = servers(&old).into_iter().find(|row| row["protocol"] == "quake3").unwrap();
     let urls = [
         web(&old),
@@ -90,6 +98,9 @@ fn the_list_of_every_kind_of_master_outlives_it_and_ends_with_its_games() {
         format!("hyperbol://{}", at("hyperbol.listen")),
         format!("bloodmasters+{}", web(&old)),
         format!("{quake3}/{}", of_quake3["game"].as_str().unwrap()),
+        xash3d,
+        luanti,
+        ddnet,
     ];
     let mirrors: Vec<(Server, BTreeSet<(String, String)>)> = urls
         .iter()
@@ -105,7 +116,7 @@ fn the_list_of_every_kind_of_master_outlives_it_and_ends_with_its_games() {
         lists(mirror, expected);
         assert!(servers(mirror).iter().all(|row| row["verified_by"] == "query" && row["rtt_ms"].is_number()));
     }
-    assert_eq!(mirrors[0].1.len(), 8, "a Rallypoint's list has all games");
+    assert_eq!(mirrors[0].1.len(), all, "a Rallypoint's list has all games");
     // Old clients see them, too.
     let listed = list(&mirrors[1].0, "netpanzer");
     assert!(mirrors[1].1.iter().all(|(place, _)| listed.contains(place.rsplit(':').next().unwrap())), "{listed}");
