@@ -30,6 +30,9 @@ pub enum Kind {
     Replies,
     /// Announcements whose sender is proven, by a cookie, a challenge or a connection: [`PROOF_COST`] or [`CHANGE_COST`].
     Handshakes,
+    /// What game servers post over HTTP and do not prove: one each. Apart, so that whoever shares an address with proven servers
+    /// cannot keep them from renewing themselves.
+    Posts,
     /// Lists that are sent as datagrams: bytes on the wire.
     DatagramLists,
     /// Datagrams that tell a game server of a client, at a stranger's request: one each, charged to the server.
@@ -55,10 +58,11 @@ pub const CHANGE_COST: u64 = 10;
 const RECORDED: u64 = 64;
 
 impl Kind {
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Announcements,
         Kind::Replies,
         Kind::Handshakes,
+        Kind::Posts,
         Kind::DatagramLists,
         Kind::Introductions,
         Kind::Lists,
@@ -74,6 +78,7 @@ impl Kind {
             Kind::Announcements => "announcements",
             Kind::Replies => "replies",
             Kind::Handshakes => "handshakes",
+            Kind::Posts => "posts",
             Kind::DatagramLists => "datagram_lists",
             Kind::Introductions => "introductions",
             Kind::Lists => "lists",
@@ -89,6 +94,7 @@ impl Kind {
         match self {
             Kind::Announcements | Kind::Introductions | Kind::Probing => "datagrams",
             Kind::Handshakes => "points",
+            Kind::Posts => "requests",
             Kind::Tls => "connections",
             Kind::Replies | Kind::DatagramLists | Kind::Lists | Kind::Events => "bytes",
             Kind::Searches => "microseconds",
@@ -101,7 +107,9 @@ impl Kind {
         match self {
             Kind::Announcements => Rate { burst: 64 * servers, per_second: 8 * servers },
             Kind::Replies => Rate { burst: 4 * servers * REPLY_BYTES, per_second: servers * REPLY_BYTES },
-            Kind::Handshakes => Rate { burst: 64 * servers, per_second: servers },
+            // Each may change once a second; readers of events are told no more often.
+            Kind::Handshakes => Rate { burst: 64 * servers, per_second: 12 * servers },
+            Kind::Posts => Rate { burst: 64 * servers, per_second: 8 * servers },
             // Within any one second this is at most 82 kB.
             Kind::DatagramLists => Rate { burst: 64 << 10, per_second: 16 << 10 },
             Kind::Introductions => Rate { burst: 16 * servers, per_second: 2 * servers },
@@ -247,12 +255,24 @@ impl Budgets {
 
     /// The table of a kind, and how often it was refused.
     fn kind(&self, kind: Kind) -> &(Table, AtomicU64) {
-        let [announcements, replies, handshakes, datagram_lists, introductions, lists, searches, events, probing, tls] =
-            &self.kinds;
+        let [
+            announcements,
+            replies,
+            handshakes,
+            posts,
+            datagram_lists,
+            introductions,
+            lists,
+            searches,
+            events,
+            probing,
+            tls,
+        ] = &self.kinds;
         match kind {
             Kind::Announcements => announcements,
             Kind::Replies => replies,
             Kind::Handshakes => handshakes,
+            Kind::Posts => posts,
             Kind::DatagramLists => datagram_lists,
             Kind::Introductions => introductions,
             Kind::Lists => lists,
@@ -469,16 +489,17 @@ mod tests {
         assert_eq!(refused, []);
     }
 
-    /// Registered over HTTP, each in two versions of its protocol: every 15 seconds, and again for what it changes.
+    /// Registered over HTTP, each in two versions of its protocol: every 15 seconds, and again for what it changes, at most once
+    /// a second.
     #[test]
-    fn servers_that_register_every_15_seconds_in_two_versions_are_never_refused() {
+    fn servers_that_register_in_two_versions_and_change_every_second_are_never_refused() {
         let (budgets, house) = (budgets(), ip("192.0.2.1"));
         let mut refused = Vec::new();
         for second in 0..600u64 {
-            let mut take = |count: u64, cost| {
+            let mut take = |kind, count: u64, cost| {
                 for number in 0..count {
                     let now = at(second * 1_000 + 1_000 * number / count);
-                    if budgets.take(Kind::Handshakes, now, house, cost).is_err() {
+                    if budgets.take(kind, now, house, cost).is_err() {
                         refused.push(second);
                     }
                 }
@@ -486,15 +507,17 @@ mod tests {
             match second {
                 // All start at once: a challenge for each, then the proof, which changes the list.
                 0 => {
-                    take(64, PROOF_COST);
-                    take(64, CHANGE_COST);
+                    take(Kind::Posts, 64, 1);
+                    take(Kind::Handshakes, 64, CHANGE_COST);
                 }
-                // All refresh at once, and each has changed since.
-                _ if second % 15 == 0 => {
-                    take(32, CHANGE_COST);
-                    take(32, PROOF_COST);
+                // A change goes out with the version that is due next, once without its body.
+                _ => {
+                    take(Kind::Posts, 32, 1);
+                    take(Kind::Handshakes, 32, CHANGE_COST);
                 }
-                _ => {}
+            }
+            if second % 15 == 0 {
+                take(Kind::Handshakes, 64, PROOF_COST);
             }
         }
         assert!(refused.is_empty(), "{refused:?}");

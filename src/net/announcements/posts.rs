@@ -30,20 +30,24 @@ impl Announcements {
         rule: Arc<dyn PostRule>,
         post: &Post<'_>,
     ) -> impl Future<Output = PostAnswer> + use<> {
-        let charged = self.take(Kind::Handshakes, post.peer, PROOF_COST);
-        let effect = charged.map(|()| {
-            let at = PostContext {
-                now: self.hub.clock.now(),
-                cookies: *self.cookies.lock().unwrap_or_else(PoisonError::into_inner),
-                listed: &|address| self.hub.listed(address),
-                failure: &|address| self.last_failure(address),
-            };
-            rule.post(&at, post)
-        });
+        let at = PostContext {
+            now: self.hub.clock.now(),
+            cookies: *self.cookies.lock().unwrap_or_else(PoisonError::into_inner),
+            listed: &|address| self.hub.listed(address),
+            failure: &|address| self.last_failure(address),
+        };
+        let effect = rule.post(&at, post);
+        // Only the rule knows whether the sender is proven. Others at its address cannot use up what it needs.
+        let charged = match &effect {
+            PostEffect::Proven { .. } | PostEffect::Quit { .. } => self.take(Kind::Handshakes, post.peer, PROOF_COST),
+            PostEffect::Answer(_) | PostEffect::File { .. } | PostEffect::Challenged { .. } => {
+                self.take(Kind::Posts, post.peer, 1)
+            }
+        };
         let this = self.clone();
         async move {
-            match effect {
-                Ok(effect) => this.carry_out(&*rule, effect).await,
+            match charged {
+                Ok(()) => this.carry_out(&*rule, effect).await,
                 Err(over) => rule.decided(&too_many(over)),
             }
         }

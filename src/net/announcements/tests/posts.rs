@@ -109,4 +109,6 @@ async fn who_posts_too_much_is_told_when_to_try_again() {
         }
     }
     assert!(answers.last().unwrap().contains("TryLater"), "{:?}", answers.last());
+    let proven = post(&announcements, address, b"proven").await;
+    assert!(!proven.contains("TryLater"), "others at its address cannot silence it: {proven}");
 }
