@@ -15,6 +15,7 @@ use super::info::Listing;
 use super::wire::{FIELD_BYTES_MAX, Flags, Info, OLD_PROTOCOL, ToMaster, Version, WORLD, Wanted};
 use super::{NAME, packets};
 use crate::model::Address;
+use crate::prefix::{Networks, Prefix};
 use crate::protocols::{ListRequest, packets as rendered};
 use crate::registry::recent::Recent;
 use crate::registry::view::{Renderer, View};
@@ -179,10 +180,11 @@ impl Renderer for GameList {
                 let index = self.index(view);
                 let servers = index.servers(&wanted, *old);
                 match behind_nat {
-                    true => servers
-                        .filter(|entry| entry.flags.has(Flags::NAT))
-                        .take(NAT_MAX)
-                        .for_each(|entry| rendered::push_address(&mut list, entry.address)),
+                    true => {
+                        let behind_nat = servers.filter(|entry| entry.flags.has(Flags::NAT));
+                        let told = told(behind_nat.map(|entry| entry.address), view.serial);
+                        told.into_iter().for_each(|address| rendered::push_address(&mut list, address));
+                    }
                     false => push(packets::encode(wanted.ipv6, servers.map(|entry| entry.address), PACKETS_MAX)),
                 }
             }
@@ -255,7 +257,7 @@ impl Index {
         let mut index = Index::default();
         let mut servers: Vec<_> = view.of_protocol(NAME).collect();
         servers.sort_by_cached_key(|server| {
-            (Reverse(server.overrides.priority), Reverse(server.players_current), shuffled(server.address))
+            (Reverse(server.overrides.priority), Reverse(server.players_current), shuffled(server.address, 0))
         });
         for (number, server) in (0..).zip(servers) {
             let Listing { gamedir, protocol, region, flags } = Listing::of(server);
@@ -295,9 +297,25 @@ impl Index {
     }
 }
 
-/// A stable order that favours no network.
-fn shuffled(address: Address) -> u64 {
-    let mut hasher = SipHasher13::new();
+/// The servers behind NAT that are told of a client: others with each view, and one of each network before two of any. Nobody
+/// knows whether the players that they claim are there.
+fn told(servers: impl Iterator<Item = Address>, serial: u64) -> Vec<Address> {
+    let mut servers: Vec<_> = servers.collect();
+    servers.sort_by_cached_key(|address| shuffled(*address, serial));
+    let mut by_network: HashMap<Option<Prefix>, u32> = HashMap::new();
+    servers.sort_by_cached_key(|address| {
+        let network = Prefix::all(address.ip(), &Networks::NONE).last().copied();
+        let before = by_network.entry(network).or_default();
+        *before += 1;
+        *before
+    });
+    servers.truncate(NAT_MAX);
+    servers
+}
+
+/// An order that favours no network, the same for the same seed.
+fn shuffled(address: Address, seed: u64) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(seed, 0);
     std::hash::Hash::hash(&address, &mut hasher);
     hasher.finish()
 }
@@ -455,10 +473,19 @@ mod tests {
             (told(r"\gamedir\valve\nat\1"), told(r"\gamedir\cstrike"), told(r"\nat\0")),
             (vec![2], vec![], vec![])
         );
-        let many = (1..=100).map(|port| server(&format!("203.0.113.9:{port}"), r"\gamedir\valve\nat\1\max\8"));
+        let claims = r"\gamedir\valve\nat\1\players\32\max\32";
+        let many = (1..=100).map(|port| server(&format!("203.0.113.9:{port}"), claims));
+        let honest = server("198.51.100.7:9999", r"\gamedir\valve\nat\1\players\1\max\8");
+        let many: Vec<_> = many.chain([honest]).map(Arc::new).collect();
         let request = canonical(&lists, WORLD, false, "");
-        let list = lists.behind_nat(&request).unwrap().render(&View::new(9, 0, many.map(Arc::new).collect()));
-        assert_eq!(addresses(&list).count(), NAT_MAX);
+        let told = |serial| {
+            let list = lists.behind_nat(&request).unwrap().render(&View::new(serial, 0, many.clone()));
+            addresses(&list).map(|address| address.port()).collect::<Vec<_>>()
+        };
+        let (one, other) = (told(9), told(10));
+        assert_eq!((one.len(), other.len()), (NAT_MAX, NAT_MAX));
+        assert!(one.contains(&9999) && other.contains(&9999), "one network does not displace the others");
+        assert_ne!(one, other, "others take their turn with the next view");
     }
 
     #[test]
