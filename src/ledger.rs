@@ -76,10 +76,14 @@ pub enum What {
     Disputed,
     /// The name that it announced is not one of its address.
     OtherName,
+    /// A token was sent to its port, because it did not return one.
+    Challenged,
+    /// What it posted is not accepted, for this reason.
+    BadPost(Box<str>),
 }
 
 /// The labels of everything but datagrams, in the order of [`What::number`].
-const LABELS: [&str; 18] = [
+const LABELS: [&str; 20] = [
     "banned",
     "heartbeat",
     "answered",
@@ -98,6 +102,8 @@ const LABELS: [&str; 18] = [
     "refused_unlisted",
     "refused_hidden",
     "other_name",
+    "challenged",
+    "bad_post",
 ];
 const OTHER: &str = "other";
 
@@ -124,6 +130,8 @@ impl What {
             What::Refused(Refusal::Unlisted) => 15,
             What::Refused(Refusal::Hidden) => 16,
             What::OtherName => 17,
+            What::Challenged => 18,
+            What::BadPost(_) => 19,
         }
     }
 
@@ -137,9 +145,14 @@ impl What {
             What::Datagram(event) => event.kind.severity,
             What::Heartbeat | What::Answered { .. } => Severity::Good,
             What::OtherName => Severity::Step,
-            What::Banned | What::Silent | What::BadAnswer(_) | What::Quit | What::Refused(_) | What::Disputed => {
-                Severity::Problem
-            }
+            What::Banned
+            | What::Silent
+            | What::BadAnswer(_)
+            | What::Quit
+            | What::Refused(_)
+            | What::Disputed
+            | What::Challenged
+            | What::BadPost(_) => Severity::Problem,
         }
     }
 
@@ -148,7 +161,13 @@ impl What {
     pub fn sender_proven(&self) -> Option<bool> {
         match self {
             What::Datagram(event) => event.kind.sender_proven,
-            What::Refused(_) | What::Heartbeat | What::Quit | What::OtherName | What::Answered { .. } => Some(true),
+            What::Refused(_)
+            | What::Heartbeat
+            | What::Quit
+            | What::OtherName
+            | What::Challenged
+            | What::BadPost(_)
+            | What::Answered { .. } => Some(true),
             What::Banned | What::BadAnswer(_) | What::Disputed => Some(false),
             What::Silent => None,
         }

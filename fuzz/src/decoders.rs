@@ -56,7 +56,7 @@ fn post(card: &Card, bytes: &[u8]) {
             }
             PostEffect::Proven { .. } => panic!("{}: proven without a token", card.name),
             PostEffect::File { heartbeat, .. } => assert_eq!(heartbeat.address.ip(), peer),
-            PostEffect::Answer(_) | PostEffect::Quit { .. } => {}
+            PostEffect::Answer(_) | PostEffect::Refused { .. } | PostEffect::Quit { .. } => {}
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct PostContext<'a> {
 pub enum PostEffect {
     /// Nothing but this answer.
     Answer(PostAnswer),
+    /// A server's announcement is not accepted. Its owner can see why.
+    Refused { address: Address, why: String, answer: PostAnswer },
     /// A server announces itself. It is answered at once, asked in the background, and listed when it answers.
     File { heartbeat: Box<Heartbeat>, name: Option<Named>, answer: PostAnswer },
     /// A server has proven its address with this post.

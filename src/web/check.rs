@@ -286,7 +286,8 @@ fn unknown(pages: &Pages, view: &View, asked: &Asked, notes: &[Note]) -> (String
     };
     let advice = match &last.what {
         What::Datagram(event) => event.kind.advice.map(|advice| pages.text(advice, last).into_owned()),
-        What::Silent | What::BadAnswer(_) => Some(reachable(address)),
+        What::Silent | What::BadAnswer(_) | What::Challenged => Some(reachable(address)),
+        What::BadPost(_) => Some("Correct that in the server's configuration, or update the server.".into()),
         What::Refused(refusal) => Some(refusal_advice(*refusal).into()),
         What::Banned => Some(ASK_OPERATOR.into()),
         What::Quit => Some("Start it again.".into()),
@@ -369,6 +370,11 @@ fn words(pages: &Pages, note: &Note) -> Cow<'static, str> {
         What::OtherName => {
             "The server announced a name that is not one of its address, so it is listed by its address.".into()
         }
+        What::Challenged => {
+            "The server announced itself, and was sent a token over UDP, which it has to return with its next announcement."
+                .into()
+        }
+        What::BadPost(why) => format!("The server's announcement was refused: {why}.").into(),
         What::Refused(refusal) => refused(*refusal).into(),
     }
 }

@@ -174,6 +174,41 @@ fn a_game_registers_is_listed_and_goes_and_its_secret_is_nowhere() {
 }
 
 #[test]
+fn the_doctor_tells_owners_of_closed_ports_and_bad_infos() {
+    let server = Server::start(&[]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut game = Recorder::new(server.address("web.listen"), &socket, "0.6");
+    let place = socket.local_addr().unwrap();
+    let check = || server.json(&format!("/api/v1/check?game=ddnet&address={place}"));
+    assert_eq!(game.register(0, INFO).text(), NEED_CHALLENGE);
+    let (diagnosis, advice) = (check()["summary"].clone(), check()["advice"].clone());
+    assert!(diagnosis.as_str().unwrap().contains("was sent a token over UDP"), "{diagnosis}");
+    assert!(advice.as_str().unwrap().contains(&format!("UDP port {}", place.port())), "{advice}");
+
+    game.challenged();
+    assert_eq!(game.register(0, "{}").status(), 400);
+    let diagnosis = check()["summary"].clone();
+    assert!(diagnosis.as_str().unwrap().contains("refused: invalid info: missing field"), "{diagnosis}");
+    assert_eq!(game.register(0, INFO).text(), SUCCESS);
+    assert_eq!(check()["listed"], true);
+}
+
+#[test]
+fn a_server_with_two_addresses_is_one_row() {
+    let server = Server::start(&["web.listen=127.0.0.1:0,[::1]:0"]);
+    let sockets = ["127.0.0.1:0", "[::1]:0"].map(|at| UdpSocket::bind(at).unwrap());
+    for (socket, web) in sockets.iter().zip(&server.listening()["web.listen"]) {
+        let mut game = Recorder::new(*web, socket, "0.6");
+        assert_eq!(game.register(0, INFO).text(), NEED_CHALLENGE);
+        game.challenged();
+        assert_eq!(game.register(0, INFO).text(), SUCCESS);
+    }
+    let addresses = sockets.each_ref().map(|socket| format!("tw-0.6+udp://{}", socket.local_addr().unwrap()));
+    let listed = servers(&server);
+    assert_eq!((listed.len(), &listed[0]["addresses"]), (1, &json!(addresses)));
+}
+
+#[test]
 fn clients_get_the_dates_of_the_list_with_head_too() {
     let server = Server::start(&[]);
     let web = server.address("web.listen");

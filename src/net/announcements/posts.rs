@@ -13,7 +13,7 @@ use crate::budget::{Kind, PROOF_COST};
 use crate::ledger::What;
 use crate::model::{Address, Change};
 use crate::protocols::post::{self, Named, Post, PostAnswer, PostContext, PostEffect, PostRule};
-use crate::protocols::{Heartbeat, Verdict};
+use crate::protocols::{Heartbeat, Verdict, announce};
 
 /// How long an owner is told why an announcement came to nothing.
 const FAILURE_MS: u64 = 600_000;
@@ -40,9 +40,10 @@ impl Announcements {
         // Only the rule knows whether the sender is proven. Others at its address cannot use up what it needs.
         let charged = match &effect {
             PostEffect::Proven { .. } | PostEffect::Quit { .. } => self.take(Kind::Handshakes, post.peer, PROOF_COST),
-            PostEffect::Answer(_) | PostEffect::File { .. } | PostEffect::Challenged { .. } => {
-                self.take(Kind::Posts, post.peer, 1)
-            }
+            PostEffect::Answer(_)
+            | PostEffect::Refused { .. }
+            | PostEffect::File { .. }
+            | PostEffect::Challenged { .. } => self.take(Kind::Posts, post.peer, 1),
         };
         let this = self.clone();
         async move {
@@ -56,6 +57,10 @@ impl Announcements {
     async fn carry_out(self: Arc<Announcements>, rule: &dyn PostRule, effect: PostEffect) -> PostAnswer {
         match effect {
             PostEffect::Answer(answer) => answer,
+            PostEffect::Refused { address, why, answer } => {
+                self.note(address, What::BadPost(announce::reason(why.as_bytes()).into()));
+                answer
+            }
             PostEffect::File { mut heartbeat, name, answer } => {
                 let Ok(place) = FILED.try_acquire() else {
                     return rule.decided(&try_later("this master is busy", BUSY));
@@ -78,7 +83,7 @@ impl Announcements {
                 rule.decided(&verdict)
             }
             PostEffect::Challenged { challenge, answer } => {
-                self.note(challenge.to, What::Heartbeat);
+                self.note(challenge.to, What::Challenged);
                 self.prober.challenge(challenge);
                 answer
             }

@@ -81,11 +81,16 @@ fn registered(at: &PostContext<'_>, post: &Post<'_>) -> Result<PostEffect, Refus
         }
         _ if post.body.is_empty() => return Ok(PostEffect::Answer(answer(NEED_INFO))),
         known => {
-            let invalid = |why| (400, format!("invalid info: {why}").into());
-            let info = Info::parse(post.body).map_err(invalid)?;
-            let facts = info.facts();
+            let info = Info::parse(post.body).and_then(|info| Ok((info.facts(), info.kept()?)));
+            let (facts, info) = match info {
+                Ok(info) => info,
+                Err(why) => {
+                    let why = format!("invalid info: {why}");
+                    return Ok(PostEffect::Refused { address, answer: error(400, &why), why });
+                }
+            };
             let versions = known.map(|(_, record)| record.versions).unwrap_or_default();
-            let mut record = Record { secret, versions, serial, info: info.kept().map_err(invalid)? };
+            let mut record = Record { secret, versions, serial, info };
             record.add(request.version);
             (facts, record)
         }
@@ -185,7 +190,7 @@ mod tests {
         ) -> (String, Option<&'static str>) {
             let rule = RegisterRule { is_on: true };
             let (answer, challenge) = match self.effect("203.0.113.5", changes, body) {
-                PostEffect::Answer(answer) => (answer, None),
+                PostEffect::Answer(answer) | PostEffect::Refused { answer, .. } => (answer, None),
                 PostEffect::Challenged { challenge, answer } => (answer, Some(challenge)),
                 PostEffect::Proven { announce, challenge } => {
                     assert_eq!((announce.proof, announce.proven_at_ms), (Proof::Cookie, self.now.unix_ms));
@@ -348,8 +353,11 @@ mod tests {
             assert_eq!(answer.status, 400);
             assert!(answer.body.contains("\"status\":\"error\"") && !answer.body.contains(SECRET), "{}", answer.body);
         }
-        let PostEffect::Answer(answer) = master.effect("203.0.113.5", &[token], "{}") else { panic!() };
-        assert_eq!(answer.status, 400);
+        let PostEffect::Refused { address, why, answer } = master.effect("203.0.113.5", &[token], "{}") else {
+            panic!()
+        };
+        assert_eq!((answer.status, address), (400, "203.0.113.5:8303".parse().unwrap()));
+        assert!(why.starts_with("invalid info: missing field `max_clients`"), "{why}");
         assert!(answer.body.contains("invalid info: missing field `max_clients`"), "{}", answer.body);
         let PostEffect::Answer(answer) = master.effect("224.0.0.1", &[], INFO) else { panic!() };
         assert!(answer.body.contains("one host"));

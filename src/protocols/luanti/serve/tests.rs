@@ -43,7 +43,10 @@ impl World {
 /// Status and text of an answer that is given at once.
 fn answer(effect: PostEffect) -> (u16, String) {
     let answer = match effect {
-        PostEffect::Answer(answer) | PostEffect::File { answer, .. } | PostEffect::Quit { answer, .. } => answer,
+        PostEffect::Answer(answer)
+        | PostEffect::Refused { answer, .. }
+        | PostEffect::File { answer, .. }
+        | PostEffect::Quit { answer, .. } => answer,
         PostEffect::Proven { .. } | PostEffect::Challenged { .. } => panic!("no secrets here"),
     };
     (answer.status, answer.body.trim_end().to_string())
