@@ -128,9 +128,15 @@ fn main() {
         (0..list.len()).filter(|number| !used.contains(number) && !unviable.contains(number)).collect();
     println!("{} mutants are built one by one", left.len());
     restore(&package);
+    // Without optimization they are built sooner, but the tests of some rooms would take minutes.
+    let is_quick = |program: PathBuf| run(&program, &all, usize::MAX, TIMEOUT_MIN) == Outcome::Missed;
+    let (opt_level, timeout) = match left.is_empty() || build(&package, "0").is_ok_and(is_quick) {
+        true => ("0", TIMEOUT_SLOW),
+        false => ("1", timeout),
+    };
     for number in left {
-        let outcome =
-            patch(&package, &list[number]).map(|program| run(&program, &filters(number), number, TIMEOUT_SLOW));
+        let program = patch(&package, &list[number], opt_level);
+        let outcome = program.map(|program| run(&program, &filters(number), number, timeout));
         match outcome {
             Some(Outcome::Missed) => println!("MISSED {}", name(number)),
             None => drop(unviable.insert(number)),
@@ -180,6 +186,8 @@ fn write_sources(
         let (genre, replacement) = (text("genre").to_string(), text("replacement").to_string());
         files.entry(text("file")).or_default().entry(at).or_default().push(Mutant { number, genre, replacement });
     }
+    // A file whose mutants are all skipped is as it was.
+    restore(package);
     let mut used = BTreeSet::new();
     for (file, mutants) in files {
         let original = package.join("original").join(file.trim_start_matches("src/"));
@@ -267,7 +275,7 @@ fn restore(package: &Path) {
 }
 
 /// Builds the tests with one mutant, in the place of the original code. None if it does not compile.
-fn patch(package: &Path, mutant: &Value) -> Option<PathBuf> {
+fn patch(package: &Path, mutant: &Value, opt_level: &str) -> Option<PathBuf> {
     let (file, diff) = (mutant["file"].as_str().expect("a file"), mutant["diff"].as_str().expect("a diff"));
     let original = package.join("original").join(file.trim_start_matches("src/"));
     let written = package.join("one.diff");
@@ -278,7 +286,7 @@ fn patch(package: &Path, mutant: &Value) -> Option<PathBuf> {
         .args([&original, &written])
         .status();
     assert!(patched.is_ok_and(|status| status.success()), "{file} can be patched");
-    let program = build(package, "0");
+    let program = build(package, opt_level);
     fs::copy(original, package.join(file)).expect("the source can be copied");
     program.ok()
 }

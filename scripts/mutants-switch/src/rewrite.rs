@@ -245,12 +245,12 @@ impl<'ast> Visit<'ast> for Rewriter<'_> {
             syn::Pat::Ident(name) => name.ident.to_string().starts_with(char::is_lowercase), // not `None`
             _ => false,
         };
-        if !expr.arms.iter().any(is_rest) {
-            // With a guard, an arm no longer counts towards an exhaustive match: left to cargo-mutants.
-            for arm in expr.arms.iter().filter(|arm| arm.guard.is_none()) {
-                let here = self.mutants.get_mut(&place(arm.pat.span().start()));
-                here.into_iter().for_each(|here| here.retain(|mutant| mutant.genre != "MatchArm"));
-            }
+        let has_rest = expr.arms.iter().any(is_rest);
+        // With a guard, an arm no longer counts towards an exhaustive match: left to cargo-mutants.
+        let counts = |arm: &&syn::Arm| arm.guard.is_none() && (!has_rest || is_rest(arm));
+        for arm in expr.arms.iter().filter(counts) {
+            let here = self.mutants.get_mut(&place(arm.pat.span().start()));
+            here.into_iter().for_each(|here| here.retain(|mutant| mutant.genre != "MatchArm"));
         }
         visit::visit_expr_match(self, expr);
     }
