@@ -243,6 +243,14 @@ mod tests {
     }
 
     #[test]
+    fn who_can_announce_only_itself_is_told_what_to_do() {
+        let advice = |name: &str| super::super::card(name).unwrap().announce.only_itself();
+        assert!(advice("quake3").unwrap().contains("sv_master"));
+        assert!(advice("ddnet").unwrap().contains("sv_register_url"));
+        assert_eq!((advice("netpanzer"), advice("hyperbol")), (None, None));
+    }
+
+    #[test]
     fn reasons_are_clean_and_short() {
         assert_eq!(reason(b" no\x1b[1m way\r\n"), "no[1m way");
         assert_eq!(reason("é".repeat(5_000).as_bytes()), "é".repeat(200));

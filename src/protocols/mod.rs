@@ -474,13 +474,39 @@ mod tests {
         }
     }
 
-    /// The answers of a simulated server parse as its facts.
     #[test]
     fn choices_are_picked_in_turn() {
         let picked: Vec<_> = (0..7).map(|number| pick(&["a", "b", "c"], number)).collect();
         assert_eq!((picked.concat().as_str(), pick(&[], 5)), ("abcabca", ""));
     }
 
+    #[test]
+    fn a_dialect_is_found_by_its_name() {
+        for known in DIALECTS {
+            assert_eq!(dialect(known.name).map(|found| found.name), Some(known.name));
+        }
+        assert!(dialect("nothing").is_none());
+    }
+
+    #[test]
+    fn no_nonce_is_guessed_within_millions_of_tries() {
+        for query in CARDS.iter().filter_map(|card| card.query) {
+            assert!(query.nonce_mask().count_ones() >= 24);
+        }
+    }
+
+    #[test]
+    fn a_server_that_returns_the_nonce_is_asked_the_same_whatever_token_it_gives() {
+        for card in CARDS {
+            let Some(query) = card.query.filter(|query| query.proven_by() == ProvenBy::Nonce) else { continue };
+            let (mut question, mut again) = (Question::new(), Question::new());
+            query.ask(Ask::Proof, 7, &mut question);
+            query.ask_with(Ask::Proof, 7, 9, &mut again);
+            assert_eq!(question, again, "{}", card.name);
+        }
+    }
+
+    /// The answers of a simulated server parse as its facts.
     #[test]
     fn simulated_servers_answer_their_own_query() {
         let at = "203.0.113.5:3030".parse().unwrap();

@@ -90,4 +90,29 @@ mod tests {
         );
         assert!(InfoQuery.hear(b"nonsense").is_err());
     }
+    #[test]
+    fn the_second_question_has_the_servers_token() {
+        let (mut question, mut again) = (Question::new(), Question::new());
+        InfoQuery.ask(Ask::Facts, 7, &mut question);
+        assert_eq!(question[..], b"\xff\xff\xff\xffTSource Engine Query\0"[..]);
+        InfoQuery.ask_with(Ask::Facts, 7, 0x0403_0201, &mut again);
+        assert_eq!(again[..], [&question[..], &[1, 2, 3, 4]].concat());
+    }
+
+    #[test]
+    fn kinds_and_systems_have_names_and_what_is_not_so_is_left_out() {
+        for (kind, system, expected) in [
+            (b'd', b'l', [Some("dedicated"), Some("Linux")]),
+            (b'L', b'W', [Some("listen"), Some("Windows")]),
+            (b'p', b'm', [Some("proxy"), Some("macOS")]),
+            (b'x', b'o', [None, Some("macOS")]),
+            (b'd', b'x', [Some("dedicated"), None]),
+        ] {
+            let facts = facts(&Info { kind, system, ..Info::default() });
+            assert_eq!(["type", "os"].map(|rule| facts.rule(rule)), expected);
+            assert_eq!(["bots", "secure", "keywords"].map(|rule| facts.rule(rule)), [None; 3]);
+        }
+        let facts = facts(&Info { bots: 1, secure: true, keywords: b"k", ..Info::default() });
+        assert_eq!(["bots", "secure", "keywords"].map(|rule| facts.rule(rule)), [Some("1"), Some("1"), Some("k")]);
+    }
 }

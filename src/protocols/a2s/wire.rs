@@ -167,6 +167,23 @@ mod tests {
     }
 
     #[test]
+    fn keywords_are_found_behind_whatever_the_flags_say_is_there() {
+        let head = b"\xff\xff\xff\xffI\x11name\0map\0folder\0game\0\x0a\x00\x01\x08\x00dl\x00\x001.0\0";
+        let parts: [(u8, &[u8]); 4] =
+            [(0x80, b"PP"), (0x10, b"12345678"), (0x40, b"SSspectators\0"), (0x20, b"fun,new\0")];
+        for chosen in 0..16 {
+            let there =
+                || parts.iter().enumerate().filter(|(number, _)| chosen >> number & 1 == 1).map(|(_, part)| part);
+            // The lowest flag, a game's own number, comes last.
+            let flags = there().fold(1, |flags, (flag, _)| flags | flag);
+            let parts: Vec<u8> = there().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+            let bytes = [&head[..], &[flags], &parts, b"GAME"].concat();
+            let Ok(Answer::Info(info)) = Answer::parse(&bytes) else { panic!("{flags:x}") };
+            assert_eq!(info.keywords, if flags & 0x20 != 0 { &b"fun,new"[..] } else { b"" }, "{flags:x}");
+        }
+    }
+
+    #[test]
     fn an_old_answer_of_a_mod() {
         let bytes = [
             &b"\xff\xff\xff\xffm127.0.0.1:27015\0Old Box\0crossfire\0valve\0Half-Life\0"[..],
@@ -195,6 +212,10 @@ mod tests {
         ] {
             assert_eq!(Answer::parse(bytes), Err(error));
         }
+        assert!(
+            WireError::Unknown.to_string().contains("not an answer")
+                && WireError::Short.to_string().contains("cut off")
+        );
     }
 
     proptest! {

@@ -113,6 +113,7 @@ mod tests {
         for (status, body, why) in [
             (400, "{\"status\":\"error\",\"message\":\"no\"}", "no"),
             (403, "{\"status\":\"success\"}", "success"),
+            (403, "{\"status\":\"need_challenge\"}", "need_challenge"),
             (200, "{\"status\":\"need_info\"}", "need_info"),
             (502, "<html>", "HTTP status 502"),
         ] {

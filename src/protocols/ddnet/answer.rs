@@ -40,7 +40,7 @@ fn client(player: &Player) -> Client<'_> {
 }
 
 pub fn pretend(number: usize) -> Facts<'static> {
-    let players_max = pick_number(&[16, 32, 64], number);
+    let players_max = [16, 32, 64].into_iter().cycle().nth(number % 3).unwrap_or(16);
     let clients = number * 3 % 17;
     let spectators = usize::from(clients > 3 && number.is_multiple_of(2));
     let player = |place: usize| Player {
@@ -71,6 +71,22 @@ pub fn pretend(number: usize) -> Facts<'static> {
     }
 }
 
-fn pick_number(choices: &[usize], number: usize) -> usize {
-    choices.get(number % choices.len().max(1)).copied().unwrap_or_default()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocols::ddnet::wire::Answer;
+
+    #[test]
+    fn clients_have_no_country_and_spectators_do_not_play() {
+        let mut question = Vec::new();
+        wire::ask(7, &mut question);
+        let player = |name: &'static str, spectator| Player { name: name.into(), spectator, ..Player::default() };
+        let players = vec![player("a", None), player("b", Some(false)), player("c", Some(true))];
+        let details = Some(Arc::new(Details { players, rules: vec![("clients".into(), "3".into())] }));
+        let facts = Facts { players_current: Some(2), players_max: Some(8), details, ..Facts::default() };
+        let answers = answer(&facts, "203.0.113.5:8303".parse().unwrap(), &question);
+        let Ok(Answer::Info(info)) = Answer::parse(&answers[0]) else { panic!() };
+        let seen: Vec<_> = info.present.iter().map(|client| (client.name, client.country, client.is_player)).collect();
+        assert_eq!(seen, [(&b"a"[..], -1, true), (b"b", -1, true), (b"c", -1, false)]);
+    }
 }

@@ -243,7 +243,6 @@ fn known_skin(skin: &Value) -> Option<Value> {
         let is_part = PARTS.contains(&key.as_str());
         let value = match value {
             Value::Object(part) if is_part => Value::Object(part.iter().filter_map(known_in_skin).collect()),
-            _ if is_part => continue,
             value => match known_in_skin((key, value)) {
                 Some((_, value)) => value,
                 None => continue,
@@ -368,6 +367,62 @@ mod tests {
             assert!(kept.get(gone).is_none(), "{gone}");
         }
         assert!(kept["clients"][0].get("afk").is_none() && kept["clients"][0].get("more").is_none());
+    }
+
+    #[test]
+    fn keys_that_clients_know_are_kept_where_they_are_right() {
+        let kept = |info: Value| -> Value { serde_json::from_str(&changed(info).unwrap().kept().unwrap()).unwrap() };
+        let of_client = |key: &str, value: Value| {
+            let mut alice = client("Alice", true);
+            alice[key] = value;
+            kept(json!({"clients": [alice]}))["clients"][0].get(key).cloned()
+        };
+        assert_eq!((of_client("team", json!(3)), of_client("team", json!("3"))), (Some(json!(3)), None));
+        assert_eq!((of_client("afk", json!(true)), of_client("afk", json!(1))), (Some(json!(true)), None));
+        for (skin, expected) in [
+            (json!({"name": "a b"}), Some(json!({"name": "a b"}))),
+            (json!({"name": "s".repeat(CLIENT_BYTES_MAX)}), Some(json!({"name": "s".repeat(CLIENT_BYTES_MAX)}))),
+            (json!({"name": "s".repeat(CLIENT_BYTES_MAX + 1)}), None),
+            (json!({"name": "a\u{1f}b"}), None),
+            (json!({"color": "red", "body": 5, "x": {"name": "y"}}), None),
+            (json!({"eyes": {"color": 1, "x": 2}}), Some(json!({"eyes": {"color": 1}}))),
+        ] {
+            assert_eq!(of_client("skin", skin.clone()), expected, "{skin}");
+        }
+        for (hash, is_kept) in [("0a".repeat(32), true), ("0g".repeat(32), false), ("0a".repeat(31), false)] {
+            let map = kept(json!({"map": {"name": "m", "sha256": hash}}));
+            assert_eq!(map["map"].get("sha256").is_some(), is_kept, "{hash}");
+        }
+        for (value, rule) in [(json!(true), Some("true")), (json!(false), None), (Value::Null, None)] {
+            let facts = changed(json!({"requires_login": value})).unwrap().facts();
+            assert_eq!(facts.rule("requires_login"), rule);
+        }
+    }
+
+    #[test]
+    fn what_has_just_the_length_is_kept_whole() {
+        let with_length = |count: usize, skin: Value, length: usize| {
+            let mut tee = client("n", true);
+            tee["skin"] = skin;
+            let clients = vec![tee; count];
+            let mut info = changed(json!({"max_clients": count, "max_players": count, "clients": clients})).unwrap();
+            let mut missing = length - serde_json::to_string(&info).unwrap().len();
+            for client in &mut info.clients {
+                let more = missing.min(20);
+                client.name += &"x".repeat(more);
+                missing -= more;
+            }
+            assert_eq!(missing, 0);
+            info.kept()
+        };
+        let skin = json!({"name": "s"});
+        let whole = with_length(260, skin.clone(), KEPT_BYTES_MAX).unwrap();
+        assert!(whole.len() == KEPT_BYTES_MAX && whole.contains("skin"));
+        let without = with_length(260, skin, KEPT_BYTES_MAX + 1).unwrap();
+        assert!(without.len() < KEPT_BYTES_MAX && !without.contains("skin"));
+        assert_eq!(with_length(340, json!({}), KEPT_BYTES_MAX).unwrap().len(), KEPT_BYTES_MAX);
+        let error = with_length(340, json!({}), KEPT_BYTES_MAX + 1).unwrap_err();
+        assert_eq!(error, "24577 bytes, of which at most 24576 can be listed");
     }
 
     #[test]

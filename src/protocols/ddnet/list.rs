@@ -179,6 +179,18 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_info_counts_at_whichever_address_it_came_in() {
+        for serials in [[3, 4], [4, 3]] {
+            let infos = serials.map(|serial| INFO.replace("Tutorial", &format!("map {serial}")));
+            let list = render(vec![
+                server("203.0.113.5:8303", SECRET, &[Version::V6], serials[0], &infos[0]),
+                server("203.0.113.6:8303", SECRET, &[Version::V6], serials[1], &infos[1]),
+            ]);
+            assert_eq!(list["servers"][0]["info"]["map"]["name"], "map 4", "{serials:?}");
+        }
+    }
+
+    #[test]
     fn the_form_is_that_of_the_original() {
         let servers = vec![server("203.0.113.5:8303", SECRET, &[Version::V6], 0, INFO)];
         let bytes = ServerList { places: Arc::new(Somewhere) }.render(&View::new(1, 0, servers));
@@ -213,6 +225,7 @@ mod tests {
             assert_eq!((info["name"].as_str(), info["map"]["name"].as_str()), (Some(&*facts.name), Some(&*facts.map)));
             let clients = facts.details.as_ref().unwrap().players.len();
             assert_eq!(info["clients"].as_array().unwrap().len(), clients);
+            assert!(info["clients"].as_array().unwrap().iter().all(|client| client["country"] == -1));
         }
         let unknown = Server::new(address, Game::Own(NAME), Proof::Config, 1, &Facts::default());
         assert_eq!(render(vec![Arc::new(unknown)])["servers"][0]["info"]["max_clients"], 0);

@@ -437,6 +437,35 @@ mod tests {
     }
 
     #[test]
+    fn values_may_have_64_characters_and_a_secret_must_have_16() {
+        let longest = &*"x".repeat(64).leak();
+        for name in ["secret", "challenge-secret", "challenge-token"] {
+            assert!(parse(&[(name, Some(longest))]).is_ok(), "{name}");
+        }
+        let shortest = parse(&[("secret", Some("0123456789abcdef"))]).unwrap();
+        assert_eq!(shortest.secret.len(), 16);
+        assert_eq!(parse(&[("secret", Some("0123456789abcde"))]).err(), Some(BadRequest::ShortSecret));
+    }
+
+    #[test]
+    fn errors_name_what_is_wrong() {
+        for (error, named) in [
+            (BadRequest::Missing("Secret"), "header Secret"),
+            (BadRequest::TooLong("Secret"), "Secret must have at most 64"),
+            (BadRequest::ShortSecret, "at least 16"),
+            (BadRequest::Address, "tw-0.6+udp://connecting-address.invalid:PORT"),
+            (BadRequest::ConnlessToken, "Connless-Token"),
+            (BadRequest::ChallengeSecret, "Challenge-Secret"),
+            (BadRequest::Serial, "Info-Serial"),
+            (BadRequest::Action, "Action"),
+        ] {
+            assert!(error.to_string().contains(named), "{error}");
+        }
+        assert!(BadAnswer::NotExtended.to_string().contains("iext"));
+        assert!(BadAnswer::CutOff.to_string().contains("cut off"));
+    }
+
+    #[test]
     fn challenges_byte_for_byte() {
         let seven = Challenge {
             secret: "9eab27de-20c4-431c-b4be-bf15c7b3d21b:tw0.7/ipv4",

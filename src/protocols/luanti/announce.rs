@@ -416,7 +416,9 @@ mod tests {
             (json!({"pvp": 1}), Wrong::Schema),
             (json!({"port": 70_000}), Wrong::Port),
             (json!({"port": 0}), Wrong::Port),
+            (json!({"port": 1.5}), Wrong::Schema),
             (json!({"clients_max": -1}), Wrong::Values),
+            (json!({"lag": -0.5}), Wrong::Values),
             (json!({"proto_min": 50}), Wrong::Values),
             (json!({"mods": ["a b"]}), Wrong::Values),
             (json!({"clients_list": ["a'b"]}), Wrong::Values),
@@ -436,6 +438,12 @@ mod tests {
         assert_eq!(changed(json!({"port": null})).unwrap().port, 30_000);
         let delete = Announcement::parse(br#"{"action":"delete","address":"","port":30000}"#).unwrap();
         assert_eq!((delete.action, delete.server), (Action::Delete, None));
+    }
+
+    #[test]
+    fn the_least_and_the_most_that_is_right() {
+        assert_eq!(says(json!({"proto_min": 41, "lag": 0.0})).numbers[..2], [41, 41]);
+        assert_eq!(says(json!({"clients_max": u64::MAX})).clients_max, u16::MAX);
     }
 
     #[test]
@@ -462,7 +470,42 @@ mod tests {
             assert_eq!(after.rule(rule), Some(value), "{rule}");
         }
         assert_eq!((&*after.map, &*after.mode, after.players_current), ("v7", "minetest_game", Some(1)));
-        assert_eq!(ServerSays::of(&after).facts(None, Vec::new()).rule("mods"), Some("a,b"));
+        let of_after = ServerSays::of(&after);
+        assert_eq!(
+            (of_after.facts(None, Vec::new()).rule("mods"), of_after.mapgen.as_deref()),
+            (Some("a,b"), Some("v7"))
+        );
+        assert_eq!(ServerSays::of(&Facts::default()).mapgen, None);
+    }
+
+    #[test]
+    fn what_is_said_again_is_there_once() {
+        let before = says(json!({"dedicated": true, "mods": ["a"], "privs": "shout"})).facts(None, Vec::new());
+        let changes = json!({"dedicated": false, "mods": ["b"], "privs": "fly", "clients_list": ["ann", "bob"]});
+        let after = says(changes).facts(Some(&before), Vec::new());
+        let details = after.details.as_ref().unwrap();
+        for (key, value) in [("dedicated", "false"), ("mods", "b"), ("privs", "fly")] {
+            let said: Vec<_> =
+                details.rules.iter().filter(|(found, _)| **found == *key).map(|(_, said)| &**said).collect();
+            assert_eq!(said, [value], "{key}");
+        }
+        let names: Vec<_> = details.players.iter().map(|player| &*player.name).collect();
+        assert_eq!(names, ["ann", "bob"]);
+    }
+
+    #[test]
+    fn the_tool_posts_a_start_for_a_server_of_unknown_age_and_an_update_otherwise() {
+        let posted = |uptime: &str| {
+            let rules = vec![("uptime".into(), uptime.into())];
+            let details = Some(Details { players: Vec::new(), rules }.into());
+            let facts = Facts { name: "Näme & more".into(), details, ..Facts::default() };
+            let form = body(&Offer { game: "luanti".into(), port: 30_001, facts });
+            Announcement::parse(super::super::form::json(None, &form).unwrap().as_bytes()).unwrap()
+        };
+        let start = posted("0");
+        assert_eq!((start.action, start.port, start.address.as_str()), (Action::Start, 30_001, ""));
+        assert_eq!(start.server.unwrap().name, "Näme & more");
+        assert_eq!(posted("5").action, Action::Update);
     }
 
     #[test]

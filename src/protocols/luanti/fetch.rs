@@ -125,6 +125,16 @@ mod tests {
     }
 
     #[test]
+    fn a_row_has_all_that_a_player_chooses_by() {
+        let list = read(
+            br#"{"list":[{"address":"203.0.113.5","port":30000,"mapgen":"v7","version":"5.6.1","clients":3,"password":true}]}"#,
+        );
+        let facts = &list.unwrap().servers[0].facts;
+        assert_eq!((&*facts.map, facts.version.as_str()), ("v7", "5.6.1"));
+        assert_eq!((facts.players_current, facts.password), (Some(3), Some(true)));
+    }
+
+    #[test]
     fn names_are_kept_bad_rows_are_skipped_and_other_documents_are_refused() {
         let list = read(
             br#"{"list":[{"address":"play.example.org","port":1,"name":7},{},7,{"address":"a b","port":1},
@@ -132,6 +142,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!((list.servers.len(), list.faults.len(), list.named.len()), (0, 6, 1), "{list:?}");
+        assert!(list.faults[1].starts_with("server 3: "), "{}", list.faults[1]);
         assert_eq!((&*list.named[0].0, list.named[0].1, &*list.named[0].2.name), ("play.example.org", 1, ""));
         for other in [&b""[..], b"<html>", b"[]", b"{}", br#"{"servers":[]}"#] {
             assert!(read(other).unwrap_err().contains("not Luanti's list"), "{other:?}");

@@ -88,6 +88,9 @@ mod tests {
         for bad in ["", "--B", "--B--\r\n", "--B\r\n", "--B\r\nno end", &part("other", "x"), &part("json", "x")[..40]] {
             assert_eq!(multipart(bad), None, "{bad}");
         }
+        for head in ["X-Other: form-data; name=\"json\"", "Content-Disposition: attachment; name=\"json\""] {
+            assert_eq!(multipart(&format!("--B\r\n{head}\r\n\r\n{{}}\r\n--B--\r\n")), None, "{head}");
+        }
         for (content_type, found) in [
             ("multipart/form-data; boundary=\"B\"", true),
             ("Multipart/Form-Data; charset=utf-8; Boundary=B", true),

@@ -264,6 +264,11 @@ mod tests {
             let facts = says.facts(None, rules);
             Facts { players_current: Some(clients), players_max: Some(most), ..facts }
         };
+        let old = |rules: &[(&str, &str)]| {
+            let rules = rules.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+            let details = Some(Arc::new(Details { players: Vec::new(), rules }));
+            Facts { players_current: Some(10), players_max: Some(20), details, ..Facts::default() }
+        };
         for (facts, expected) in [
             (with(0, 20, &[]), 0.0001),
             (with(10, 20, &[]), 10.0001),
@@ -271,10 +276,19 @@ mod tests {
             (with(10, 20, &[("pop_v_milli", "3000")]), 11.5001),
             (with(10, 20, &[("pop_v_milli", "90000")]), 14.0001),
             (with(10, 300, &[]), 2.0001),
+            (with(10, 200, &[]), 10.0001),
+            (old(&[("game_time", "7776000")]), 13.0),
+            (old(&[("game_time", "77760000")]), 18.0),
+            (old(&[("proto_min", "32"), ("proto_max", "37")]), 6.0),
+            (old(&[("proto_min", "33"), ("proto_max", "37")]), 10.0),
+            (old(&[("proto_min", "32"), ("proto_max", "36")]), 10.0),
         ] {
             let points = points(&server(1, &facts));
             assert!((points - expected).abs() < 0.001, "{points} {expected}");
         }
+        let far =
+            Server { rtt_us: Some(crate::model::round_trip(900_000)), ..(*server(1, &with(10, 20, &[]))).clone() };
+        assert!((points(&far) - 6.0001).abs() < 0.001, "half a second more than is good");
         let list = rendered(
             &nowhere(),
             vec![server(1, &with(1, 9, &[])), server(2, &with(5, 9, &[])), server(3, &with(0, 9, &[]))],
@@ -283,5 +297,10 @@ mod tests {
         assert_eq!(ports, [2, 1, 3]);
         assert_eq!(list["total"]["clients"], 6);
         assert!(list["total_max"]["clients"].as_u64().unwrap() >= 6);
+        let popular =
+            [1, 2].map(|port| server(port, &with(1, 9, &[("pop_v_milli", ["1400", "1600"][port as usize - 1])])));
+        let list = rendered(&nowhere(), popular.to_vec());
+        let row = |at: usize| (list["list"][at]["port"].as_u64(), list["list"][at]["pop_v"].as_u64());
+        assert_eq!([row(0), row(1)], [(Some(2), Some(2)), (Some(1), Some(1))], "by a tenth of a player");
     }
 }

@@ -59,6 +59,9 @@ mod tests {
         assert_eq!(disconnect(2)[..], bytes(&ping["disconnect"]));
         assert_eq!(given_id(&bytes(&ping["reply"])), Some(2));
         assert_eq!(given_id(&bytes(&ping["reliable_ping_if_no_disconnect"])), None);
+        let mut other = answer(2);
+        other[0] ^= 1;
+        assert_eq!(given_id(&other), None, "another protocol");
         for other in ping["no_reply_to"].as_array().unwrap() {
             assert!(!is_probe(&bytes(other)), "{other}");
         }

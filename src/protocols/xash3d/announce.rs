@@ -57,7 +57,9 @@ pub fn add(of: &Facts<'_>, answer: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::bytes::hex;
+    use crate::model::Details;
     use crate::protocols::xash3d::answer::pretend;
+    use std::sync::Arc;
 
     #[test]
     fn a_challenge_is_returned_with_the_facts_unless_it_is_for_somebody_else() {
@@ -72,5 +74,24 @@ mod tests {
         let last = answer.len() - 1;
         answer[last] ^= 1;
         assert_eq!(add(&facts, &answer), None);
+    }
+
+    #[test]
+    fn the_number_is_a_hash_of_the_name() {
+        let facts = Facts { name: "a".into(), ..Facts::default() };
+        assert_eq!(heartbeat(&facts), [&b"q\xff"[..], &0xe40c_292c_u32.to_le_bytes()].concat(), "FNV-1a");
+    }
+
+    #[test]
+    fn a_password_and_nat_are_said() {
+        let said = |facts: &Facts<'_>, flags: &[u8]| {
+            let bytes = add(facts, &hex("ffffffff730ae9017fe9")).unwrap();
+            bytes.windows(flags.len()).any(|part| part == flags)
+        };
+        let open = Facts { password: Some(false), ..Facts::default() };
+        assert!(said(&open, br"\password\0\secure\0\lan\0\nat\0"));
+        let details = Details { rules: vec![("nat".into(), "1".into())], ..Details::default() };
+        let closed = Facts { password: Some(true), details: Some(Arc::new(details)), ..Facts::default() };
+        assert!(said(&closed, br"\password\1\secure\0\lan\0\nat\1"));
     }
 }

@@ -80,6 +80,15 @@ mod tests {
     }
 
     #[test]
+    fn reads_lists_with_its_key_and_says_what_a_path_is() {
+        let server: crate::model::Address = "203.0.113.5:27015".parse().unwrap();
+        let packets = packets::encode(false, [server], 1);
+        assert_eq!(ListFetch.read(&packets[0]).map(|packet| packet.servers), Some(vec![server]));
+        assert_eq!(ListFetch.read(b"nonsense"), None);
+        assert!(ListFetch.path_help().starts_with("[/GAMEDIR]"));
+    }
+
+    #[test]
     fn all_servers_or_those_of_a_gamedir() {
         let end = r"\\clver\\0.21\\buildnum\\9999\\key\\72616c79\x00";
         assert_eq!(asked("", "", &[]).unwrap(), [format!(r"1\xff0.0.0.0:0\x00{end}")]);

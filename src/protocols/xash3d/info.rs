@@ -185,6 +185,20 @@ mod tests {
     }
 
     #[test]
+    fn kinds_and_systems_have_names_and_what_is_not_so_is_left_out() {
+        for (kind, os, expected) in [
+            (&b"d"[..], &b"l"[..], [Some("dedicated"), Some("Linux")]),
+            (b"l", b"w", [Some("listen"), Some("Windows")]),
+            (b"p", b"m", [Some("proxy"), Some("macOS")]),
+            (b"x", b"", [None, None]),
+        ] {
+            let facts = announced(&Add { kind, os, ..Add::default() });
+            assert_eq!(["type", "os"].map(|rule| facts.rule(rule)), expected);
+            assert_eq!(["bots", "secure", "lan", "nat"].map(|rule| facts.rule(rule)), [None; 4]);
+        }
+    }
+
+    #[test]
     fn what_an_answer_says() {
         let answer = br"info
 \p\49\map\crossfire\dm\1\team\0\coop\0\numcl\1\maxcl\8\gamedir\solo\password\0\dedicated\1\host\^1Loop^7 ^X^";
@@ -213,5 +227,7 @@ mod tests {
         let named = server(&answered(&info));
         let flags = Flags(Flags::DEDICATED | Flags::EMPTY);
         assert_eq!(Listing::of(&named), Listing { gamedir: b"valve", protocol: 48, region: WORLD, flags });
+        let closed = server(&answered(&Info { password: true, dedicated: false, ..info }));
+        assert_eq!(Listing::of(&closed).flags, Flags(Flags::PASSWORD | Flags::EMPTY));
     }
 }

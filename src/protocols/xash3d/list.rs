@@ -104,7 +104,8 @@ impl Lists {
         let (version, build) = (wanted.version.filter(|_| says_who), wanted.build.filter(|_| says_who));
         let mut canonical = ListRequest::new();
         let request = match self.gate.is_too_old(wanted) {
-            true => Wanted { region: WORLD, ipv6: wanted.ipv6, key: wanted.key, version, build, ..Wanted::default() },
+            // Without a build it is too old just as well.
+            true => Wanted { ipv6: wanted.ipv6, key: wanted.key, version, ..Wanted::default() },
             false => Wanted { gamedir: wanted.gamedir.map(cut), map: wanted.map.map(cut), version, build, ..*wanted },
         };
         request.emit(&mut canonical);
@@ -443,11 +444,32 @@ mod tests {
         ] {
             assert_eq!(list(&gate, filter), expected, "{filter}");
         }
+        let lists = Lists::new(gate.clone());
+        let request = canonical(&lists, WORLD, true, r"\key\deadbeef\map\crossfire");
+        let Ok(ToMaster::Query(wanted)) = ToMaster::parse(&request) else { panic!() };
+        assert_eq!((wanted.key, wanted.map), (Some(0xdead_beef), None));
+        let list_of_six = lists.renderer(&request).render(&view(servers()));
+        let found: Vec<_> =
+            split(&list_of_six).flat_map(|packet| packets::decode(packet, 0).unwrap().servers).collect();
+        assert_eq!(found, ["[2001:db8::7]:27010".parse().unwrap()]);
         let old = Gate { version_min: Version::default(), ..gate.clone() };
         assert_eq!(list(&old, r"\clver\0.19\buildnum\3499"), [27_010]);
         assert_eq!(list(&old, r"\clver\0.19\buildnum\3500"), [3]);
+        assert_eq!(list(&old, r"\clver\0.20\buildnum\3500"), [27_010], "0.20 is counted with the new");
+        assert_eq!(list(&old, r"\clver\0.20\buildnum\4000"), all);
+        let only_old = Gate { build_min: 0, ..old };
+        assert_eq!(list(&only_old, r"\clver\0.19\buildnum\3499"), [27_010]);
+        assert_eq!(list(&only_old, r"\clver\0.21"), all);
         let nowhere = Gate { update: Vec::new(), ..gate };
         assert_eq!(list(&nowhere, ""), [0; 0], "an empty list is an answer, too");
+    }
+
+    #[test]
+    fn any_bound_sets_the_gate() {
+        assert!(!Gate::default().is_set());
+        assert!(Gate { version_min: "0.0.1".parse().unwrap(), ..Gate::default() }.is_set());
+        assert!(Gate { build_min: 1, ..Gate::default() }.is_set());
+        assert!(Gate { old_build_min: 1, ..Gate::default() }.is_set());
     }
 
     #[test]
@@ -458,6 +480,10 @@ mod tests {
         let list = lists.renderer(&request).render(&view(Vec::new()));
         let info = Info::parse(split(&list).next().unwrap()).unwrap();
         assert_eq!((info.protocol, info.host, info.map), (48, &b"https://example.org"[..], &b"Update please"[..]));
+        assert_eq!((info.gamedir, info.max, info.deathmatch), (&b"valve"[..], 32, true));
+        let request: ListRequest = b"\xff\xff\xff\xffinfo 49".iter().copied().collect();
+        let list = lists.renderer(&request).render(&view(Vec::new()));
+        assert_eq!(Info::parse(split(&list).next().unwrap()).unwrap().protocol, 49, "as it asks");
     }
 
     #[test]
@@ -509,6 +535,80 @@ mod tests {
             renderer(&format!(r"\gamedir\made{number}"));
         }
         assert!(Arc::ptr_eq(&first, &renderer(r"\gamedir\valve\nat\0")), "made-up requests push out no others");
+    }
+
+    #[test]
+    fn who_a_client_is_makes_no_difference_where_its_list_does_not_depend_on_it() {
+        let open = Lists::new(Gate::default());
+        let everything = canonical(&open, WORLD, false, "");
+        for filter in [r"\clver\0.20", r"\clver\0.21\buildnum\5000", r"\buildnum\7"] {
+            assert_eq!(canonical(&open, WORLD, false, filter), everything, "{filter}");
+        }
+        let gated = Lists::new(Gate { build_min: 4_000, ..Gate::default() });
+        let renderer = |filter: &str| gated.renderer(&canonical(&gated, WORLD, false, filter));
+        let first = renderer(r"\clver\0.20\buildnum\4000");
+        for filter in [r"\clver\0.21\buildnum\4000", r"\clver\0.20\buildnum\5000"] {
+            assert!(Arc::ptr_eq(&first, &renderer(filter)), "{filter}");
+        }
+    }
+
+    #[test]
+    fn only_whole_lists_of_well_known_games_are_common() {
+        let lists = Lists::new(Gate::default());
+        let is_common =
+            |region, ipv6, filter: &str| lists.renderer(&canonical(&lists, region, ipv6, filter)).is_common();
+        assert!(is_common(WORLD, false, r"\gamedir\valve"));
+        assert!(!is_common(3, false, r"\gamedir\valve") && !is_common(WORLD, true, r"\gamedir\valve"));
+        for filter in [r"\gamedir\valve\map\crossfire", r"\gamedir\valve\protocol\49", r"\gamedir\made_up", ""] {
+            assert!(!is_common(WORLD, false, filter), "{filter}");
+        }
+    }
+
+    #[test]
+    fn all_lists_of_a_view_share_its_index() {
+        let lists = Lists::new(Gate::default());
+        let list = |number: u8| GameList {
+            content: Content::Info { protocol: number },
+            is_common: false,
+            index: lists.index.clone(),
+            gate: lists.gate.clone(),
+        };
+        let view = view(servers());
+        let index = list(1).index(&view);
+        assert!(Arc::ptr_eq(&index, &list(2).index(&view)));
+        let next = View::new(view.serial + 1, 0, Vec::new());
+        assert!(list(1).index(&next).all.is_empty(), "a new view has a new one");
+        let group = |lists: &Lists| lists.renderer(&canonical(lists, WORLD, false, "")).group().unwrap();
+        assert_eq!(list(1).group(), Some(group(&lists)));
+        assert_ne!(group(&lists), group(&Lists::new(Gate::default())));
+    }
+
+    #[test]
+    fn servers_with_as_many_players_come_in_an_order_that_favours_no_network() {
+        let some = |ports: std::ops::RangeInclusive<u16>| {
+            ports.map(|port| server(&format!("203.0.113.9:{port}"), r"\gamedir\valve\max\8")).collect::<Vec<_>>()
+        };
+        let order = |servers: Vec<Server>| {
+            let lists = Lists::new(Gate::default());
+            ports(&lists.renderer(&canonical(&lists, WORLD, false, "")).render(&view(servers)))
+        };
+        let listed = order(some(1..=20));
+        assert!(!listed.is_sorted() && !listed.iter().rev().is_sorted(), "{listed:?}");
+        assert_eq!(order(some(1..=20).into_iter().rev().collect()), listed, "the same each time");
+    }
+
+    #[test]
+    fn a_name_longer_than_any_finds_nothing() {
+        let longest = "g".repeat(FIELD_BYTES_MAX);
+        let servers = || vec![server("203.0.113.9:1", &format!(r"\gamedir\{longest}\max\8"))];
+        let lists = Lists::new(Gate::default());
+        let list = |gamedir: &str| {
+            let request = canonical(&lists, WORLD, false, &format!(r"\gamedir\{gamedir}"));
+            ports(&lists.renderer(&request).render(&view(servers())))
+        };
+        assert_eq!(list(&longest), [1]);
+        assert_eq!(list(&format!("{longest}g")), [0; 0]);
+        assert_eq!(list(&format!("{longest}gg")), [0; 0]);
     }
 
     #[test]

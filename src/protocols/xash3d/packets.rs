@@ -156,6 +156,14 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_without_a_port_is_not_the_end() {
+        let list = hex("ffffffff660a cb007105 0000 00000000 0001 cb007106 6987 000000000000");
+        let packet = decode(&list, KEY).unwrap();
+        assert_eq!(packet.servers.last(), addresses(&["203.0.113.6:27015"]).last());
+        assert!(packet.end && !packet.servers.iter().any(|server| server.port() == 0));
+    }
+
+    #[test]
     fn nothing_else_is_a_list() {
         for bytes in [&b""[..], b"\xff\xff\xff\xff", b"\xff\xff\xff\xffs\n", b"f\n"] {
             assert_eq!(decode(bytes, KEY), None);

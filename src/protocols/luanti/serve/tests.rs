@@ -102,6 +102,8 @@ fn every_mistake_has_its_answer() {
     }
     let long = format!("json={}", "é".repeat(9_197));
     assert_eq!(answer(EMPTY.post(form, long.as_bytes())), (413, "JSON data is too big (9197).".into()));
+    let longest = format!("json={}", "é".repeat(8_192));
+    assert_eq!(answer(EMPTY.post(form, longest.as_bytes())), (400, "Unable to process JSON data.".into()));
     for (changes, text) in [
         (json!({"name": 7}), "JSON data does not conform to schema."),
         (json!({"clients": -1, "clients_list": null}), "Incorrect JSON data."),
@@ -138,6 +140,11 @@ fn names_are_checked_and_then_looked_up() {
         assert_eq!(name.as_ref().map(|name| &*name.host), expected, "{address}");
         assert_eq!(heartbeat.address.ip(), PEER, "whatever it names, the sender is probed");
     }
+    let longest = "a.".repeat(127) + "b";
+    assert_eq!(longest.len(), 255);
+    assert!(filed(EMPTY.announce(json!({"address": longest}))).1.is_some());
+    let (_, text) = answer(EMPTY.announce(json!({"address": longest + "c"})));
+    assert!(text.starts_with("server_address is not a name"), "{text}");
     for bad in [
         "localhost",
         "x.local",
@@ -166,6 +173,8 @@ fn players_are_counted_over_the_updates_and_uptime_never_falls() {
     let second = second.said.unwrap();
     let rules = |facts: &Facts<'_>| ["clients_top", "pop_v_milli", "updates"].map(|key| number(facts, key));
     assert_eq!((rules(&first), rules(&second)), ([4, 4_000, 1], [4, 3_000, 2]));
+    let (third, _) = filed(listed(&second).announce(json!({"clients": 0, "clients_list": null, "uptime": 400})));
+    assert_eq!(rules(&third.said.unwrap()), [4, 2_000, 3], "the same uptime again is no less");
     assert_eq!(answer(world.announce(json!({"uptime": 99}))), (400, "Detected non-monotonic uptime.".into()));
     let (again, _) = filed(world.announce(json!({"action": "start", "uptime": 0, "clients": 1, "clients_list": null})));
     assert_eq!(rules(&again.said.unwrap()), [1, 1_000, 1], "a start counts anew");
@@ -174,6 +183,7 @@ fn players_are_counted_over_the_updates_and_uptime_never_falls() {
 #[test]
 fn the_clients_continent_or_null() {
     let page = |is_on| GeoPage { is_on, places: Surroundings::default().places }.get(PEER, "");
+    assert!(GeoPage { is_on: true, places: Surroundings::default().places }.is_for_one(), "no cache may keep it");
     let RouteAnswer::Answer(answer) = page(true) else { panic!() };
     assert_eq!((answer.status, &*answer.body), (200, "{\"continent\":null}\n"));
     assert!(matches!(page(false), RouteAnswer::Refused { status: 404, .. }));

@@ -122,6 +122,8 @@ fn what_is_not_listed_gets_silence_and_a_reason() {
     assert_eq!(refused(r"\version\0.20"), &events::OLD_VERSION);
     assert_eq!(refused(r"\version\new"), &events::OLD_VERSION, "what does not parse counts as 0.0");
     assert_eq!(refused(""), &events::OLD_VERSION);
+    let oldest = add(given, r"\version\0.21");
+    assert_eq!(&*announced(&rules, T, &oldest).facts.version, "0.21");
     for keys in [r"\players\256", r"\players\-1", r"\max\x", r"\nat\2", r"\password\yes", r"\region\8", r"\bots\"] {
         assert_eq!(refused(keys), &events::BAD_VALUE, "{keys}");
     }
@@ -141,6 +143,7 @@ fn what_is_not_listed_gets_silence_and_a_reason() {
         (b"1", &events::BAD_QUERY),
         (b"adminchallenge", &event::UNKNOWN_MESSAGE),
         (b"\xff\xff\xff\xffinfo x", &event::UNKNOWN_MESSAGE),
+        (b"xy", &event::UNKNOWN_MESSAGE),
         (b"x", &event::TOO_SHORT),
         (b"", &event::TOO_SHORT),
     ] {
@@ -170,6 +173,18 @@ fn a_handshake_ends_at_a_node_whose_clock_differs_by_an_hour() {
         let bytes = add(challenge(&first, first_now(5_000)), GOOD);
         let announce = announced(&second, second_now(5_080), &bytes);
         assert_eq!(announce.proven_at_ms, second_now(5_080).unix_ms, "in the second node's own time");
+    }
+}
+
+#[test]
+fn a_client_gets_servers_of_its_own_family_whatever_it_says() {
+    let rules = rules();
+    for (client, ipv6) in [("[2001:db8::1]:5", true), ("203.0.113.9:5", false), ("[::ffff:203.0.113.9]:5", false)] {
+        for query in [&b"1\xff0.0.0.0:0\0\0"[..], b"1\xff[::]:0\0\0"] {
+            let (Effect::List(request), _) = effect(&rules, T, client.parse().unwrap(), query) else { panic!() };
+            let Ok(ToMaster::Query(wanted)) = ToMaster::parse(&request) else { panic!() };
+            assert_eq!(wanted.ipv6, ipv6, "{client}");
+        }
     }
 }
 

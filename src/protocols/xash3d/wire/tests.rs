@@ -38,6 +38,9 @@ fn an_announcement_of_a_game() {
     assert_eq!(add.flags, Flags(Flags::DEDICATED | Flags::EMPTY));
     assert_eq!(emitted(|out| add.emit(out)), bytes);
     assert_eq!(ToMaster::parse(&bytes[..bytes.len() - 1]), Ok(ToMaster::Add(add)), "the engine forgets the line end");
+    let longest = format!("0\n\\challenge\\1\\gamedir\\{0}\\map\\{0}\\lan\\1\\max\\8", "m".repeat(FIELD_BYTES_MAX));
+    let Ok(ToMaster::Add(add)) = ToMaster::parse(longest.as_bytes()) else { panic!() };
+    assert_eq!(add.flags, Flags(Flags::LAN | Flags::EMPTY));
     let twice = b"0\n\\challenge\\1\\map\\a\\map\\b\\product\\x\\unknown\\y";
     let Ok(ToMaster::Add(add)) = ToMaster::parse(twice) else { panic!() };
     assert_eq!(add.map, b"b", "the last counts");
@@ -102,10 +105,23 @@ fn what_games_answer() {
     assert_eq!(emitted(|out| info.emit(out)), bytes);
     assert_eq!(Info::parse(&[&bytes[..], b"\0"].concat()), Ok(info), "a NUL at the end is optional");
     assert_eq!(Info::parse(b"\xff\xff\xff\xffinfo\nMy server: wrong version\n"), Err(WireError::WrongVersion));
+    let coop = Info::parse(b"\xff\xff\xff\xffinfo\n\\coop\\1\\team\\1").unwrap();
+    assert!(coop.coop && coop.team && !coop.deathmatch);
     let update = hex(UPDATE);
     let info = Info::parse(&update).unwrap();
     assert_eq!((info.protocol, info.map), (48, &b"Update please"[..]));
     assert_eq!(emitted(|out| info.emit(out)), update);
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    for (error, said) in [
+        (WireError::UnknownMessage, "unknown message"),
+        (WireError::NoChallenge, "the challenge is missing"),
+        (WireError::WrongVersion, "it speaks another protocol version"),
+    ] {
+        assert_eq!(error.to_string(), said);
+    }
 }
 
 #[test]
