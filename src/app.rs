@@ -110,7 +110,7 @@ impl App {
         )
         .context("cannot open a UDP socket to ask game servers")?;
         let announcements = Arc::new(Announcements::new(hub.clone(), guard.clone(), prober, ledger, cookies));
-        announcements.set_exempt(config.guard.exempt());
+        announcements.set_limits(config.guard.servers_per_ip_max, config.guard.exempt());
         let mut store = config.data_dir.as_deref().map(|folder| Store::open(folder, config.history)).transpose()?;
         let board = Arc::new(Board::default());
         board.configure(config.guard.moderation());
@@ -309,7 +309,7 @@ impl App {
         self.hub.set_settings(self.config.registry());
         self.hub.set_exempt(guard.exempt());
         self.hub.held().set_max(guard.list_bytes_held_max);
-        self.announcements.set_exempt(guard.exempt());
+        self.announcements.set_limits(guard.servers_per_ip_max, guard.exempt());
         self.site.set_pages(pages);
         self.services.set(&self.config);
         self.probe_settings.send_replace(probe_settings(&self.config));
@@ -381,7 +381,8 @@ impl App {
 
     fn serve_http(&mut self, listener: TcpListener, home: Home, tls: Option<Arc<Tls>>) {
         let router = web::router(self.site.clone(), home);
-        let service = HttpService { router, entrance: self.entrance.clone(), stop: self.stop_tasks.subscribe() };
+        let (entrance, long_bodies) = (self.entrance.clone(), self.site.long_bodies.clone());
+        let service = HttpService { router, entrance, long_bodies, stop: self.stop_tasks.subscribe() };
         match tls {
             Some(tls) => self.accept(listener, move |stream, peer, admission| {
                 tls.clone().serve(service.clone(), stream, peer, admission)

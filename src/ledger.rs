@@ -80,10 +80,14 @@ pub enum What {
     Challenged,
     /// What it posted is not accepted, for this reason.
     BadPost(Box<str>),
+    /// The name that it announced could not be looked up.
+    UnknownName,
+    /// It announced itself, and was not verified: too much was announced at once.
+    Postponed,
 }
 
 /// The labels of everything but datagrams, in the order of [`What::number`].
-const LABELS: [&str; 20] = [
+const LABELS: [&str; 22] = [
     "banned",
     "heartbeat",
     "answered",
@@ -104,6 +108,8 @@ const LABELS: [&str; 20] = [
     "other_name",
     "challenged",
     "bad_post",
+    "unknown_name",
+    "postponed",
 ];
 const OTHER: &str = "other";
 
@@ -132,6 +138,8 @@ impl What {
             What::OtherName => 17,
             What::Challenged => 18,
             What::BadPost(_) => 19,
+            What::UnknownName => 20,
+            What::Postponed => 21,
         }
     }
 
@@ -144,7 +152,7 @@ impl What {
         match self {
             What::Datagram(event) => event.kind.severity,
             What::Heartbeat | What::Answered { .. } => Severity::Good,
-            What::OtherName => Severity::Step,
+            What::OtherName | What::UnknownName => Severity::Step,
             What::Banned
             | What::Silent
             | What::BadAnswer(_)
@@ -152,7 +160,8 @@ impl What {
             | What::Refused(_)
             | What::Disputed
             | What::Challenged
-            | What::BadPost(_) => Severity::Problem,
+            | What::BadPost(_)
+            | What::Postponed => Severity::Problem,
         }
     }
 
@@ -165,6 +174,8 @@ impl What {
             | What::Heartbeat
             | What::Quit
             | What::OtherName
+            | What::UnknownName
+            | What::Postponed
             | What::Challenged
             | What::BadPost(_)
             | What::Answered { .. } => Some(true),

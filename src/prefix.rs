@@ -3,6 +3,8 @@
 //! One customer usually has an IPv6 /64, often a /56 or a /48, and sometimes an IPv4 /24. Limits therefore nest: an entry
 //! of one address also counts for every wider prefix around it, and each of those has its own, larger limit.
 
+pub mod quota;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use arrayvec::ArrayVec;

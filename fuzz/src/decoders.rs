@@ -41,10 +41,12 @@ fn post(card: &Card, bytes: &[u8]) {
     let lines: Vec<(&str, &str)> =
         str::from_utf8(head).unwrap_or_default().lines().filter_map(|line| line.split_once(": ")).collect();
     let header = |name: &'static str| lines.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
+    let known = |address| world::VIEW.servers.iter().find(|server| server.address == address).cloned();
     let at = PostContext {
         now: world::START,
         cookies: Cookies { keys: Keys::new([[1; 16], [2; 16], [3; 16]]), time: SharedTime::default() },
-        listed: &|address| world::VIEW.servers.iter().find(|server| server.address == address).cloned(),
+        listed: &known,
+        known: &known,
         failure: &|_| None,
     };
     let peer: IpAddr = [198, 18, 5, 1].into();

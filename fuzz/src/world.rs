@@ -238,5 +238,6 @@ pub fn http(stop: watch::Receiver<bool>) -> (HttpService, Arc<Guard>) {
     let pages = Pages::load(&CONFIG).expect("the pages");
     let site = Site::new(announcements, guard.clone(), metrics.clone(), pages, 1, None, Arc::default());
     let entrance = Arc::new(Entrance::new(guard.clone(), metrics, CONFIG.entrance()));
-    (HttpService { router: web::router(site, Home(None)), entrance, stop }, guard)
+    let long_bodies = site.long_bodies.clone();
+    (HttpService { router: web::router(site, Home(None)), entrance, long_bodies, stop }, guard)
 }

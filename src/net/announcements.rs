@@ -1,6 +1,7 @@
 //! Heartbeats of all protocols: verifies the server, applies the change, and returns the verdict to send. `posts.rs` has those
 //! that come as posts over HTTP.
 
+mod names;
 mod posts;
 
 use std::net::IpAddr;
@@ -12,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
 
+use self::names::Names;
 use super::guard::Guard;
 use super::prober::{Prober, Unproven};
 use super::retries::Retries;
@@ -22,6 +24,7 @@ use crate::hub::Hub;
 use crate::ledger::{self, Ledger, Note, What};
 use crate::model::{Address, Announce, Change, Facts, Game, Proof, Server};
 use crate::prefix::Networks;
+use crate::prefix::quota::Quota;
 use crate::protocols::section::Cookies;
 use crate::protocols::{Games, Heartbeat, Verdict, card_of, game, is_unnamed, query_of};
 use crate::registry::view::Delta;
@@ -29,6 +32,10 @@ use crate::registry::{Outcome, Refusal};
 
 /// Upper bound on the time until a change is published. It takes milliseconds, and up to a second for a very long list.
 const SHOWN: Duration = Duration::from_secs(1);
+/// Upper bound on announcements that are answered already, and verified in the background: in all, and for one address unless
+/// more servers than that are allowed there. Wider networks have a larger limit.
+const FILED_MAX: usize = 4096;
+const FILED_PER_IP_MAX: u32 = 64;
 /// How often to check for silent games that are due for a retry.
 const AGAIN_EVERY: Duration = Duration::from_millis(500);
 
@@ -38,6 +45,8 @@ pub struct Announcements {
     pub guard: Arc<Guard>,
     prober: Prober,
     retries: Mutex<Retries>,
+    filed: Quota,
+    names: Names,
     /// Keys and clock of what posts prove.
     cookies: Mutex<Cookies>,
 }
@@ -50,7 +59,16 @@ impl Announcements {
         ledger: Arc<Ledger>,
         cookies: Cookies,
     ) -> Announcements {
-        Announcements { hub, ledger, guard, prober, retries: Mutex::default(), cookies: Mutex::new(cookies) }
+        Announcements {
+            hub,
+            ledger,
+            guard,
+            prober,
+            retries: Mutex::default(),
+            filed: Quota::new(FILED_MAX, FILED_PER_IP_MAX),
+            names: Names::default(),
+            cookies: Mutex::new(cookies),
+        }
     }
 
     /// Sets the keys and the clock for what posts prove.
@@ -139,7 +157,10 @@ impl Announcements {
     async fn proven(&self, heartbeat: Heartbeat, answer: Response) -> Verdict {
         let known = self.hub.address_state(heartbeat.address).map(|record| record.server);
         let known = known.as_deref().filter(|server| is_same(&server.game, &heartbeat.game));
-        let said = heartbeat.said.as_deref().cloned();
+        let mut said = heartbeat.said.as_deref().cloned();
+        if let (Some(said), Some(named)) = (&mut said, &heartbeat.name) {
+            self.name(heartbeat.address, said, named, known).await;
+        }
         let facts = answer.facts.or(said).or_else(|| known.map(Server::facts)).unwrap_or_default();
         let game = match said_game(&heartbeat.game, &facts, known) {
             Ok(game) => game,
@@ -153,8 +174,11 @@ impl Announcements {
         &self.prober
     }
 
-    /// Sets the networks in which only the limit per address applies.
-    pub fn set_exempt(&self, exempt: Networks) {
+    /// Sets how many servers an address may have, and the networks in which only limits per address apply.
+    pub fn set_limits(&self, servers_per_ip_max: u32, exempt: Networks) {
+        self.filed.set_per_ip_max(FILED_PER_IP_MAX.max(servers_per_ip_max));
+        self.filed.set_exempt(exempt.clone());
+        self.names.set_exempt(exempt.clone());
         self.retries().set_exempt(exempt);
     }
 

@@ -4,10 +4,9 @@
 
 use std::collections::HashMap;
 
-use arrayvec::ArrayVec;
-
 use crate::model::Address;
-use crate::prefix::{LEVELS_MAX, Networks, Prefix};
+use crate::prefix::Networks;
+use crate::prefix::quota::{Place, Quota};
 use crate::protocols::Heartbeat;
 
 /// When a game is queried again, counted from its first missed answer.
@@ -16,18 +15,20 @@ const GAMES_MAX: usize = 1024;
 /// Games per address; wider networks have a larger limit.
 const GAMES_PER_IP_MAX: u32 = 8;
 
-#[derive(Default)]
 pub struct Retries {
     games: HashMap<Address, Pending>,
-    counts: HashMap<Prefix, u32>,
-    /// Networks that have only the limit per address.
-    exempt: Networks,
+    places: Quota,
+}
+
+impl Default for Retries {
+    fn default() -> Retries {
+        Retries { games: HashMap::new(), places: Quota::new(GAMES_MAX, GAMES_PER_IP_MAX) }
+    }
 }
 
 struct Pending {
     heartbeat: Heartbeat,
-    /// The prefixes it was counted for.
-    prefixes: ArrayVec<Prefix, LEVELS_MAX>,
+    _place: Place,
     began_ms: u64,
     asked: usize,
     /// None while a query is in flight.
@@ -37,35 +38,21 @@ struct Pending {
 impl Retries {
     /// Sets the networks that have only the limit per address. Applies to games that are added from now on.
     pub fn set_exempt(&mut self, exempt: Networks) {
-        self.exempt = exempt;
+        self.places.set_exempt(exempt);
     }
 
     /// Remembers a game that did not answer. False if there are too many.
     pub fn add(&mut self, now_ms: u64, heartbeat: Heartbeat) -> bool {
         self.take(heartbeat.address);
-        let prefixes = Prefix::all(heartbeat.address.ip(), &self.exempt);
-        let is_full = |prefix: &Prefix| self.count(prefix) >= prefix.limit(GAMES_PER_IP_MAX);
-        if self.games.len() >= GAMES_MAX || prefixes.iter().any(is_full) {
-            return false;
-        }
-        prefixes.iter().for_each(|prefix| *self.counts.entry(*prefix).or_default() += 1);
+        let Some(place) = self.places.take(heartbeat.address.ip()) else { return false };
         let due_ms = AFTER_MS.first().map(|after_ms| now_ms + after_ms);
-        self.games.insert(heartbeat.address, Pending { heartbeat, prefixes, began_ms: now_ms, asked: 0, due_ms });
+        self.games.insert(heartbeat.address, Pending { heartbeat, _place: place, began_ms: now_ms, asked: 0, due_ms });
         true
     }
 
     /// Removes a game: it has answered, it is gone, or it announced itself again.
     pub fn take(&mut self, address: Address) -> Option<Heartbeat> {
-        let pending = self.games.remove(&address)?;
-        for prefix in pending.prefixes {
-            let left = self.count(&prefix).saturating_sub(1);
-            if left == 0 {
-                self.counts.remove(&prefix);
-            } else {
-                self.counts.insert(prefix, left);
-            }
-        }
-        Some(pending.heartbeat)
+        self.games.remove(&address).map(|pending| pending.heartbeat)
     }
 
     /// The games to query now.
@@ -90,10 +77,6 @@ impl Retries {
             None => drop(self.take(address)),
         }
     }
-
-    fn count(&self, prefix: &Prefix) -> u32 {
-        self.counts.get(prefix).copied().unwrap_or(0)
-    }
 }
 
 #[cfg(test)]
@@ -105,7 +88,7 @@ mod tests {
     fn heartbeat(ip: impl Into<IpAddr>, port: u16) -> Heartbeat {
         let address = Address::new(ip.into(), port).unwrap();
         let game = Game::Own("netpanzer");
-        Heartbeat { address, game, life_ms: 720_000, verify: true, keys: Default::default(), said: None }
+        Heartbeat { address, game, life_ms: 720_000, verify: true, keys: Default::default(), said: None, name: None }
     }
 
     #[test]
@@ -123,7 +106,7 @@ mod tests {
             }
         }
         assert_eq!(asked_ms, [3_000, 6_000, 11_000, 21_000, 41_000]);
-        assert!(retries.games.is_empty() && retries.counts.is_empty());
+        assert!(retries.games.is_empty() && retries.places.is_empty());
         retries.silent(100_000, game.address); // unknown: ignored
     }
 
@@ -139,7 +122,7 @@ mod tests {
         // An answer after the game was removed has no effect.
         assert_eq!(retries.take(game.address), Some(game.clone()));
         assert_eq!(retries.take(game.address), None);
-        assert!(retries.due(100_000).is_empty() && retries.counts.is_empty());
+        assert!(retries.due(100_000).is_empty() && retries.places.is_empty());
     }
 
     #[test]
@@ -169,6 +152,6 @@ mod tests {
         assert_eq!(add(&mut retries), 100);
         assert_eq!((1..=100).filter(|port| retries.add(0, heartbeat([192, 0, 2, 7], *port))).count(), 8);
         retries.games.keys().copied().collect::<Vec<_>>().into_iter().for_each(|address| drop(retries.take(address)));
-        assert!(retries.counts.is_empty(), "each is removed from the prefixes it was counted for");
+        assert!(retries.places.is_empty(), "each is removed from the prefixes it was counted for");
     }
 }

@@ -402,6 +402,15 @@ pub struct Heartbeat {
     pub keys: Arc<HeartbeatKeys>,
     /// What the announcement says of the server, where the game's answer does not say it.
     pub said: Option<Box<Facts<'static>>>,
+    /// The name under which it wants to be listed.
+    pub name: Option<Named>,
+}
+
+/// A name under which a server wants to be listed. If it is one of its address, it becomes a rule of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub host: Box<str>,
+    pub rule: &'static str,
 }
 
 impl Heartbeat {
@@ -438,6 +447,7 @@ impl Heartbeat {
             verify: query.is_some(),
             keys: Arc::new(keys),
             said: None,
+            name: None,
         })
     }
 }

@@ -40,6 +40,8 @@ pub struct PostContext<'a> {
     pub cookies: Cookies,
     /// The listed server at an address.
     pub listed: &'a dyn Fn(Address) -> Option<Arc<Server>>,
+    /// The server that is known at an address, also while it is not listed because it does not answer.
+    pub known: &'a dyn Fn(Address) -> Option<Arc<Server>>,
     /// Why the last announcement of this address came to nothing, if it did within the last ten minutes.
     pub failure: &'a dyn Fn(Address) -> Option<Failure>,
 }
@@ -51,7 +53,7 @@ pub enum PostEffect {
     /// A server's announcement is not accepted. Its owner can see why.
     Refused { address: Address, why: String, answer: PostAnswer },
     /// A server announces itself. It is answered at once, asked in the background, and listed when it answers.
-    File { heartbeat: Box<Heartbeat>, name: Option<Named>, answer: PostAnswer },
+    File { heartbeat: Box<Heartbeat>, answer: PostAnswer },
     /// A server has proven its address with this post.
     Proven {
         announce: Box<Announce<'static>>,
@@ -67,16 +69,17 @@ pub enum PostEffect {
 /// What became of an earlier announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// It is listed nevertheless.
-    pub is_warning: bool,
+    pub kind: FailureKind,
     pub text: String,
 }
 
-/// A name under which a server wants to be listed. If it is one of its address, it becomes a rule of this name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
-    pub host: Box<str>,
-    pub rule: &'static str,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// It is listed nevertheless.
+    Warning,
+    /// The game did not answer.
+    Silent,
+    Error,
 }
 
 /// A datagram for a game server that has posted.

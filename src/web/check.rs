@@ -291,7 +291,8 @@ fn unknown(pages: &Pages, view: &View, asked: &Asked, notes: &[Note]) -> (String
         What::Refused(refusal) => Some(refusal_advice(*refusal).into()),
         What::Banned => Some(ASK_OPERATOR.into()),
         What::Quit => Some("Start it again.".into()),
-        What::Disputed | What::Heartbeat | What::OtherName | What::Answered { .. } => None,
+        What::Postponed => Some("Announce it again in a few minutes; most games do so by themselves.".into()),
+        What::Disputed | What::Heartbeat | What::OtherName | What::UnknownName | What::Answered { .. } => None,
     };
     let advice = other_port(asked.card(view), last).or(advice);
     let expired = "It was listed until its announcements stopped: make sure that it still announces itself.";
@@ -375,6 +376,10 @@ fn words(pages: &Pages, note: &Note) -> Cow<'static, str> {
                 .into()
         }
         What::BadPost(why) => format!("The server's announcement was refused: {why}.").into(),
+        What::UnknownName => {
+            "The name that the server announced could not be looked up, so it is listed by its address.".into()
+        }
+        What::Postponed => "Not verified: too much was announced at once, here or in its network.".into(),
         What::Refused(refusal) => refused(*refusal).into(),
     }
 }

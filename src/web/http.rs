@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -31,18 +31,18 @@ use crate::hub::Refusal;
 use crate::net::guard::Admission;
 use crate::net::stopped;
 use crate::net::tcp::Entrance;
-use crate::prefix::Prefix;
+use crate::prefix::quota::Quota;
 
 /// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// The longest body of a request.
+/// The longest body of a request, except for what game servers post.
 const BODY_BYTES_MAX: usize = 16 << 10;
-/// So many longer ones are read at a time, in all and from one address, each for no longer than this. Few games ever send one.
+/// What game servers post is long beyond this, which a full server of 128 players does not need.
+const SHORT_POST_BYTES_MAX: usize = 32 << 10;
+/// So many long bodies are read at a time, in all and from one address, each for no longer than this. Few games ever send one.
 const LONG_BODIES_MAX: usize = 256;
-const LONG_BODIES_PER_ADDRESS_MAX: usize = 16;
+const LONG_BODIES_PER_IP_MAX: u32 = 8;
 const LONG_BODY_PATIENCE: Duration = Duration::from_secs(5);
-/// Who is sending them.
-static LONG_BODIES: Mutex<Vec<Prefix>> = Mutex::new(Vec::new());
 const LENGTH: HeaderName = HeaderName::from_static("length");
 
 /// What all connections of one listener share.
@@ -50,6 +50,7 @@ const LENGTH: HeaderName = HeaderName::from_static("length");
 pub struct HttpService {
     pub router: Router,
     pub entrance: Arc<Entrance>,
+    pub long_bodies: Quota,
     pub stop: watch::Receiver<bool>,
 }
 
@@ -63,10 +64,10 @@ impl HttpService {
         let idle = self.entrance.settings().idle;
         let mut stream = TimeoutStream::new(Touching { stream, admission, instead: None });
         stream.set_write_timeout(Some(idle));
-        let (router, entrance) = (self.router, self.entrance);
+        let (router, entrance, long_bodies) = (self.router, self.entrance, self.long_bodies);
         let service = service_fn(move |request: Request<Incoming>| {
             let client = client(&entrance, peer, &request);
-            answer(router.clone(), client, request, idle)
+            answer(router.clone(), client, request, Reading { idle, long_bodies: long_bodies.clone() })
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -226,44 +227,39 @@ fn client(entrance: &Entrance, peer: SocketAddr, request: &Request<Incoming>) ->
     (!is_banned).then_some(Peer(client))
 }
 
-/// The right to send a long body.
-struct LongBody(Prefix);
-
-impl LongBody {
-    /// None if there are too many, here or from there.
-    fn begin(ip: IpAddr) -> Option<LongBody> {
-        let from = Prefix::narrowest(ip);
-        let mut all = LONG_BODIES.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = all.iter().filter(|other| **other == from).count();
-        (all.len() < LONG_BODIES_MAX && own < LONG_BODIES_PER_ADDRESS_MAX).then(|| {
-            all.push(from);
-            LongBody(from)
-        })
-    }
+/// The places for long bodies.
+pub fn long_bodies() -> Quota {
+    Quota::new(LONG_BODIES_MAX, LONG_BODIES_PER_IP_MAX)
 }
 
-impl Drop for LongBody {
-    fn drop(&mut self) {
-        let mut all = LONG_BODIES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = all.iter().position(|from| *from == self.0) {
-            all.swap_remove(at);
-        }
-    }
+/// How bodies are read.
+struct Reading {
+    idle: Duration,
+    long_bodies: Quota,
+}
+
+/// The longest body at a path, and whether one of this size is long. A size that is not said in advance may be any.
+fn bounds(path: &str, size: Option<u64>) -> (usize, bool) {
+    let bytes_max = POSTS.iter().find(|(post, _)| *post == path).map_or(BODY_BYTES_MAX, |(_, most)| *most);
+    let may_be_long = bytes_max > SHORT_POST_BYTES_MAX;
+    (bytes_max, may_be_long && size.is_none_or(|size| size > SHORT_POST_BYTES_MAX as u64))
 }
 
 /// A request with its whole body, or an error. A GET or HEAD has no body to wait for.
-async fn whole(request: Request<Incoming>, Peer(peer): Peer, idle: Duration) -> Result<Request<Body>, Response<Body>> {
+async fn whole(
+    request: Request<Incoming>,
+    Peer(peer): Peer,
+    Reading { idle, long_bodies }: Reading,
+) -> Result<Request<Body>, Response<Body>> {
     if request.body().is_end_stream() || [Method::GET, Method::HEAD].contains(request.method()) {
         return Ok(request.map(Body::new));
     }
     let (head, body) = request.into_parts();
-    let bytes_max = POSTS.iter().find(|(path, _)| *path == head.uri.path()).map_or(BODY_BYTES_MAX, |(_, most)| *most);
-    // A long body waits for the others: together they are bounded, and nobody keeps the rest waiting.
-    let is_long =
-        bytes_max > BODY_BYTES_MAX && body.size_hint().exact().is_none_or(|size| size > BODY_BYTES_MAX as u64);
-    let _turn = match is_long.then(|| LongBody::begin(peer.ip())) {
+    let (bytes_max, is_long) = bounds(head.uri.path(), body.size_hint().exact());
+    // Together, long bodies are bounded, and nobody takes all of their places.
+    let _place = match is_long.then(|| long_bodies.take(peer.ip())) {
         Some(None) => return Err(reply::refused(Refusal::Busy)),
-        turn => turn,
+        place => place,
     };
     let patience = if is_long { idle.min(LONG_BODY_PATIENCE) } else { idle };
     let (status, why) = match timeout(patience, Limited::new(body, bytes_max).collect()).await {
@@ -280,12 +276,12 @@ async fn answer(
     mut router: Router,
     client: Option<Peer>,
     request: Request<Incoming>,
-    idle: Duration,
+    reading: Reading,
 ) -> Result<Response<Body>, Infallible> {
     let accepted = async {
         let banned = || reply::error(StatusCode::FORBIDDEN, "your address is banned here\n");
         let client = client.ok_or_else(banned)?;
-        let mut request = whole(request, client, idle).await?;
+        let mut request = whole(request, client, reading).await?;
         request.extensions_mut().insert(client);
         Ok(request)
     };
@@ -314,13 +310,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_bodies_of_one_address_leave_room_for_others() {
-        let ip = |last: u8| IpAddr::from([203, 0, 113, last]);
-        let own: Vec<_> = (0..LONG_BODIES_PER_ADDRESS_MAX).map(|_| LongBody::begin(ip(1)).unwrap()).collect();
-        assert!(LongBody::begin(ip(1)).is_none());
-        let other = LongBody::begin(ip(2));
-        assert!(other.is_some());
-        drop(own);
-        assert!(LongBody::begin(ip(1)).is_some());
+    fn long_bodies_of_one_address_or_network_leave_room_for_others() {
+        let places = long_bodies();
+        let take =
+            |ips: Vec<String>| -> Vec<_> { ips.iter().filter_map(|ip| places.take(ip.parse().unwrap())).collect() };
+        let address = take(vec!["203.0.113.1".into(); 100]);
+        // Each of the 65,536 networks of a customer, in their order.
+        let customer = take((0..=u16::MAX).map(|subnet| format!("2001:db8:0:{subnet:x}::1")).collect());
+        assert_eq!((address.len(), customer.len()), (8, 128));
+        assert!(places.take([203, 0, 113, 2].into()).is_some());
+        assert!(places.take("2001:db8:1::1".parse().unwrap()).is_some());
+        drop(address);
+        assert!(places.take([203, 0, 113, 1].into()).is_some());
+    }
+
+    #[test]
+    fn only_what_game_servers_post_can_be_long_and_most_of_it_is_not() {
+        for (path, bytes_max) in POSTS.iter() {
+            assert_eq!(bounds(path, Some(24 << 10)), (*bytes_max, false), "{path}: a full server");
+            assert_eq!(bounds(path, Some((32 << 10) + 1)), (*bytes_max, true), "{path}");
+            assert_eq!(bounds(path, None), (*bytes_max, true), "{path}");
+        }
+        assert_eq!(bounds("/api/v1/heartbeat", None), (BODY_BYTES_MAX, false));
     }
 }

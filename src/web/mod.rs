@@ -42,6 +42,7 @@ use crate::moderation::Board;
 use crate::net::announcements::Announcements;
 use crate::net::guard::Guard;
 use crate::net::stopped;
+use crate::prefix::quota::Quota;
 use crate::protocols::Card;
 use crate::protocols::post::PostRoute;
 use crate::protocols::section::{Route, Section, Surroundings};
@@ -88,6 +89,8 @@ pub struct Site {
     store: Option<Arc<Status>>,
     /// What the operator keeps off the list.
     board: Arc<Board>,
+    /// Long bodies of requests that are being read.
+    pub long_bodies: Quota,
 }
 
 /// What follows from the configuration: renderers and files. Replaced as a whole.
@@ -158,6 +161,7 @@ impl Site {
             history: store.map(|store| history::Access::new(store.reader(), &hub)),
             store: store.map(Store::status),
             board,
+            long_bodies: http::long_bodies(),
         })
     }
 

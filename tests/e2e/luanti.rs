@@ -1,7 +1,8 @@
 //! Luanti: game servers post to `/announce`, are probed over UDP, and are listed as JSON. The last tests run Debian's server in a
 //! network namespace of its own.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -42,6 +43,19 @@ impl Luanti {
         assert_eq!(again, from);
         buffer[..size].to_vec()
     }
+
+    /// Answers all probes that have come.
+    fn greet_all(&self) {
+        let mut buffer = [0; 100];
+        self.socket.set_nonblocking(true).unwrap();
+        while let Ok((size, from)) = self.socket.recv_from(&mut buffer) {
+            if buffer[..size] == PROBE {
+                let answer = [0x4f, 0x45, 0x74, 3, 0, 1, 0, 3, 0xff, 0xdc, 0, 1, 0, 2];
+                self.socket.send_to(&answer, from).unwrap();
+            }
+        }
+        self.socket.set_nonblocking(false).unwrap();
+    }
 }
 
 fn announcement(action: &str, port: u16, changes: Value) -> Value {
@@ -74,6 +88,12 @@ fn rows(server: &Server) -> Vec<Value> {
     server.json("/list")["list"].as_array().unwrap().clone()
 }
 
+/// Whether the page has this in the row of a server and its details.
+fn shows(page: &str, port: u16, rule: &str, value: &str) -> bool {
+    let cell = format!("<th scope=\"row\">{rule}</th><td>{value}</td>");
+    page.split_once(&format!("127.0.0.1:{port}")).is_some_and(|(_, row)| row.contains(&cell))
+}
+
 #[test]
 fn a_server_that_posts_is_probed_listed_updated_and_removed() {
     let server = Server::start(&["probe.every=15m"]);
@@ -101,9 +121,10 @@ fn a_server_that_posts_is_probed_listed_updated_and_removed() {
     let listed = until("the update is listed", || rows(&server).pop().filter(|row| row["uptime"] == 300));
     assert_eq!((&listed["clients"], &listed["clients_top"], &listed["lag"]), (&json!(1), &json!(2), &json!(0.09)));
     assert_eq!(listed["mods"], json!(["beds", "default"]), "kept from the start");
-    let old = announcement("update", game.port(), json!({"uptime": 299}));
-    assert_eq!(post(web, &old), (400, "Detected non-monotonic uptime.".into()));
 
+    let page = server.get("/?game=luanti").text().to_string();
+    assert!(shows(&page, game.port(), "mods", "beds,default"), "{page}");
+    assert!(shows(&page, game.port(), "privs", "interact,shout") && page.contains("minetest_game"), "{page}");
     let one = server.json(&format!("/api/v1/servers/luanti/127.0.0.1:{}", game.port()));
     assert_eq!(
         (&one["name"], &one["mode"], &one["verified_by"]),
@@ -143,19 +164,106 @@ fn a_server_that_does_not_answer_is_told_why_with_its_next_post() {
 
 #[test]
 fn nobody_but_the_sender_is_probed_and_a_name_that_is_not_its_own_is_not_listed() {
-    let server = Server::start(&[]);
+    if !inside(Own::Mounts, "luanti::nobody_but_the_sender_is_probed_and_a_name_that_is_not_its_own_is_not_listed") {
+        return;
+    }
+    let folder = Folder::new("names");
+    let hosts = folder.write("hosts", "127.0.0.1 localhost play.luanti.test\n192.0.2.1 other.luanti.test\n");
+    // Nobody answers there.
+    let resolver = folder.write("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n");
+    let lend = |file: &Path, place: &str| {
+        let mount = Command::new("mount").arg("--bind").arg(file).arg(place).status();
+        assert!(mount.expect("mount, from Debian's mount").success(), "{place}");
+    };
+    lend(&hosts, "/etc/hosts");
+    lend(&resolver, "/etc/resolv.conf");
+    let server = Server::start(&["probe.every=15m"]);
     let (web, game) = (server.address("web.listen"), Luanti::start());
-    // Not this machine's: a reserved name that no resolver knows.
-    let named = announcement("start", game.port(), json!({"address": "host.test"}));
-    assert_eq!(post(web, &named).0, 202);
+    let listed = "there is a warning from the previous one:\nthe announced name";
+    let (other, unknown) = (format!("{listed} is not one of 127.0.0.1"), format!("{listed} could not be looked up"));
+    let mut warning = None;
+    for (time, (name, address, next)) in [
+        ("play.luanti.test", "play.luanti.test", None),
+        ("missing.luanti.test", "127.0.0.1", Some(&unknown)),
+        ("other.luanti.test", "127.0.0.1", Some(&other)),
+        ("192.0.2.1", "127.0.0.1", Some(&other)),
+        ("play.luanti.test", "play.luanti.test", None),
+        ("", "127.0.0.1", None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let update = announcement("update", game.port(), json!({"uptime": time, "address": name}));
+        let (status, text) = post(web, &update);
+        match warning {
+            Some(warning) => assert!(status == 409 && text.contains(warning), "{name}: {text}"),
+            None => assert_eq!((status, &*text), (202, "Request has been filed."), "{name}"),
+        }
+        // Whatever it names, the sender is probed, and nobody else.
+        game.greet(2);
+        let row = until("it is listed", || rows(&server).pop().filter(|row| row["uptime"] == time));
+        assert_eq!(row["address"], address, "{name}");
+        warning = next;
+    }
+}
+
+#[test]
+fn an_update_of_an_unknown_server_is_a_start_and_so_is_one_with_less_uptime() {
+    let server = Server::start(&["probe.every=15m"]);
+    let (web, game) = (server.address("web.listen"), Luanti::start());
+    let filed = (202, "Request has been filed.".to_string());
+    for (id, uptime, clients) in [(2, 300, json!(["sam", "alex"])), (3, 5, json!(["sam"]))] {
+        let update =
+            announcement("update", game.port(), json!({"uptime": uptime, "clients_list": clients, "mods": null}));
+        assert_eq!(post(web, &update), filed);
+        game.greet(id);
+        let row = until("it is listed", || rows(&server).pop().filter(|row| row["uptime"] == uptime));
+        let clients = clients.as_array().unwrap().len();
+        assert_eq!((&row["name"], &row["mods"]), (&json!("A \"world\" é"), &Value::Null));
+        assert_eq!((&row["clients_top"], &row["pop_v"]), (&json!(clients), &json!(clients)), "counted anew");
+    }
+}
+
+#[test]
+fn a_server_that_did_not_answer_for_a_while_comes_back_with_everything_that_it_said() {
+    let server = Server::start(&["probe.every=1s"]);
+    let (web, game) = (server.address("web.listen"), Luanti::start());
+    post(web, &announcement("start", game.port(), json!({})));
     game.greet(2);
-    let listed = until("it is listed", || rows(&server).pop());
-    assert_eq!(listed["address"], "127.0.0.1");
-    let warning = until("a warning", || {
-        let (status, text) = post(web, &announcement("update", game.port(), json!({"uptime": 5})));
-        (status == 409).then_some(text)
+    until("it is listed", || rows(&server).pop());
+    until("it has missed its probes", || rows(&server).is_empty().then_some(()));
+    let update = json!({"uptime": 300, "clients_list": [], "mods": null, "privs": null});
+    let mut update = announcement("update", game.port(), update);
+    update.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    post(web, &update);
+    let row = until("it is listed again", || {
+        game.greet_all();
+        rows(&server).pop().filter(|row| row["uptime"] == 300)
     });
-    assert!(warning.contains("there is a warning from the previous one:\nthe announced name"), "{warning}");
+    assert_eq!((&row["mods"], &row["privs"]), (&json!(["beds", "default"]), &json!("interact,shout")));
+    assert_eq!((&row["clients"], &row["clients_top"], &row["pop_v"]), (&json!(0), &json!(2), &json!(1)));
+}
+
+#[test]
+fn long_bodies_of_one_address_have_few_places_and_a_full_server_needs_none() {
+    let server = Server::start(&[]);
+    let web = server.address("web.listen");
+    let head = |size: usize| {
+        format!("POST /announce HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n")
+    };
+    let begin = |size: usize| {
+        let mut stream = connect(web);
+        stream.write_all(head(size).as_bytes()).unwrap();
+        stream
+    };
+    let held: Vec<_> = (0..9).map(|_| begin(40_000)).collect();
+    let is_answered = |stream: &TcpStream| stream.peek(&mut [0]).is_ok();
+    held.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+    until("one of nine is refused", || held.iter().any(is_answered).then_some(()));
+    let refused = |size: usize| split(&exchange(web, (head(size) + &"x".repeat(size)).as_bytes())).status() == 503;
+    assert!(!refused(24 << 10), "this one is short");
+    drop(held);
+    until("places are free again", || (!refused(40_000)).then_some(()));
 }
 
 #[test]
@@ -214,7 +322,11 @@ fn a_real_server_is_listed_and_gone_when_it_stops() {
     ] {
         assert_eq!(listed[key], value, "{key}");
     }
-    assert!(listed["mods"].as_array().unwrap().contains(&json!("default")));
+    let mods: Vec<_> = listed["mods"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    assert!(mods.contains(&"default"), "{mods:?}");
+    let page = server.get("/?game=luanti").text().to_string();
+    assert!(page.contains("Real Luanti") && shows(&page, 30_000, "mods", &mods.join(",")), "{page}");
+    assert!(shows(&page, 30_000, "description", "A test"), "{page}");
     // Its own answer says only that it is there.
     let ask = |more: &[&str]| {
         let (asked, _) = ends(0, &[&["query", "luanti://127.0.0.1", "--format", "json"], more].concat());

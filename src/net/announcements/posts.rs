@@ -1,27 +1,18 @@
 //! What game servers post over HTTP: carries out the effects of their protocols' rules.
 
-use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
-
+use super::names::NameOf;
 use super::{Announcements, BUSY, of, refusal_text, too_many, try_later};
 use crate::asker::Failure;
 use crate::budget::{Kind, PROOF_COST};
 use crate::ledger::What;
-use crate::model::{Address, Change};
-use crate::protocols::post::{self, Named, Post, PostAnswer, PostContext, PostEffect, PostRule};
-use crate::protocols::{Heartbeat, Verdict, announce};
+use crate::model::{Address, Change, Facts, Server};
+use crate::protocols::post::{self, FailureKind, Post, PostAnswer, PostContext, PostEffect, PostRule};
+use crate::protocols::{Named, Verdict, announce};
 
 /// How long an owner is told why an announcement came to nothing.
 const FAILURE_MS: u64 = 600_000;
-/// Announcements that are answered already, and verified in the background.
-static FILED: Semaphore = Semaphore::const_new(4096);
-/// How many names may be looked up at a time. The system's resolver takes a thread for each.
-static LOOKUPS: Semaphore = Semaphore::const_new(16);
-const LOOKUP_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Announcements {
     /// Handles what a game server posts, and returns the answer.
@@ -34,6 +25,7 @@ impl Announcements {
             now: self.hub.clock.now(),
             cookies: *self.cookies.lock().unwrap_or_else(PoisonError::into_inner),
             listed: &|address| self.hub.listed(address),
+            known: &|address| self.hub.address_state(address).map(|record| record.server),
             failure: &|address| self.last_failure(address),
         };
         let effect = rule.post(&at, post);
@@ -61,16 +53,18 @@ impl Announcements {
                 self.note(address, What::BadPost(announce::reason(why.as_bytes()).into()));
                 answer
             }
-            PostEffect::File { mut heartbeat, name, answer } => {
-                let Ok(place) = FILED.try_acquire() else {
+            PostEffect::File { heartbeat, answer } => {
+                let address = heartbeat.address;
+                let Some(place) = self.filed.take(address.ip()) else {
+                    self.note(address, What::Postponed);
                     return rule.decided(&try_later("this master is busy", BUSY));
                 };
                 tokio::spawn(async move {
                     let _place = place;
-                    if let Some(name) = name {
-                        self.name(&mut heartbeat, name).await;
+                    // It has had its answer, so this is for the next one, and for the doctor.
+                    if let Verdict::TryLater { .. } = self.admitted(*heartbeat).await {
+                        self.note(address, What::Postponed);
                     }
-                    self.admitted(*heartbeat).await
                 });
                 answer
             }
@@ -96,21 +90,23 @@ impl Announcements {
         }
     }
 
-    /// Gives a server the name that it wants, if that is one of its address.
-    async fn name(&self, heartbeat: &mut Heartbeat, Named { host, rule }: Named) {
-        let address = heartbeat.address;
-        let is_its_own = match self.take(Kind::Probing, address.ip(), 1).is_ok() {
-            true => has_address(host.clone(), address.ip()).await,
-            false => false,
+    /// Gives a server that has answered the name that it wants, if that is one of its address. While this cannot be found out,
+    /// it keeps the name that it has.
+    pub(super) async fn name(&self, address: Address, said: &mut Facts<'_>, named: &Named, known: Option<&Server>) {
+        let found = match self.take(Kind::Probing, address.ip(), 1) {
+            Ok(()) => self.names.look_up(&named.host, address.ip()).await,
+            Err(_) => NameOf::Unknown,
         };
-        if !is_its_own {
-            return self.note(address, What::OtherName);
+        let has_it = |server: &Server| server.facts().rule(named.rule) == Some(&*named.host);
+        match found {
+            NameOf::This => {}
+            NameOf::Unknown if known.is_some_and(has_it) => {}
+            NameOf::Unknown => return self.note(address, What::UnknownName),
+            NameOf::Other => return self.note(address, What::OtherName),
         }
-        if let Some(said) = &mut heartbeat.said {
-            let mut details = said.details.as_deref().cloned().unwrap_or_default();
-            details.rules.insert(0, (rule.into(), host));
-            said.details = Some(Arc::new(details.bounded()));
-        }
+        let mut details = said.details.as_deref().cloned().unwrap_or_default();
+        details.rules.insert(0, (named.rule.into(), named.host.clone()));
+        said.details = Some(Arc::new(details.bounded()));
     }
 
     /// What became of the last announcement of an address, for its owner.
@@ -118,32 +114,27 @@ impl Announcements {
         let since_ms = self.hub.clock.now().unix_ms.saturating_sub(FAILURE_MS);
         let notes = self.ledger.notes(address);
         let recent = || notes.iter().rev().filter(|note| note.port == address.port() && note.at_ms >= since_ms);
+        let failure = |kind, text| Some(post::Failure { kind, text });
         let end = recent().find_map(|note| match &note.what {
             What::Answered { .. } => Some(None),
-            What::Silent => Some(Some(Failure::Silent.words(&of(address)))),
-            What::BadAnswer(fault) => Some(Some(Failure::Bad(**fault).words(&of(address)))),
-            What::Refused(refusal) => Some(Some(refusal_text(*refusal).into())),
+            What::Silent => Some(failure(FailureKind::Silent, Failure::Silent.words(&of(address)))),
+            What::BadAnswer(fault) => Some(failure(FailureKind::Error, Failure::Bad(**fault).words(&of(address)))),
+            What::Refused(refusal) => Some(failure(FailureKind::Error, refusal_text(*refusal).into())),
+            What::Postponed => Some(failure(FailureKind::Error, "too much was announced at once".into())),
             _ => None,
         });
-        if let Some(text) = end.flatten() {
-            return Some(post::Failure { is_warning: false, text });
-        }
-        let is_misnamed = recent().any(|note| note.what == What::OtherName);
-        is_misnamed.then(|| {
-            let text =
-                format!("the announced name is not one of {}: the server is listed by its address", address.ip());
-            post::Failure { is_warning: true, text }
+        // Answers come without an announcement, too; what is wrong with a name comes only with one.
+        let name = || {
+            recent().find_map(|note| match note.what {
+                What::Heartbeat => Some(None),
+                What::OtherName => Some(Some(format!("the announced name is not one of {}", address.ip()))),
+                What::UnknownName => Some(Some("the announced name could not be looked up".into())),
+                _ => None,
+            })
+        };
+        end.flatten().or_else(|| {
+            let text = name().flatten()? + ": the server is listed by its address";
+            failure(FailureKind::Warning, text)
         })
     }
-}
-
-/// Whether a name is one of this address. A lookup cannot be stopped, so it keeps its place until it ends.
-async fn has_address(host: Box<str>, ip: IpAddr) -> bool {
-    let Ok(Ok(place)) = timeout(LOOKUP_PATIENCE, LOOKUPS.acquire()).await else { return false };
-    let lookup = tokio::task::spawn_blocking(move || {
-        let _place = place;
-        let found = (&*host, 0).to_socket_addrs();
-        found.is_ok_and(|mut found| found.any(|found| found.ip().to_canonical() == ip))
-    });
-    matches!(timeout(LOOKUP_PATIENCE, lookup).await, Ok(Ok(true)))
 }

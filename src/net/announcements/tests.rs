@@ -18,6 +18,10 @@ const FORGED: &[u8] = br"gamename\netpanzer\hostname\Forged\final\";
 
 /// Announcements with a running prober.
 fn announcements() -> Arc<Announcements> {
+    announcements_with(Names::default())
+}
+
+fn announcements_with(names: Names) -> Arc<Announcements> {
     let settings = Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 900_000, misses_max: 1 };
     let (hub, ledger) = (Arc::new(Hub::new(settings)), Arc::new(Ledger::new()));
     hub.start().unwrap(); // this thread ends with the test process
@@ -33,7 +37,7 @@ fn announcements() -> Arc<Announcements> {
     let budgets = budget::Settings { servers_per_ip_max: 32, ..budget::Settings::default() };
     let guard = Arc::new(Guard::new(guard::Settings { budgets, ..guard::Settings::default() }));
     let cookies = Cookies { keys: Keys::new([[1; 16], [2; 16], [3; 16]]), time: SharedTime::default() };
-    Arc::new(Announcements::new(hub, guard, prober, ledger, cookies))
+    Arc::new(Announcements { names, ..Announcements::new(hub, guard, prober, ledger, cookies) })
 }
 
 fn heartbeat(address: Address) -> Heartbeat {
@@ -44,6 +48,7 @@ fn heartbeat(address: Address) -> Heartbeat {
         verify: true,
         keys: Default::default(),
         said: None,
+        name: None,
     }
 }
 

@@ -176,6 +176,7 @@ mod tests {
                 now: self.now,
                 cookies: Cookies { keys: self.keys, time: SharedTime::default() },
                 listed: &|address| self.listed.clone().filter(|server| server.address == address),
+                known: &|_| None,
                 failure: &|_| None,
             };
             let post = Post { peer: peer.parse().unwrap(), header: &header, body: body.as_bytes() };
@@ -369,6 +370,7 @@ mod tests {
             now: master.now,
             cookies: Cookies { keys: master.keys, time: SharedTime::default() },
             listed: &|_| None,
+            known: &|_| None,
             failure: &|_| None,
         };
         let post = Post { peer: [203, 0, 113, 5].into(), header: &|_| None, body: b"" };

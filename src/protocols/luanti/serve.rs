@@ -15,9 +15,9 @@ use super::announce::{Action, Announcement, ServerSays};
 use super::list::continent;
 use super::{NAME, form};
 use crate::model::{Address, Facts, Game, HeartbeatKeys, Server};
-use crate::protocols::post::{Failure, Named, Post, PostAnswer, PostContext, PostEffect, PostRule};
+use crate::protocols::post::{Failure, FailureKind, Post, PostAnswer, PostContext, PostEffect, PostRule};
 use crate::protocols::section::{Places, RouteAnswer, RouteRule};
-use crate::protocols::{Heartbeat, Verdict};
+use crate::protocols::{Heartbeat, Named, Verdict};
 use crate::registry::view::Renderer;
 
 /// Two of the game's intervals, which drift to 305 s, and some time to spare.
@@ -73,9 +73,9 @@ fn effect(at: &PostContext<'_>, peer: IpAddr, announcement: &Announcement) -> Po
     let Some(address) = Address::new(peer, announcement.port) else {
         return PostEffect::Answer(text(400, "The port must be a number from 1 to 65535."));
     };
-    let known = (at.listed)(address).filter(|server| server.game == Game::Own(NAME));
+    let is_ours = |server: &Arc<Server>| server.game == Game::Own(NAME);
     let Some(server) = &announcement.server else {
-        return match known {
+        return match (at.listed)(address).filter(is_ours) {
             Some(_) => PostEffect::Quit { address, answer: text(200, "Removed from server list.") },
             None => PostEffect::Answer(text(200, "Server to remove not found.")),
         };
@@ -84,18 +84,18 @@ fn effect(at: &PostContext<'_>, peer: IpAddr, announcement: &Announcement) -> Po
         Ok(name) => name,
         Err(help) => return PostEffect::Answer(text(400, help)),
     };
-    let before = known.as_deref().filter(|_| announcement.action == Action::Update).map(Server::facts);
-    if before.as_ref().is_some_and(|before| number(before, "uptime") > server.uptime()) {
-        return PostEffect::Answer(text(400, "Detected non-monotonic uptime."));
-    }
+    let known = (at.known)(address).filter(is_ours).filter(|_| announcement.action == Action::Update);
+    // With less uptime than before it was restarted, and the announcement of its start got lost.
+    let before = known.as_deref().map(Server::facts).filter(|before| number(before, "uptime") <= server.uptime());
     let said = Box::new(server.facts(before.as_ref(), counted(server, before.as_ref())));
     let answer = match (at.failure)(address) {
         None => text(202, FILED),
-        Some(Failure { is_warning: true, text: why }) => {
+        Some(Failure { kind: FailureKind::Warning, text: why }) => {
             text(409, format!("{FILED_BUT} there is a warning from the previous one:\n{why}"))
         }
-        Some(Failure { is_warning: false, text: why }) => {
-            text(409, format!("{FILED_BUT} the previous one encountered an error:\n{why}"))
+        Some(Failure { kind, text: why }) => {
+            let help = if kind == FailureKind::Silent && peer.is_ipv6() { ASKED_OVER_IPV6 } else { "" };
+            text(409, format!("{FILED_BUT} the previous one encountered an error:\n{why}{help}"))
         }
     };
     let heartbeat = Heartbeat {
@@ -105,12 +105,15 @@ fn effect(at: &PostContext<'_>, peer: IpAddr, announcement: &Announcement) -> Po
         verify: true,
         keys: Arc::new(HeartbeatKeys::of(NAME, address)),
         said: Some(said),
+        name: name.map(|host| Named { host, rule: "address" }),
     };
-    let name = name.map(|host| Named { host, rule: "address" });
-    PostEffect::File { heartbeat: Box::new(heartbeat), name, answer }
+    PostEffect::File { heartbeat: Box::new(heartbeat), answer }
 }
 
 const FILED_BUT: &str = "Request has been filed, but";
+/// The game may listen on IPv4 only, while the system that it runs on posts over IPv6.
+const ASKED_OVER_IPV6: &str = "\nThe announcement came over IPv6, so the game is asked there. If it listens on IPv4 only, set \
+                               ipv6_server = true, or use a name of this master that has no IPv6 address.";
 
 /// What the master counts over a server's announcements: the most players at a time, and the mean.
 fn counted(server: &ServerSays, before: Option<&Facts<'_>>) -> Vec<(Box<str>, Box<str>)> {

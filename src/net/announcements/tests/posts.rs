@@ -1,7 +1,10 @@
 //! Posts: what each effect of a rule does.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
-use crate::protocols::post::{Challenge, Post, PostAnswer, PostContext, PostEffect, PostRule};
+use crate::protocols::Named;
+use crate::protocols::post::{Challenge, FailureKind, Post, PostAnswer, PostContext, PostEffect, PostRule};
 
 /// A rule that does what the body says, for the game at its port.
 struct Posted(Address);
@@ -16,7 +19,7 @@ impl PostRule for Posted {
             b"file" => {
                 let heartbeat = Heartbeat { said: Some(Box::new(said)), ..heartbeat(address) };
                 let failure = (at.failure)(address).map(|failure| failure.text).unwrap_or_default();
-                PostEffect::File { heartbeat: Box::new(heartbeat), name: None, answer: answer(failure) }
+                PostEffect::File { heartbeat: Box::new(heartbeat), answer: answer(failure) }
             }
             b"challenge" => PostEffect::Challenged { challenge: challenge(), answer: answer(String::new()) },
             b"proven" => {
@@ -111,4 +114,95 @@ async fn who_posts_too_much_is_told_when_to_try_again() {
     assert!(answers.last().unwrap().contains("TryLater"), "{:?}", answers.last());
     let proven = post(&announcements, address, b"proven").await;
     assert!(!proven.contains("TryLater"), "others at its address cannot silence it: {proven}");
+}
+
+/// Announcements whose resolver answers with what is set: addresses, or an error. The second counts its lookups.
+fn with_resolver() -> (Arc<Announcements>, Arc<Mutex<Option<IpAddr>>>, Arc<AtomicUsize>) {
+    let (set, count) = (Arc::new(Mutex::new(None)), Arc::new(AtomicUsize::new(0)));
+    let (answer, counter) = (set.clone(), count.clone());
+    let resolve = move |_: &str| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        let found: Option<IpAddr> = *answer.lock().unwrap();
+        found.map(|ip| vec![ip]).ok_or_else(|| std::io::ErrorKind::Other.into())
+    };
+    (announcements_with(Names::new(resolve, Duration::from_secs(60))), set, count)
+}
+
+fn named(address: Address) -> Heartbeat {
+    let said = Some(Box::new(Facts { name: "Said".into(), ..Facts::default() }));
+    let name = Some(Named { host: "own.test".into(), rule: "address" });
+    Heartbeat { said, name, ..heartbeat(address) }
+}
+
+#[tokio::test]
+async fn a_name_stays_while_it_cannot_be_looked_up_and_a_warning_ends_with_its_reason() {
+    let ((announcements, resolver, _), address) = (with_resolver(), disputed_game().await);
+    let (own, other) = (Some(address.ip()), Some(IpAddr::from([192, 0, 2, 1])));
+    let unknown = "the announced name could not be looked up: the server is listed by its address";
+    let misnamed = "the announced name is not one of 127.0.0.1: the server is listed by its address";
+    for (found, is_named, warning) in [
+        (None, false, Some(unknown)),
+        (own, true, None),
+        (None, true, None),
+        (other, false, Some(misnamed)),
+        (None, false, Some(unknown)),
+        (other, false, Some(misnamed)),
+        (own, true, None),
+    ] {
+        *resolver.lock().unwrap() = found;
+        assert_eq!(announcements.admitted(named(address)).await, Verdict::Listed);
+        let server = announcements.hub.listed(address).unwrap();
+        let expected = is_named.then_some("own.test");
+        assert_eq!((server.texts.name(), server.facts().rule("address")), ("Said", expected), "{found:?}");
+        // The prober's own rounds change nothing about it.
+        announcements.note(address, What::Answered { rtt_us: 1 });
+        let told = announcements.last_failure(address);
+        assert_eq!(
+            told.as_ref().map(|failure| (failure.kind, &*failure.text)),
+            warning.map(|text| (FailureKind::Warning, text))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_name_is_looked_up_only_for_a_server_that_has_answered() {
+    let (announcements, _, lookups) = with_resolver();
+    let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = Address::new(silent.local_addr().unwrap().ip(), silent.local_addr().unwrap().port()).unwrap();
+    assert!(matches!(announcements.admitted(named(address)).await, Verdict::Refused(_)));
+    assert_eq!(lookups.load(Ordering::SeqCst), 0);
+    assert!(matches!(announcements.admitted(named(disputed_game().await)).await, Verdict::Listed));
+    assert_eq!(lookups.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn posts_of_one_address_or_network_leave_places_to_verify_others() {
+    let (announcements, address) = (announcements(), disputed_game().await);
+    let fill = |ip: [u8; 4]| std::iter::from_fn(|| announcements.filed.take(ip.into())).collect::<Vec<_>>();
+    let own = fill([127, 0, 0, 1]);
+    assert_eq!(own.len(), 64);
+    let network: Vec<_> = (2..=250).flat_map(|host| fill([127, 0, 0, host])).collect();
+    assert_eq!(network.len(), 7 * 64);
+    let answer = post(&announcements, address, b"file").await;
+    assert!(answer.contains("TryLater"), "{answer}");
+    assert_eq!(announcements.last_failure(address).unwrap().text, "too much was announced at once");
+    assert!(announcements.filed.take([127, 0, 1, 1].into()).is_some(), "others are not affected");
+    drop((own, network));
+    let answer = post(&announcements, address, b"file").await;
+    assert!(!answer.contains("TryLater"), "{answer}");
+    announcements.set_limits(100, Networks::NONE);
+    assert_eq!(fill([127, 0, 2, 1]).len(), 100, "as many as it may have servers");
+}
+
+#[tokio::test]
+async fn a_server_that_could_not_be_asked_is_told_with_its_next_post() {
+    let (announcements, address) = (announcements(), disputed_game().await);
+    while announcements.take(Kind::Probing, address.ip(), 1).is_ok() {}
+    assert_eq!(post(&announcements, address, b"file").await, "", "filed");
+    while announcements.last_failure(address).is_none() {
+        tokio::task::yield_now().await;
+    }
+    let failure = announcements.last_failure(address).unwrap();
+    assert_eq!((failure.kind, &*failure.text), (FailureKind::Error, "too much was announced at once"));
+    assert!(announcements.ledger.notes(address).iter().any(|note| note.what == What::Postponed), "for the doctor");
 }

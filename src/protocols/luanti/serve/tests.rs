@@ -10,33 +10,44 @@ use serde_json::{Map, Value, json};
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 5));
 
 struct World {
-    listed: Option<Arc<Server>>,
+    known: Option<Arc<Server>>,
+    is_listed: bool,
     failure: Option<Failure>,
 }
 
-const EMPTY: World = World { listed: None, failure: None };
+const EMPTY: World = World { known: None, is_listed: false, failure: None };
 
 impl World {
     fn post(&self, content_type: &'static str, body: &[u8]) -> PostEffect {
+        self.post_from(PEER, content_type, body)
+    }
+
+    fn post_from(&self, peer: IpAddr, content_type: &'static str, body: &[u8]) -> PostEffect {
+        let known = |address| self.known.clone().filter(|server| server.address == address);
         let at = PostContext {
             now: Now { unix_ms: 1_000_000, mono_ms: 1_000 },
             cookies: Cookies { keys: Keys::new([[1; 16], [2; 16], [3; 16]]), time: SharedTime::default() },
-            listed: &|address| self.listed.clone().filter(|server| server.address == address),
+            listed: &|address| known(address).filter(|_| self.is_listed),
+            known: &known,
             failure: &|_| self.failure.clone(),
         };
         let header = |name| (name == "content-type").then_some(content_type);
-        Announce { is_on: true }.post(&at, &Post { peer: PEER, header: &header, body })
+        Announce { is_on: true }.post(&at, &Post { peer, header: &header, body })
     }
 
     /// An announcement with some values changed; null removes one.
     fn announce(&self, changes: Value) -> PostEffect {
+        self.announce_from(PEER, changes)
+    }
+
+    fn announce_from(&self, peer: IpAddr, changes: Value) -> PostEffect {
         let mut object: Map<String, Value> = serde_json::from_slice(EXAMPLE).unwrap();
         for (key, value) in changes.as_object().unwrap().clone() {
             if value.is_null() { drop(object.remove(&key)) } else { drop(object.insert(key, value)) }
         }
         let json = Value::Object(object).to_string();
         let form = url::form_urlencoded::Serializer::new(String::new()).append_pair("json", &json).finish();
-        self.post("application/x-www-form-urlencoded", form.as_bytes())
+        self.post_from(peer, "application/x-www-form-urlencoded", form.as_bytes())
     }
 }
 
@@ -54,7 +65,10 @@ fn answer(effect: PostEffect) -> (u16, String) {
 
 fn filed(effect: PostEffect) -> (Heartbeat, Option<Named>) {
     match effect {
-        PostEffect::File { heartbeat, name, .. } => (*heartbeat, name),
+        PostEffect::File { heartbeat, .. } => {
+            let name = heartbeat.name.clone();
+            (*heartbeat, name)
+        }
         other => panic!("{:?}", answer(other)),
     }
 }
@@ -62,7 +76,7 @@ fn filed(effect: PostEffect) -> (Heartbeat, Option<Named>) {
 fn listed(facts: &Facts<'_>) -> World {
     let address = Address::new(PEER, 30_000).unwrap();
     let server = Server::new(address, Game::Own(NAME), Proof::Query, 0, facts);
-    World { listed: Some(Arc::new(server)), failure: None }
+    World { known: Some(Arc::new(server)), is_listed: true, failure: None }
 }
 
 #[test]
@@ -118,13 +132,21 @@ fn every_mistake_has_its_answer() {
 
 #[test]
 fn what_went_wrong_before_is_told() {
-    let failed =
-        |is_warning, text: &str| World { listed: None, failure: Some(Failure { is_warning, text: text.into() }) };
-    let (status, text) = answer(failed(false, "no answer").announce(json!({})));
-    assert_eq!(status, 409);
-    assert_eq!(text, "Request has been filed, but the previous one encountered an error:\nno answer");
-    let (_, text) = answer(failed(true, "a name").announce(json!({})));
+    let failed = |kind, text: &str| World { failure: Some(Failure { kind, text: text.into() }), ..EMPTY };
+    let error = "Request has been filed, but the previous one encountered an error:\n";
+    for kind in [FailureKind::Silent, FailureKind::Error] {
+        let (status, text) = answer(failed(kind, "no answer").announce(json!({})));
+        assert_eq!((status, text), (409, format!("{error}no answer")));
+    }
+    let (_, text) = answer(failed(FailureKind::Warning, "a name").announce(json!({})));
     assert_eq!(text, "Request has been filed, but there is a warning from the previous one:\na name");
+    // A game that listens on IPv4 only, and posts over IPv6, has one more thing to look at.
+    let v6: IpAddr = "2001:db8::1".parse().unwrap();
+    let (_, text) = answer(failed(FailureKind::Silent, "no answer").announce_from(v6, json!({})));
+    assert!(text.starts_with(&format!("{error}no answer\nThe announcement came over IPv6")), "{text}");
+    assert!(text.contains("ipv6_server = true"), "{text}");
+    let (_, text) = answer(failed(FailureKind::Error, "full").announce_from(v6, json!({})));
+    assert_eq!(text, format!("{error}full"));
 }
 
 #[test]
@@ -165,7 +187,7 @@ fn names_are_checked_and_then_looked_up() {
 }
 
 #[test]
-fn players_are_counted_over_the_updates_and_uptime_never_falls() {
+fn players_are_counted_over_the_updates_and_a_restart_counts_anew() {
     let (first, _) = filed(EMPTY.announce(json!({"clients": 4, "clients_list": null, "uptime": 100})));
     let first = first.said.unwrap();
     let world = listed(&first);
@@ -175,7 +197,9 @@ fn players_are_counted_over_the_updates_and_uptime_never_falls() {
     assert_eq!((rules(&first), rules(&second)), ([4, 4_000, 1], [4, 3_000, 2]));
     let (third, _) = filed(listed(&second).announce(json!({"clients": 0, "clients_list": null, "uptime": 400})));
     assert_eq!(rules(&third.said.unwrap()), [4, 2_000, 3], "the same uptime again is no less");
-    assert_eq!(answer(world.announce(json!({"uptime": 99}))), (400, "Detected non-monotonic uptime.".into()));
+    // The announcement of its start got lost: the first update has less uptime than before.
+    let (restarted, _) = filed(world.announce(json!({"clients": 3, "clients_list": null, "uptime": 99})));
+    assert_eq!(rules(&restarted.said.unwrap()), [3, 3_000, 1]);
     let (again, _) = filed(world.announce(json!({"action": "start", "uptime": 0, "clients": 1, "clients_list": null})));
     assert_eq!(rules(&again.said.unwrap()), [1, 1_000, 1], "a start counts anew");
 }
@@ -187,4 +211,21 @@ fn the_clients_continent_or_null() {
     let RouteAnswer::Answer(answer) = page(true) else { panic!() };
     assert_eq!((answer.status, &*answer.body), (200, "{\"continent\":null}\n"));
     assert!(matches!(page(false), RouteAnswer::Refused { status: 404, .. }));
+}
+
+#[test]
+fn a_server_that_was_unlisted_because_it_did_not_answer_keeps_what_it_said() {
+    let (start, _) =
+        filed(EMPTY.announce(
+            json!({"action": "start", "mods": ["beds"], "privs": "shout", "clients": 4, "clients_list": null}),
+        ));
+    let unlisted = World { is_listed: false, ..listed(&start.said.unwrap()) };
+    let (update, _) = filed(unlisted.announce(json!({"clients": 2, "clients_list": null})));
+    let facts = update.said.unwrap();
+    for (rule, value) in [("mods", "beds"), ("privs", "shout"), ("clients_top", "4"), ("pop_v_milli", "3000")] {
+        assert_eq!(facts.rule(rule), Some(value), "{rule}");
+    }
+    let delete =
+        answer(unlisted.post("application/x-www-form-urlencoded", br#"json={"action":"delete","port":30000}"#));
+    assert_eq!(delete, (200, "Server to remove not found.".into()));
 }
