@@ -335,8 +335,9 @@ fn read_details(wire: WireDetails<'_>) -> Details {
         kills: player.kills,
         deaths: player.deaths,
     });
+    // A value is whole or left out: half a list of mods would be put back as if the server had said it.
     let rules = wire.rules.iter();
-    let rules = rules.map(|(name, value)| (cleaned(name, PART_BYTES_MAX), cleaned(value, PART_BYTES_MAX)));
+    let rules = rules.map(|(name, value)| (cleaned(name, PART_BYTES_MAX), cleaned(value, VALUE_BYTES_MAX)));
     Details { players: players.collect(), rules: rules.collect() }.bounded()
 }
 
@@ -581,6 +582,34 @@ mod tests {
         assert!(value.len() < 1_000);
         let (remote, _) = read(&value).unwrap().into_local_time(T, NONE, NOW);
         assert_eq!(listed(remote).announce.facts.details, None);
+    }
+
+    /// A list of mods has several kilobytes. A node that cut it would put the stump as the server's own words.
+    #[test]
+    fn long_rules_are_whole_on_the_other_node_and_on_the_next() {
+        let mods = (0..420).map(|number| format!("mod_{number:05}")).collect::<Vec<_>>().join(",");
+        assert!(mods.len() > 4_000);
+        let mut sent = server("203.0.113.5:7");
+        let rules: Vec<(Box<str>, Box<str>)> = vec![
+            ("mods".into(), mods.into()),
+            ("long".into(), "x".repeat(Details::BYTES_MAX).into()),
+            ("pvp".into(), "1".into()),
+        ];
+        sent.details = Some(Arc::new(Details { players: Vec::new(), rules: rules.clone() }));
+        for _node in ["b", "c"] {
+            let back = listed(read(&encode("a", T, &local(sent.clone()), NONE)).unwrap().remote).announce.facts;
+            let details = back.details.unwrap();
+            assert_eq!(details.rules, [rules[0].clone(), rules[2].clone()], "whole, or not at all");
+            sent.details = Some(details);
+        }
+    }
+
+    #[test]
+    fn records_of_the_previous_version_are_read() {
+        let value = br#"{"v":1,"by":"b","put":1760000000000,"listed":{"protocol":"netpanzer","game":"netpanzer","proof":"query","node":7,"at":1759999999000,"seen":1759999999000,"first":1759999990000,"left":60000,"asked":true,"name":"Old","details":{"people":[{"name":"Zo"}],"rules":[["mods","a,b"],["pvp","1"]]},"keys":[["gamename","netpanzer"]]}}"#;
+        let facts = listed(read(value).unwrap().remote).announce.facts;
+        assert_eq!((&*facts.name, facts.rule("mods"), facts.rule("pvp")), ("Old", Some("a,b"), Some("1")));
+        assert_eq!(&*facts.details.unwrap().players[0].name, "Zo");
     }
 
     #[test]
