@@ -111,8 +111,13 @@ impl UpstreamFigures {
         self.fetched_at_ms.load(Ordering::Relaxed) == 0
     }
 
-    pub fn fetched(&self, listed: usize, at_ms: u64) {
+    /// So many servers of its list can be asked.
+    pub fn listed(&self, listed: usize) {
         self.listed.store(listed as u64, Ordering::Relaxed);
+    }
+
+    pub fn fetched(&self, listed: usize, at_ms: u64) {
+        self.listed(listed);
         self.fetched_at_ms.store(at_ms, Ordering::Relaxed);
         self.is_failing.store(false, Ordering::Relaxed);
     }

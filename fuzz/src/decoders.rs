@@ -10,7 +10,7 @@ use rallypoint::model::{Address, Details, Facts, SharedTime};
 use rallypoint::protocols::announce::{AnnounceMethod, Offer};
 use rallypoint::protocols::post::{Post, PostContext, PostEffect};
 use rallypoint::protocols::section::Cookies;
-use rallypoint::protocols::{CARDS, Card, Fetch, Heard, List};
+use rallypoint::protocols::{CARDS, Card, Fetch, Heard, List, Take};
 
 /// The longest text of a reason for people: 200 characters.
 const REASON_BYTES_MAX: usize = 800;
@@ -90,7 +90,7 @@ fn check(facts: &Facts<'_>) {
 /// A master's list.
 fn fetch(card: &Card, bytes: &[u8]) {
     let list = match &card.fetch {
-        Fetch::Http { read, .. } => read(bytes),
+        Fetch::Http { read, .. } => read(bytes, Take::ALL),
         Fetch::Stream(fetch) => {
             let _ = (fetch.request(bytes), fetch.is_whole(bytes));
             fetch.read(bytes)

@@ -16,7 +16,7 @@ use url::Url;
 use super::target::{Kind, Target};
 use super::{Found, RetryPolicy, connect, http, rallypoint};
 use crate::model::{Address, Game};
-use crate::protocols::{Card, Fault, Fetch, List, ListEntry, StreamFetch};
+use crate::protocols::{Card, Fault, Fetch, List, ListEntry, ListedName, StreamFetch, Take};
 
 /// Delay before the first retry; it grows linearly.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -30,6 +30,10 @@ const DATAGRAM_BYTES_MAX: usize = 8 << 20;
 const ENTRY_BYTES_MAX: usize = 64;
 /// What a list may have besides its entries.
 const FRAME_BYTES_MAX: usize = 64 << 10;
+/// A page with the details of servers is long even where few of them are wanted: the longest public ones have some megabytes.
+const PAGE_FRAME_BYTES_MAX: usize = 4 << 20;
+/// The entry of one server in a page, with its players and rules.
+const PAGE_ENTRY_BYTES_MAX: usize = 2 << 10;
 
 /// How much of a list is taken, from whom.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +41,8 @@ pub struct Limits {
     pub(super) servers_max: usize,
     stream_bytes_max: usize,
     datagram_bytes_max: usize,
-    /// Without what a Rallypoint says of its servers besides their games and addresses.
+    page_bytes_max: usize,
+    /// Without what the master says of its servers besides their games and addresses. Names are not looked up.
     pub(super) addresses_only: bool,
     /// Redirects lead to the same host.
     same_host: bool,
@@ -49,6 +54,7 @@ impl Limits {
         servers_max: usize::MAX,
         stream_bytes_max: STREAM_BYTES_MAX,
         datagram_bytes_max: DATAGRAM_BYTES_MAX,
+        page_bytes_max: http::LIST_BYTES_MAX,
         addresses_only: false,
         same_host: false,
     };
@@ -57,13 +63,19 @@ impl Limits {
     /// memory that their number bounds, from the host that the operator named.
     pub fn addresses(servers_max: usize) -> Limits {
         let bytes_max = servers_max.saturating_mul(ENTRY_BYTES_MAX).saturating_add(FRAME_BYTES_MAX);
+        let page_bytes_max = servers_max.saturating_mul(PAGE_ENTRY_BYTES_MAX).saturating_add(PAGE_FRAME_BYTES_MAX);
         Limits {
             servers_max,
             stream_bytes_max: bytes_max.min(STREAM_BYTES_MAX),
             datagram_bytes_max: bytes_max.min(DATAGRAM_BYTES_MAX),
+            page_bytes_max: page_bytes_max.min(http::LIST_BYTES_MAX),
             addresses_only: true,
             same_host: true,
         }
+    }
+
+    fn take(self) -> Take {
+        Take { servers_max: self.servers_max, addresses_only: self.addresses_only }
     }
 }
 
@@ -71,6 +83,8 @@ impl Limits {
 #[derive(Debug, Default)]
 pub struct Listing {
     pub servers: Vec<Found>,
+    /// Servers that are listed by a name, with their ports and games, if names are not looked up.
+    pub named: Vec<(Box<str>, u16, Game)>,
     /// The first invalid entries, and how many there were in all.
     pub faults: Vec<Fault>,
     pub left_out: usize,
@@ -144,7 +158,7 @@ async fn fetch(target: &Target, games: &[String], try_timeout: Duration, limits:
                 Fetch::Http { path, read } => {
                     let url = target.page(target.path_or(path)).map_err(ListError::Usage)?;
                     let page = get(url, try_timeout, limits).page().await?;
-                    read(&page).map_err(bad)?
+                    read(&page, limits.take()).map_err(bad)?
                 }
                 Fetch::Stream(fetch) => {
                     let exchange = async {
@@ -157,8 +171,9 @@ async fn fetch(target: &Target, games: &[String], try_timeout: Duration, limits:
                     return datagrams::fetch(card, *rules, target, games, try_timeout, limits).await;
                 }
             };
-            list.named.truncate(limits.servers_max);
-            resolve(&mut list, try_timeout).await;
+            if !limits.addresses_only {
+                resolve(&mut list, try_timeout).await;
+            }
             Ok(found(card, list, limits.servers_max))
         }
     }
@@ -171,17 +186,10 @@ async fn resolve(list: &mut List, patience: Duration) {
     let until = Instant::now() + patience;
     loop {
         while lookups.len() < LOOKUPS_AT_ONCE
-            && let Some((host, port, facts)) = named.next()
+            && let Some(ListedName { host, port, facts }) = named.next()
         {
             lookups.spawn(async move {
-                let authority = format!("{host}:{port}");
-                let found = connect::addresses(&authority, None).await.map_err(|error| error.to_string());
-                let address = found.map(|found| found.iter().find_map(|found| Address::new(found.ip(), found.port())));
-                match address {
-                    Ok(Some(address)) => Ok(ListEntry { facts, ..ListEntry::at(address) }),
-                    Ok(None) => Err(format!("{authority} has no address")),
-                    Err(error) => Err(error),
-                }
+                look_up(&host, port).await.map(|address| ListEntry { facts, ..ListEntry::at(address) })
             });
         }
         match timeout_at(until, lookups.join_next()).await {
@@ -197,16 +205,25 @@ async fn resolve(list: &mut List, patience: Duration) {
     }
 }
 
+/// The address of a server that is listed by a name.
+pub async fn look_up(host: &str, port: u16) -> Result<Address, String> {
+    let authority = format!("{host}:{port}");
+    let found = connect::addresses(&authority, None).await.map_err(|error| error.to_string())?;
+    let address = found.iter().find_map(|found| Address::new(found.ip(), found.port()));
+    address.ok_or_else(|| format!("{authority} has no address"))
+}
+
 /// A request for a list, or for a page of it.
 pub(super) fn get(url: Url, try_timeout: Duration, limits: Limits) -> http::Request {
-    http::Request { same_host: limits.same_host, ..http::Request::get(url, http::LIST_BYTES_MAX, try_timeout) }
+    http::Request { same_host: limits.same_host, ..http::Request::get(url, limits.page_bytes_max, try_timeout) }
 }
 
 fn found(card: &'static Card, list: List, servers_max: usize) -> Listing {
     let mut seen = HashSet::new();
     let once = list.servers.into_iter().filter(|listed| seen.insert(listed.address)).take(servers_max);
     let servers = once.map(|listed| Found::listed(Game::Own(card.name), listed)).collect();
-    Listing { servers, faults: list.faults, left_out: list.left_out, notes: Vec::new() }
+    let named = list.named.into_iter().map(|named| (named.host, named.port, Game::Own(card.name))).collect();
+    Listing { servers, named, faults: list.faults, left_out: list.left_out, notes: Vec::new() }
 }
 
 /// A number of bytes for messages.

@@ -115,7 +115,9 @@ impl Reader {
         let (mut rows, before, addresses_only) = (0, self.seen.len(), self.limits.addresses_only);
         let rest = rows::read(page, |row| {
             rows += 1;
-            self.add(row.and_then(|row| read(row, addresses_only)));
+            if !self.is_full() {
+                self.add(row.and_then(|row| read(row, addresses_only)));
+            }
         });
         let Rest { total, next, .. } =
             rest.map_err(|error| ListError::Bad(format!("not a Rallypoint's list: {error}")))?;
@@ -130,11 +132,10 @@ impl Reader {
     }
 
     fn add(&mut self, row: Result<Found, String>) {
-        let is_full = self.is_full();
         let listing = &mut self.listing;
         match row {
-            Ok(found) if !is_full && self.seen.insert(found.address) => listing.servers.push(found),
-            Ok(_) => {} // the list changed between two pages, or there are enough
+            Ok(found) if self.seen.insert(found.address) => listing.servers.push(found),
+            Ok(_) => {} // the list changed between two pages
             Err(error) => {
                 listing.left_out += 1;
                 if listing.faults.len() < FAULTS_MAX {

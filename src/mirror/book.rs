@@ -80,6 +80,11 @@ impl Book {
         let names: HashSet<Address> = listed.iter().map(|(address, _)| *address).collect();
         let gone: Vec<Address> = self.servers.keys().filter(|address| !names.contains(address)).copied().collect();
         gone.into_iter().for_each(|address| self.forget(address));
+        self.more(listed, now_ms)
+    }
+
+    /// Adds to the list.
+    pub fn more(&mut self, listed: Vec<(Address, Game)>, now_ms: u64) -> Taken {
         let mut taken = Taken::default();
         for (address, game) in listed {
             if let Some(known) = self.servers.get_mut(&address) {

@@ -9,10 +9,12 @@
 //! listed but its own answers.
 
 mod book;
+mod names;
 mod reach;
 pub mod settings;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, timeout};
 use tracing::{debug, info, warn};
 
-use crate::client::list::{Limits, Listing, list_within};
+use crate::client::list::{Limits, Listing, list_within, look_up};
 use crate::client::{Found, RetryPolicy};
 use crate::metrics::{Metrics, UpstreamFigures};
 use crate::model::{Address, Game, Origin};
@@ -30,6 +32,7 @@ use crate::net::mirrored::Asked;
 use crate::net::stopped;
 use crate::protocols::query_of;
 use book::{Book, Bounds, Taken};
+use names::Names;
 use reach::Reach;
 pub use settings::{Settings, Upstream};
 
@@ -101,6 +104,7 @@ struct Following {
     upstream: Upstream,
     via: Arc<Origin>,
     book: Book,
+    names: Names,
     figures: Arc<UpstreamFigures>,
     /// Failed tries in a row to get its list.
     failures: u32,
@@ -116,7 +120,8 @@ impl Following {
             reach: Reach::of(&upstream.target, settings.exempt.clone()),
         };
         let (book, via) = (Book::new(bounds), Arc::new(Origin::new(&upstream.name)));
-        Following { mirror, upstream, via, book, figures, failures: 0, next_list_ms: 0 }
+        let names = Names::default();
+        Following { mirror, upstream, via, book, names, figures, failures: 0, next_list_ms: 0 }
     }
 
     async fn run(mut self) {
@@ -124,13 +129,18 @@ impl Following {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut asking: JoinSet<(Address, Asked)> = JoinSet::new();
         let mut fetching: JoinSet<Result<Listing, String>> = JoinSet::new();
+        let mut lookups: JoinSet<(Box<str>, Option<IpAddr>)> = JoinSet::new();
         loop {
             tokio::select! {
                 _ = tick.tick() => {
                     if fetching.is_empty() && self.now_ms() >= self.next_list_ms {
                         fetching.spawn(fetch(self.upstream.clone()));
                     }
+                    if let Some(host) = self.names.next(self.now_ms()) {
+                        lookups.spawn(ip_of(host));
+                    }
                 }
+                Some(Ok((host, ip))) = lookups.join_next() => self.looked_up(&host, ip),
                 Some(Ok(fetched)) = fetching.join_next() => self.fetched(fetched),
                 Some(Ok((address, asked))) = asking.join_next() => self.asked(address, asked),
             }
@@ -164,12 +174,21 @@ impl Following {
         }
     }
 
+    fn looked_up(&mut self, host: &str, ip: Option<IpAddr>) {
+        let now_ms = self.now_ms();
+        let servers = self.names.found(host, ip, now_ms);
+        let Taken { taken, .. } = self.book.more(servers, now_ms);
+        self.figures.listed(taken);
+    }
+
     fn fetched(&mut self, fetched: Result<Listing, String>) {
         let (now_ms, name) = (self.now_ms(), &self.upstream.name);
         match fetched {
             Ok(listing) => {
-                let listed = listing.servers.into_iter().filter_map(candidate).collect();
+                let too_many_names = self.names.list(listing.named, now_ms);
+                let listed = listing.servers.into_iter().filter_map(candidate).chain(self.names.servers()).collect();
                 let Taken { taken, unreachable, too_many } = self.book.list(listed, now_ms);
+                let too_many = too_many + too_many_names;
                 let is_news = self.failures > 0 || self.figures.is_new();
                 self.failures = 0;
                 self.figures.fetched(taken, self.mirror.announcements.hub.clock.now().unix_ms);
@@ -206,6 +225,12 @@ async fn fetch(upstream: Upstream) -> Result<Listing, String> {
         Ok(listing) => listing.map_err(|error| error.to_string()),
         Err(_) => Err("its list did not arrive in time".into()),
     }
+}
+
+async fn ip_of(host: Box<str>) -> (Box<str>, Option<IpAddr>) {
+    let found = look_up(&host, 1).await; // of any port
+    let ip = found.map(|address| address.ip()).inspect_err(|error| debug!(error, "a listed name was not found"));
+    (host, ip.ok())
 }
 
 /// A listed server that can be asked here. Of another Rallypoint, only servers that announce themselves there: it follows

@@ -7,8 +7,8 @@ use crate::model::{Address, Facts};
 
 /// How a player's program fetches a master's list.
 pub enum Fetch {
-    /// A page of a web server, usually under this path.
-    Http { path: &'static str, read: fn(&[u8]) -> Result<List, Fault> },
+    /// A page of a web server, usually under this path, and how its reader takes so much of it.
+    Http { path: &'static str, read: fn(&[u8], Take) -> Result<List, Fault> },
     /// A conversation over TCP.
     Stream(&'static dyn StreamFetch),
     /// Requests and lists in datagrams.
@@ -57,12 +57,32 @@ pub struct Packet {
     pub end: bool,
 }
 
+/// How much of a list is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Take {
+    pub servers_max: usize,
+    /// Without what the master says of its servers.
+    pub addresses_only: bool,
+}
+
+impl Take {
+    pub const ALL: Take = Take { servers_max: usize::MAX, addresses_only: false };
+}
+
+impl Default for Take {
+    fn default() -> Take {
+        Take::ALL
+    }
+}
+
 /// What a master listed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct List {
+    /// What is added beyond this is dropped.
+    take: Take,
     pub servers: Vec<ListEntry>,
-    /// Servers that the master lists by a name instead of an address, with their ports and what it says of them.
-    pub named: Vec<(Box<str>, u16, Facts<'static>)>,
+    /// Servers that the master lists by a name instead of an address.
+    pub named: Vec<ListedName>,
     /// What is wrong with single entries, for the first [`FAULTS_MAX`]; the others are none the worse for it.
     pub faults: Vec<Fault>,
     /// How many entries are wrong.
@@ -73,17 +93,47 @@ pub struct List {
 pub const FAULTS_MAX: usize = 100;
 
 impl List {
+    /// An empty list, for so much.
+    pub fn new(take: Take) -> List {
+        List { take, ..List::default() }
+    }
+
     /// A list of entries, each of which may be wrong by itself.
     pub fn of<E: fmt::Display>(entries: impl Iterator<Item = Result<ListEntry, E>>) -> List {
-        let mut list = List::default();
-        entries.for_each(|entry| list.add(entry));
-        list
+        List::default().with(entries)
+    }
+
+    /// The list with these entries, as far as there is room.
+    pub fn with<E: fmt::Display>(mut self, mut entries: impl Iterator<Item = Result<ListEntry, E>>) -> List {
+        while !self.is_full()
+            && let Some(entry) = entries.next()
+        {
+            self.add(entry);
+        }
+        self
+    }
+
+    /// Nothing more is taken: the rest need not be read.
+    pub fn is_full(&self) -> bool {
+        self.servers.len() + self.named.len() >= self.take.servers_max
+    }
+
+    /// A server that the master lists by a name.
+    pub fn add_named(&mut self, host: Box<str>, port: u16, facts: Facts<'static>) {
+        if !self.is_full() {
+            self.named.push(ListedName { host, port, facts: self.wanted(facts) });
+        }
+    }
+
+    fn wanted(&self, facts: Facts<'static>) -> Facts<'static> {
+        if self.take.addresses_only { Facts::default() } else { facts }
     }
 
     /// One more entry.
     pub fn add(&mut self, entry: Result<ListEntry, impl fmt::Display>) {
         match entry {
-            Ok(listed) => self.servers.push(listed),
+            Ok(_) if self.is_full() => {}
+            Ok(listed) => self.servers.push(ListEntry { facts: self.wanted(listed.facts), ..listed }),
             Err(error) => {
                 self.left_out += 1;
                 if self.faults.len() < FAULTS_MAX {
@@ -92,6 +142,14 @@ impl List {
             }
         }
     }
+}
+
+/// A server that a master lists by a name instead of an address.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ListedName {
+    pub host: Box<str>,
+    pub port: u16,
+    pub facts: Facts<'static>,
 }
 
 /// A server in a master's list, with what the master says of it.

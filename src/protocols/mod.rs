@@ -25,6 +25,7 @@ pub mod section;
 pub mod testing;
 pub mod xash3d;
 
+use std::any::TypeId;
 use std::fmt::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub use games::{
     servers_of,
 };
 
-pub use fetch::{FAULTS_MAX, Fetch, List, ListEntry, StreamFetch};
+pub use fetch::{FAULTS_MAX, Fetch, List, ListEntry, ListedName, StreamFetch, Take};
 
 /// Everything that the rest of the program knows about a protocol.
 pub struct Card {
@@ -259,6 +260,14 @@ pub trait Query: Sync {
     fn spacing_us(&self) -> u64 {
         0
     }
+
+    /// Tells the queries of different games apart.
+    fn kind(&self) -> TypeId
+    where
+        Self: 'static,
+    {
+        TypeId::of::<Self>()
+    }
 }
 
 /// What to ask for. If one answer has both the nonce and the facts, both questions are the same.
@@ -275,8 +284,9 @@ pub enum Ask {
 pub enum ProvenBy {
     /// The nonce in it.
     Nonce,
-    /// Only the port that it arrives at, which was chosen at random for the question: the game returns nothing of ours. This
-    /// must be enough only for servers whose address has been proven otherwise, by a cookie or a connection.
+    /// Only the port that it arrives at, which was chosen at random for the question: the game returns nothing of ours. One
+    /// such answer must be enough only for servers whose address has been proven otherwise, by a cookie, a connection, or
+    /// several answers in a row.
     Port,
 }
 

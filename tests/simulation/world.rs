@@ -20,7 +20,7 @@ use rallypoint::cookie::Keys;
 use rallypoint::model::{Address, HeartbeatKeys};
 use rallypoint::protocols::announce::{AnnounceMethod, ChallengedAnnounce, Registration, Step};
 use rallypoint::protocols::section::RouteAnswer;
-use rallypoint::protocols::{CARDS, Card, Fetch, Heartbeat};
+use rallypoint::protocols::{CARDS, Card, Fetch, Heartbeat, Take};
 use rallypoint::registry::view::View;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;

@@ -14,7 +14,7 @@ use crate::client::{RetryPolicy, Target, http};
 use crate::model::{Address, GAME_BYTES_MAX};
 use crate::protocols::rows::{self, Rest};
 use crate::protocols::section::Surroundings;
-use crate::protocols::{CARDS, Card, Fetch};
+use crate::protocols::{CARDS, Card, Fetch, Take};
 
 /// The longest page, stylesheet or script.
 const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -96,7 +96,7 @@ pub fn routes() -> impl Iterator<Item = (&'static Card, &'static str)> {
 fn check(card: &Card, path: &str, bytes: &[u8]) -> Result<(), ListError> {
     match &card.fetch {
         Fetch::Http { path: usual, read } if usual.trim_start_matches('/') == path => {
-            read(bytes).map(drop).map_err(|why| ListError::Bad(format!("/{path} is not a list: {why}")))
+            read(bytes, Take::ALL).map(drop).map_err(|why| ListError::Bad(format!("/{path} is not a list: {why}")))
         }
         _ => Ok(()),
     }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::info::Info;
 use super::wire;
 use crate::model::Address;
-use crate::protocols::{Fault, List, ListEntry, fault, is_one_host, rows};
+use crate::protocols::{Fault, List, ListEntry, Take, fault, is_one_host, rows};
 
 #[derive(Deserialize)]
 struct Row<'a> {
@@ -16,13 +16,16 @@ struct Row<'a> {
     info: &'a RawValue,
 }
 
-pub fn read(json: &[u8]) -> Result<List, Fault> {
-    let mut list = List::default();
+pub fn read(json: &[u8], take: Take) -> Result<List, Fault> {
+    let mut list = List::new(take);
     let mut number = 0;
     let read = rows::read(json, |row| {
         number += 1;
+        if list.is_full() {
+            return;
+        }
         match row.and_then(listed) {
-            Ok(entries) => entries.into_iter().for_each(|entry| list.add(Ok::<_, String>(entry))),
+            Ok(entries) => entries.for_each(|entry| list.add(Ok::<_, String>(entry))),
             Err(why) => list.add(Err(format!("server {number}: {why}"))),
         }
     });
@@ -30,7 +33,8 @@ pub fn read(json: &[u8]) -> Result<List, Fault> {
     Ok(list)
 }
 
-fn listed(row: &str) -> Result<Vec<ListEntry>, String> {
+/// A row may have many places, so their entries are made one by one.
+fn listed(row: &str) -> Result<impl Iterator<Item = ListEntry> + use<>, String> {
     let row: Row<'_> = serde_json::from_str(row).map_err(|error| error.to_string())?;
     let mut places: Vec<Address> = row.addresses.iter().filter_map(|text| place(text)).collect();
     places.sort_unstable();
@@ -39,7 +43,7 @@ fn listed(row: &str) -> Result<Vec<ListEntry>, String> {
         return Err("no address like tw-0.6+udp://203.0.113.5:8303".into());
     }
     let facts = Info::parse(row.info.get().as_bytes())?.facts();
-    Ok(places.into_iter().map(|address| ListEntry { facts: facts.clone(), ..ListEntry::at(address) }).collect())
+    Ok(places.into_iter().map(move |address| ListEntry { facts: facts.clone(), ..ListEntry::at(address) }))
 }
 
 fn place(text: &str) -> Option<Address> {
@@ -58,7 +62,7 @@ mod tests {
             r#"{{"communities":[],"servers":[{{"addresses":["tw-0.7+udp://203.0.113.5:8303","tw-0.6+udp://203.0.113.5:8303",
             "tw-0.6+udp://[2001:db8::1]:8303","tw-0.9+udp://203.0.113.9:1"],"location":"eu:de","info":{INFO}}}]}}"#
         );
-        let list = read(json.as_bytes()).unwrap();
+        let list = read(json.as_bytes(), Take::ALL).unwrap();
         let places: Vec<_> = list.servers.iter().map(|entry| entry.address.to_string()).collect();
         assert_eq!(places, ["203.0.113.5:8303", "[2001:db8::1]:8303"]);
         assert!(list.servers.iter().all(|entry| entry.facts.name == "Loopback DD"));
@@ -75,11 +79,21 @@ mod tests {
             "{}".into(),
             "7".into(),
         ];
-        let list = read(format!(r#"{{"servers":[{}]}}"#, rows.join(",")).as_bytes()).unwrap();
+        let list = read(format!(r#"{{"servers":[{}]}}"#, rows.join(",")).as_bytes(), Take::ALL).unwrap();
         assert_eq!((list.servers.len(), list.left_out), (1, 5), "{list:?}");
         assert!(list.faults[0].starts_with("server 2: missing field"), "{}", list.faults[0]);
         for other in [&b""[..], b"<html>", b"[]", b"{}"] {
-            assert!(read(other).unwrap_err().contains("not DDNet's list"), "{other:?}");
+            assert!(read(other, Take::ALL).unwrap_err().contains("not DDNet's list"), "{other:?}");
         }
+    }
+
+    #[test]
+    fn no_more_is_taken_than_wanted() {
+        let addresses: Vec<_> = (1..100).map(|port| format!(r#""tw-0.6+udp://203.0.113.5:{port}""#)).collect();
+        let row = format!(r#"{{"addresses":[{}],"info":{INFO}}}"#, addresses.join(","));
+        let json = format!(r#"{{"servers":[{row},7,{row}]}}"#);
+        let list = read(json.as_bytes(), Take { servers_max: 5, addresses_only: true }).unwrap();
+        assert_eq!((list.servers.len(), list.left_out), (5, 0));
+        assert!(list.servers.iter().all(|entry| *entry == ListEntry::at(entry.address)));
     }
 }

@@ -17,7 +17,7 @@ pub mod token;
 pub mod wire;
 
 use super::announce::AnnounceMethod;
-use super::{Card, Fetch, Games, section};
+use super::{Card, Fetch, Games, Take, section};
 use crate::model::Proof;
 use info::Info;
 use wire::{Answer, Version};
@@ -59,7 +59,7 @@ pub const CARD: Card = Card {
     join_link: |address| format!("ddnet://{address}"),
     decoders: &[
         ("info", |bytes| Info::parse(bytes).and_then(Info::kept).is_ok()),
-        ("list", |bytes| fetch::read(bytes).is_ok_and(|list| list.left_out == 0)),
+        ("list", |bytes| fetch::read(bytes, Take::ALL).is_ok_and(|list| list.left_out == 0)),
         ("challenge", |bytes| wire::read_challenge(Version::V6, bytes).is_some()),
         ("challenge of 0.7", |bytes| wire::read_challenge(Version::V7, bytes).is_some()),
         ("question", |bytes| wire::read_question(bytes).is_some()),

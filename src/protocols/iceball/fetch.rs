@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::model::{Address, Facts};
-use crate::protocols::{Fault, List, ListEntry, fault, is_one_host, rows};
+use crate::protocols::{Fault, List, ListEntry, Take, fault, is_one_host, rows};
 use crate::text;
 
 #[derive(Deserialize)]
@@ -27,11 +27,14 @@ struct Row {
     official: Option<IgnoredAny>,
 }
 
-pub fn read(json: &[u8]) -> Result<List, Fault> {
-    let mut list = List::default();
+pub fn read(json: &[u8], take: Take) -> Result<List, Fault> {
+    let mut list = List::new(take);
     let mut number = 0;
     let read = rows::read(json, |row| {
         number += 1;
+        if list.is_full() {
+            return;
+        }
         list.add(row.and_then(listed).map_err(|why| format!("server {number}: {why}")));
     });
     read.map_err(|error| fault(format_args!("not Iceball's list: {error}")))?;
@@ -64,7 +67,7 @@ mod tests {
 
     #[test]
     fn reads_what_a_master_writes() {
-        let list = read(EXAMPLE).unwrap();
+        let list = read(EXAMPLE, Take::ALL).unwrap();
         let [first] = &list.servers[..] else { panic!("{list:?}") };
         assert_eq!((first.address.to_string().as_str(), first.official), ("203.0.113.6:1", Some(true)));
         assert_eq!((&*first.facts.name, &*first.facts.map, &*first.facts.mode), ("first", "mesa.vxl", "ctf"));
@@ -77,6 +80,7 @@ mod tests {
         let list = read(
             br#"{"servers":[{"address":"203.0.113.5","port":1,"name":"\u001b[31mred"},{},7,
                 {"address":"nowhere","port":1},{"address":"203.0.113.5","port":0},{"address":"224.0.0.1","port":5}]}"#,
+            Take::ALL,
         )
         .unwrap();
         assert_eq!((list.servers.len(), list.faults.len()), (1, 5), "{list:?}");
@@ -85,7 +89,15 @@ mod tests {
         }
         assert_eq!((&*list.servers[0].facts.name, list.servers[0].official), ("[31mred", Some(false)));
         for other in [&b""[..], b"<html>", b"[]", b"{}", &EXAMPLE[..EXAMPLE.len() - 1]] {
-            assert!(read(other).unwrap_err().contains("not Iceball's list"), "{other:?}");
+            assert!(read(other, Take::ALL).unwrap_err().contains("not Iceball's list"), "{other:?}");
         }
+    }
+
+    #[test]
+    fn no_more_is_taken_than_wanted() {
+        let row = r#"{"address":"203.0.113.5","port":1,"name":"x"}"#;
+        let json = format!(r#"{{"servers":[{row},7,{row},{row},7]}}"#);
+        let list = read(json.as_bytes(), Take { servers_max: 2, addresses_only: true }).unwrap();
+        assert_eq!((list.servers.len(), list.left_out, &*list.servers[0].facts.name), (2, 1, ""));
     }
 }

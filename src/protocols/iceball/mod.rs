@@ -10,7 +10,7 @@ pub mod settings;
 pub mod wire;
 
 use super::announce::AnnounceMethod;
-use super::{Card, Fetch, Games, section};
+use super::{Card, Fetch, Games, Take, section};
 use crate::model::Proof;
 use wire::{Announcement, FromMaster, ToMaster, Version};
 
@@ -48,7 +48,7 @@ pub const CARD: Card = Card {
     decoders: &[
         ("to master", |bytes| ToMaster::parse(bytes).is_ok()),
         ("from master", |bytes| FromMaster::parse(bytes).is_ok()),
-        ("list", |bytes| fetch::read(bytes).is_ok()),
+        ("list", |bytes| fetch::read(bytes, Take::ALL).is_ok()),
         ("announcement body", |bytes| Announcement::parse_body(bytes).is_some()),
     ],
     samples: || {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::announce::{FLAGS, NUMBERS};
 use crate::model::{Address, Details, Facts, Player};
-use crate::protocols::{Fault, List, ListEntry, fault, is_one_host, rows};
+use crate::protocols::{Fault, List, ListEntry, Take, fault, is_one_host, rows};
 use crate::text;
 
 #[derive(Deserialize)]
@@ -19,14 +19,17 @@ struct Row {
     rest: serde_json::Map<String, Value>,
 }
 
-pub fn read(json: &[u8]) -> Result<List, Fault> {
-    let mut list = List::default();
+pub fn read(json: &[u8], take: Take) -> Result<List, Fault> {
+    let mut list = List::new(take);
     let mut number = 0;
     let read = rows::read_named(json, "list", |row| {
         number += 1;
+        if list.is_full() {
+            return;
+        }
         match row.and_then(listed) {
             Ok(Listed::At(entry)) => list.add(Ok::<_, String>(entry)),
-            Ok(Listed::Named(host, port, facts)) => list.named.push((host, port, *facts)),
+            Ok(Listed::Named(host, port, facts)) => list.add_named(host, port, *facts),
             Err(why) => list.add(Err(format!("server {number}: {why}"))),
         }
     });
@@ -111,7 +114,7 @@ mod tests {
 
     #[test]
     fn reads_what_a_master_writes() {
-        let list = read(EXAMPLE).unwrap();
+        let list = read(EXAMPLE, Take::ALL).unwrap();
         let [first, second] = &list.servers[..] else { panic!("{list:?}") };
         assert_eq!(
             (&*first.facts.name, &*first.facts.mode, first.facts.players_max),
@@ -128,6 +131,7 @@ mod tests {
     fn a_row_has_all_that_a_player_chooses_by() {
         let list = read(
             br#"{"list":[{"address":"203.0.113.5","port":30000,"mapgen":"v7","version":"5.6.1","clients":3,"password":true}]}"#,
+            Take::ALL,
         );
         let facts = &list.unwrap().servers[0].facts;
         assert_eq!((&*facts.map, facts.version.as_str()), ("v7", "5.6.1"));
@@ -139,13 +143,24 @@ mod tests {
         let list = read(
             br#"{"list":[{"address":"play.example.org","port":1,"name":7},{},7,{"address":"a b","port":1},
                 {"address":"203.0.113.5","port":0},{"address":"224.0.0.1","port":5},{"address":"x","port":0}]}"#,
+            Take::ALL,
         )
         .unwrap();
         assert_eq!((list.servers.len(), list.faults.len(), list.named.len()), (0, 6, 1), "{list:?}");
         assert!(list.faults[1].starts_with("server 3: "), "{}", list.faults[1]);
-        assert_eq!((&*list.named[0].0, list.named[0].1, &*list.named[0].2.name), ("play.example.org", 1, ""));
+        assert_eq!((&*list.named[0].host, list.named[0].port, &*list.named[0].facts.name), ("play.example.org", 1, ""));
         for other in [&b""[..], b"<html>", b"[]", b"{}", br#"{"servers":[]}"#] {
-            assert!(read(other).unwrap_err().contains("not Luanti's list"), "{other:?}");
+            assert!(read(other, Take::ALL).unwrap_err().contains("not Luanti's list"), "{other:?}");
         }
+    }
+
+    #[test]
+    fn no_more_is_taken_than_wanted() {
+        let rows = r#"{"address":"a.example","port":1,"name":"x"},{"address":"203.0.113.5","port":1,"name":"x"},7"#;
+        let json = format!(r#"{{"list":[{rows},{rows},{rows}]}}"#);
+        let list = read(json.as_bytes(), Take { servers_max: 3, addresses_only: true }).unwrap();
+        assert_eq!((list.servers.len(), list.named.len(), list.left_out), (1, 2, 1));
+        assert_eq!((&list.servers[0].facts, &list.named[0].facts), (&Facts::default(), &Facts::default()));
+        assert!(read(&json.as_bytes()[..json.len() - 1], Take { servers_max: 1, ..Take::ALL }).is_err());
     }
 }

@@ -12,7 +12,7 @@ pub mod settings;
 pub mod wire;
 
 use super::announce::AnnounceMethod;
-use super::{Card, Fetch, Games, section};
+use super::{Card, Fetch, Games, Take, section};
 use crate::model::Proof;
 
 pub const NAME: &str = "luanti";
@@ -49,7 +49,7 @@ pub const CARD: Card = Card {
         ("answer", |bytes| wire::given_id(bytes).is_some()),
         ("form", |bytes| form::json(Some(form::EXAMPLE_TYPE), bytes).is_some()),
         ("announcement", |bytes| announce::Announcement::parse(bytes).is_ok()),
-        ("list", |bytes| fetch::read(bytes).is_ok()),
+        ("list", |bytes| fetch::read(bytes, Take::ALL).is_ok()),
     ],
     samples: || {
         vec![

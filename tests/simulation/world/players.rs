@@ -59,7 +59,7 @@ impl World {
             return; // it was cut short
         }
         let list = match &heard.card.fetch {
-            Fetch::Http { read, .. } => read(&heard.bytes),
+            Fetch::Http { read, .. } => read(&heard.bytes, Take::ALL),
             Fetch::Stream(fetch) => fetch.read(&heard.bytes),
             Fetch::Datagrams(_) => return,
         };
