@@ -61,8 +61,10 @@ pub struct Response {
     pub facts: Option<Facts<'static>>,
     /// Why they could not be trusted, or parsed.
     pub fault: Option<Fault>,
-    /// Conflicting or unsolicited facts arrived: someone is forging them.
+    /// Conflicting or unsolicited answers arrived: someone is forging them.
     pub disputed: bool,
+    /// It did not answer the first try in time, so that several ports were waiting.
+    pub retried: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

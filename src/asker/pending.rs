@@ -52,7 +52,7 @@ pub(super) struct Pending<T> {
     /// Facts from the answer to the first question.
     some: Option<Box<Facts<'static>>>,
     claim: Option<Claim>,
-    /// Conflicting or unsolicited facts arrived.
+    /// Conflicting or unsolicited answers arrived.
     disputed: bool,
     fault: Option<Fault>,
 }
@@ -168,7 +168,10 @@ impl<T> Pending<T> {
             },
             Ok(Heard::Alive) => match self.heard_on(now_us, lane) {
                 true => Next::Alive,
-                false => Next::Wait,
+                false => {
+                    self.disputed = true; // somebody tries one port after another
+                    Next::Wait
+                }
             },
             Ok(Heard::Again { token }) => self.again(lane, token),
             Ok(Heard::Facts(facts)) => {
@@ -317,7 +320,10 @@ impl<T> Pending<T> {
         };
         let fault = if facts.is_some() { None } else { self.fault };
         let result = match (self.rtt_us, fault) {
-            (Some(rtt_us), fault) => Ok(Response { rtt_us, facts, fault, disputed: self.disputed }),
+            (Some(rtt_us), fault) => {
+                let (disputed, retried) = (self.disputed, self.tries.len() > 1);
+                Ok(Response { rtt_us, facts, fault, disputed, retried })
+            }
             (None, Some(fault)) => Err(Failure::Bad(fault)),
             (None, None) => Err(Failure::Silent),
         };

@@ -175,7 +175,7 @@ fn the_time_for_all_tries_ends_them() {
     asker.heard(10_900_000, LANE, server(2).socket(), &question[6..14]);
     assert!(asker.next_question(10_900_000, LANE).is_some());
     let finished = asker.timed_out(11_900_000).expect("no second try after all_us");
-    let alone = Response { rtt_us: 900_000, facts: None, fault: None, disputed: false };
+    let alone = Response { rtt_us: 900_000, facts: None, fault: None, disputed: false, retried: false };
     assert_eq!((finished.tag, finished.result), (2, Ok(alone)));
 }
 

@@ -72,7 +72,7 @@ struct ProofRequest {
 #[derive(Debug)]
 pub enum Unproven {
     Asked(Failure),
-    /// It was not queried: too many queries are in flight.
+    /// It was not queried: too many queries are in flight, or one of another game to the same port.
     Busy,
     /// It was not queried: too many queries to its address or network are in flight.
     TooMany,
@@ -80,6 +80,7 @@ pub enum Unproven {
 
 /// Why a server is queried: for a regular round, for heartbeats that wait for the result, or both.
 pub struct Purpose {
+    query: &'static dyn Query,
     /// The query was started for a heartbeat, not for a regular round.
     is_proof: bool,
     round: Option<Round>,
@@ -260,17 +261,20 @@ impl<P: Ports> Worker<P> {
     }
 
     fn prove(&mut self, ProofRequest { address, query, answer }: ProofRequest) {
-        if let Some(purpose) = self.asker.tag_mut(address) {
+        let asked = self.asker.tag_mut(address);
+        // The answer to another game's query proves nothing about this one.
+        let is_other = asked.as_ref().is_some_and(|purpose| purpose.query.kind() != query.kind());
+        if let Some(purpose) = asked.filter(|_| !is_other) {
             purpose.proofs.retain(|waits| !waits.is_closed());
             return purpose.proofs.push(answer);
         }
-        let refusal = if self.proving >= IN_FLIGHT_MAX / 2 {
+        let refusal = if is_other || self.proving >= IN_FLIGHT_MAX / 2 {
             Unproven::Busy
         } else if !self.asker.has_room_for(address.ip()) {
             Unproven::TooMany
         } else {
             self.proving += 1;
-            let purpose = Purpose { is_proof: true, round: None, proofs: vec![answer] };
+            let purpose = Purpose { query, is_proof: true, round: None, proofs: vec![answer] };
             let _ = self.asker.ask(address, query, Ask::Proof, purpose); // no query to it is in flight
             return;
         };
@@ -294,10 +298,12 @@ impl<P: Ports> Worker<P> {
         self.hub.due(self.hub.clock.now(), room.min(DUE_MAX), &mut targets);
         for Due { address, game, named, proven, proven_at_ms } in targets.drain(..) {
             let Some(query) = query_of(&game).filter(|_| named || (self.is_mine)(address)) else { continue };
-            let purpose = Purpose { is_proof: false, round: Some(Round { game, proven_at_ms }), proofs: Vec::new() };
+            let round = Some(Round { game, proven_at_ms });
+            let purpose = Purpose { query, is_proof: false, round, proofs: Vec::new() };
             let ask = if proven { Ask::Facts } else { Ask::Proof };
             if let Err(Purpose { round, .. }) = self.asker.ask(address, query, ask, purpose)
                 && let Some(asked) = self.asker.tag_mut(address)
+                && asked.query.kind() == query.kind()
             {
                 asked.round = round;
             }
@@ -347,7 +353,7 @@ impl<P: Ports> Driver for Worker<P> {
     }
 
     fn finish(&mut self, finished: Finished<Purpose>) {
-        let Finished { address, tag: Purpose { is_proof, round, proofs }, result } = finished;
+        let Finished { address, tag: Purpose { is_proof, round, proofs, .. }, result } = finished;
         self.proving -= usize::from(is_proof);
         let what = match &result {
             Ok(answer) => What::Answered { rtt_us: answer.rtt_us },
@@ -408,4 +414,96 @@ pub fn socket_with(receive_buffer: usize) -> io::Result<(UdpSocket, bool)> {
     };
     let both = bind(Domain::IPV6, (Ipv6Addr::UNSPECIFIED, 0).into()).map(|socket| (socket, true));
     both.or_else(|_| Ok((bind(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, 0).into())?, false)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hub::VirtualTime;
+    use crate::model::{NamedServer, Overrides};
+    use crate::protocols::CARDS;
+    use crate::registry;
+    use std::sync::atomic::Ordering;
+    use tokio::task::{JoinHandle, yield_now};
+
+    /// Everything is sent, and nothing comes back.
+    struct Silence;
+
+    impl Ports for Silence {
+        fn set_linger_us(&mut self, _linger_us: u64) {}
+
+        fn close_old(&mut self, _now_us: u64) {}
+
+        fn open_new(&mut self, _now_us: u64) {}
+
+        fn pick(&mut self, _now_us: u64) -> Option<Lane> {
+            Some(1)
+        }
+
+        fn send(&mut self, _lane: Lane, _to: Address, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn receive(&mut self, _buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)> {
+            None
+        }
+    }
+
+    fn silence(time: &Arc<VirtualTime>) -> (Prober, Worker<Silence>) {
+        let limits =
+            registry::Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 30_000, misses_max: 3 };
+        let settings = settings(1_000, 100, Duration::from_secs(30));
+        let (hub, ledger) = (Arc::new(Hub::simulated(limits, time.clone(), 7)), Arc::new(Ledger::new()));
+        Worker::over(Silence, hub, ledger, Arc::new(Metrics::new()), settings, [7; 16])
+    }
+
+    /// Two games that are queried in different ways.
+    fn two_games() -> [(Game, &'static dyn Query); 2] {
+        let mut games = CARDS.iter().filter_map(|card| Some((Game::Own(card.name), card.query?)));
+        [games.next().unwrap(), games.next().unwrap()]
+    }
+
+    fn address() -> Address {
+        "192.0.2.1:5".parse().unwrap()
+    }
+
+    async fn proving(
+        prober: &Prober,
+        worker: &mut Worker<Silence>,
+        query: &'static dyn Query,
+    ) -> JoinHandle<Result<Response, Unproven>> {
+        let prober = prober.clone();
+        let proof = tokio::spawn(async move { prober.prove(address(), query).await });
+        yield_now().await; // it makes its request
+        worker.step(&mut [0; 100]).await;
+        yield_now().await; // it takes its answer, if it has one
+        proof
+    }
+
+    #[tokio::test]
+    async fn an_answer_to_one_games_query_proves_no_other_game() {
+        let ((prober, mut worker), [(_, one), (_, other)]) = (silence(&Arc::default()), two_games());
+        let first = proving(&prober, &mut worker, one).await;
+        let same = proving(&prober, &mut worker, one).await;
+        let different = proving(&prober, &mut worker, other).await;
+        assert!(!first.is_finished() && !same.is_finished(), "they wait for the same answer");
+        assert!(different.is_finished());
+        assert!(matches!(different.await.unwrap(), Err(Unproven::Busy)));
+        assert_eq!(worker.in_flight(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_query_for_one_game_is_no_round_of_another() {
+        for is_same in [true, false] {
+            let time = Arc::new(VirtualTime::default());
+            let ((prober, mut worker), [(_, one), (game, other)]) = (silence(&time), two_games());
+            let proof = proving(&prober, &mut worker, if is_same { other } else { one }).await;
+            let named = NamedServer { address: address(), game, overrides: Overrides::default(), asked: true };
+            worker.hub.apply_one(&Change::NamedServers(Arc::new([named])), worker.hub.clock.now());
+            time.mono_us.fetch_add(500_000, Ordering::Relaxed); // it is due
+            worker.step(&mut [0; 100]).await;
+            let joined = worker.asker.tag_mut(address()).unwrap().round.is_some();
+            assert_eq!((joined, proof.is_finished()), (is_same, false));
+        }
+    }
 }

@@ -231,6 +231,160 @@ fn a_hostile_master_floods_nobody() {
     assert!(mirror.memory_kib() < before + (32 << 10), "{} and {before} KiB", mirror.memory_kib());
 }
 
+/// A Luanti master with this list.
+fn page_with(rows: &[String]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("luanti+http://{}", listener.local_addr().unwrap());
+    let body = format!(r#"{{"list":[{}]}}"#, rows.join(","));
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    // This thread ends with the test's process.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.read(&mut [0; 2_000]);
+            let _ = stream.write_all(answer.as_bytes()); // the client may have enough
+        }
+    });
+    url
+}
+
+fn json_row(host: &str, port: u16) -> String {
+    format!(r#"{{"address":"{host}","port":{port}}}"#)
+}
+
+/// The greeting of a Luanti server.
+const GREETING: [u8; 14] = [0x4f, 0x45, 0x74, 3, 0, 1, 0, 3, 0xff, 0xdc, 0, 1, 0, 2];
+/// The first packet of a client.
+const PROBE: [u8; 8] = [0x4f, 0x45, 0x74, 3, 0, 0, 0, 1];
+
+/// The UDP ports of a program: what somebody finds who tries all ports.
+fn ports_of(id: u32) -> Vec<u16> {
+    let fds = std::fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+    let inodes: BTreeSet<String> = fds
+        .filter_map(|fd| std::fs::read_link(fd.path()).ok())
+        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_string()))
+        .collect();
+    let tables =
+        ["udp", "udp6"].map(|table| std::fs::read_to_string(format!("/proc/{id}/net/{table}")).unwrap_or_default());
+    let rows = tables.iter().flat_map(|table| table.lines().skip(1));
+    let ports = rows.filter_map(|row| {
+        let fields: Vec<&str> = row.split_whitespace().collect();
+        let port = u16::from_str_radix(fields.get(1)?.rsplit(':').next()?, 16).ok()?;
+        inodes.contains(*fields.get(9)?).then_some(port)
+    });
+    ports.collect()
+}
+
+/// A server that does not exist: a forger sends answers in its name to all our ports, again and again. Nothing of ours is in
+/// such a game's answers, so some arrive where they are awaited.
+#[test]
+fn a_server_that_somebody_forges_on_all_our_ports_is_not_listed() {
+    let (forged, real) = (UdpSocket::bind("127.0.9.8:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
+    let (of_forged, of_real) = (port(&forged), port(&real));
+    let url = page_with(&[json_row("127.0.9.8", of_forged), json_row("127.0.0.1", of_real)]);
+    let mirror = mirror_of(&url, &[]);
+    let id = mirror.id();
+    // Both threads end with the test's process.
+    std::thread::spawn(move || {
+        loop {
+            for port in ports_of(id) {
+                let _ = forged.send_to(&GREETING, ("127.0.0.1", port)); // it may be closed by now
+            }
+        }
+    });
+    std::thread::spawn(move || {
+        let mut buffer = [0; 100];
+        while let Ok((size, from)) = real.recv_from(&mut buffer) {
+            if buffer[..size] == PROBE {
+                real.send_to(&GREETING, from).unwrap();
+            }
+        }
+    });
+    lists(&mirror, &via(&format!("127.0.0.1:{of_real}"), &url));
+    let path = format!("/api/v1/check?game=luanti&address=127.0.9.8:{of_forged}");
+    until("the forger to be found out", || {
+        mirror.json(&path).to_string().contains("Someone sends forged answers in its name").then_some(())
+    });
+    assert_eq!(vias(&mirror), via(&format!("127.0.0.1:{of_real}"), &url));
+}
+
+/// One answer is not enough: it may be a lucky forgery.
+#[test]
+fn a_server_that_answers_once_is_not_listed_where_nothing_of_ours_returns() {
+    let games = [(1, 1), (2, 3), (3, usize::MAX)].map(|(host, answers)| {
+        let socket = UdpSocket::bind(format!("127.0.8.{host}:0")).unwrap();
+        let at = socket.local_addr().unwrap();
+        let (heard, questions) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 100];
+            let mut answered = 0;
+            while let Ok((size, from)) = socket.recv_from(&mut buffer) {
+                if buffer[..size] != PROBE {
+                    continue;
+                }
+                if answered < answers {
+                    socket.send_to(&GREETING, from).unwrap();
+                }
+                answered += 1;
+                let _ = heard.send(from.port()); // the test may be over
+            }
+        });
+        (at, questions)
+    });
+    let rows: Vec<String> = games.iter().map(|(at, _)| json_row(&at.ip().to_string(), at.port())).collect();
+    // Rounds are rare, so that it stays listed for as long as the test lasts.
+    let url = page_with(&rows);
+    let mirror = Server::start(&["probe.every=30s", &upstream(&url)]);
+    lists(&mirror, &via(&games[2].0.to_string(), &url));
+    let mut ports = BTreeSet::new();
+    for ((_, questions), least) in games.iter().zip([4, 6, 4]) {
+        // What is not answered is asked three times.
+        ports.extend((0..least).map(|_| questions.recv_timeout(LIMIT).unwrap()));
+    }
+    assert!(ports.len() > 1, "all from one port");
+    assert_eq!(vias(&mirror).len(), 1);
+}
+
+#[test]
+fn servers_that_are_listed_by_a_name_are_followed() {
+    let old = Server::start(&FAST);
+    let master = format!("luanti+{}", web(&old));
+    let _games = simulate("luanti", 1, &["--announce", &master]);
+    until("it to be listed", || (servers(&old).len() == 1).then_some(()));
+    let port = servers(&old)[0]["port"].as_u64().unwrap() as u16;
+    let url = page_with(&[json_row("localhost", port), json_row("missing.invalid", 5)]);
+    let mirror = mirror_of(&url, &[]);
+    lists(&mirror, &via(&format!("127.0.0.1:{port}"), &url));
+    let metrics = mirror.get("/metrics");
+    assert!(
+        metrics.text().contains(&format!("rallypoint_upstream_servers{{upstream=\"{url}\"}} 1")),
+        "{}",
+        metrics.text()
+    );
+}
+
+#[test]
+fn a_long_page_costs_as_much_memory_as_the_servers_that_are_wanted() {
+    let peak_kib = |server: &Server| -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let idle = Server::start(&FAST);
+    // Each player costs many times the bytes of its row.
+    let players = vec![r#""""#; 200].join(",");
+    let row = |port: usize| format!(r#"{{"address":"127.0.9.7","port":{port},"clients_list":[{players}]}}"#);
+    let rows: Vec<String> = (1..=5_000).map(row).collect();
+    let set = |url: &str| format!("upstream=[{{url = \"{url}\", every = \"5s\", max_servers = 10}}]");
+    let mut mirror = Server::start(&[&FAST, &[set(&page_with(&rows)).as_str()][..]].concat());
+    mirror.wait_for_log("10 servers to ask");
+    let (peak, usual) = (peak_kib(&mirror), peak_kib(&idle));
+    assert!(peak < usual + (24 << 10), "{peak} and {usual} KiB");
+    let rows: Vec<String> = (1..=300_000).map(|port| json_row("127.0.9.7", (port % 60_000 + 1) as u16)).collect();
+    let mut mirror = Server::start(&[&FAST, &[set(&page_with(&rows)).as_str()][..]].concat());
+    mirror.wait_for_log("its answer is longer than 4 MiB");
+}
+
 #[test]
 fn bans_and_names_that_are_hidden_hold_for_mirrored_servers() {
     let (old, tank) = (Server::start(&FAST), Tank::new());

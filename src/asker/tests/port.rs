@@ -63,8 +63,22 @@ fn an_answer_counts_on_the_port_that_asked_and_on_no_other() {
         assert_eq!(asker.next_farewell(), None, "nothing is sent to a forger's victim");
         let finished = hear(&mut asker, 9_000, LANE, b"alive").unwrap();
         let answered = finished.result.unwrap();
-        assert_eq!((answered.rtt_us, answered.facts, answered.disputed), (9_000, None, false));
+        assert_eq!((answered.rtt_us, answered.facts), (9_000, None));
+        assert!(answered.disputed, "somebody tries one port after another");
         assert_eq!((asker.in_flight(), asker.fresh()), (0, 0));
+    }
+}
+
+#[test]
+fn an_answer_says_whether_it_took_more_than_one_try() {
+    for tries in [1, 2] {
+        let mut asker = asked(Ask::Proof);
+        if tries > 1 {
+            assert!(asker.timed_out(SETTINGS.try_us).is_none());
+            assert!(asker.next_question(SETTINGS.try_us, OTHER).is_some());
+        }
+        let answered = hear(&mut asker, SETTINGS.try_us + 9_000, LANE, b"alive").unwrap().result.unwrap();
+        assert_eq!((answered.retried, answered.disputed), (tries > 1, false));
     }
 }
 
