@@ -199,9 +199,12 @@ async fn a_server_that_could_not_be_asked_is_told_with_its_next_post() {
     let (announcements, address) = (announcements(), disputed_game().await);
     while announcements.take(Kind::Probing, address.ip(), 1).is_ok() {}
     assert_eq!(post(&announcements, address, b"file").await, "", "filed");
-    while announcements.last_failure(address).is_none() {
-        tokio::task::yield_now().await;
-    }
+    let noted = async {
+        while announcements.last_failure(address).is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(20), noted).await.expect("a note");
     let failure = announcements.last_failure(address).unwrap();
     assert_eq!((failure.kind, &*failure.text), (FailureKind::Error, "too much was announced at once"));
     assert!(announcements.ledger.notes(address).iter().any(|note| note.what == What::Postponed), "for the doctor");
