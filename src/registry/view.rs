@@ -336,6 +336,8 @@ mod tests {
     #[test]
     fn a_variant_is_made_once() {
         let rendered = Rendered::new("body");
+        assert_eq!(rendered.as_of_ms, None);
+        assert_eq!(Rendered::of(&View::new(1, 77, Vec::new()), "body").as_of_ms, Some(77));
         assert_eq!(rendered.variant(0, |body| Some(body.slice(1..))), Some("ody".into()));
         assert_eq!(rendered.variant(0, |_| None), Some("ody".into()));
         assert_eq!(rendered.variant(1, |_| None), None);

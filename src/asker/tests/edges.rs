@@ -1,7 +1,7 @@
 //! The edges of the asker's rules: the last moment, the exact number, and what is forgotten.
 
 use super::*;
-use crate::protocols::fault;
+use crate::protocols::{Heard, fault};
 
 #[test]
 fn failures_say_who_failed_and_why() {
@@ -111,4 +111,33 @@ fn idle_state_is_forgotten_once_there_is_much_of_it_and_what_is_in_use_is_kept()
     fill(&mut asker, most + 1);
     assert!(asker.timed_out(NOW_US).is_none());
     assert_eq!(kept(&asker), (4, 3, 1), "these, and those of the three queries");
+}
+
+/// Returns 16 bits of the nonce, as the question has them.
+struct Short;
+
+impl Query for Short {
+    fn ask(&self, _ask: Ask, nonce: u32, question: &mut Question) {
+        question.extend(nonce.to_be_bytes());
+    }
+
+    fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+        let low = bytes.last_chunk().ok_or_else(|| fault("short"))?;
+        Ok(Heard::Whole { nonce: u16::from_be_bytes(*low).into(), facts: Facts::default() })
+    }
+
+    fn nonce_mask(&self) -> u32 {
+        0xffff
+    }
+}
+
+#[test]
+fn only_the_bits_of_a_nonce_that_a_game_returns_are_used() {
+    let mut asker = asker(SETTINGS);
+    asker.ask(server(1), &Short, Ask::Proof, 7).unwrap();
+    let (_, question) = asker.next_question(0, LANE).unwrap();
+    assert_eq!(question[..2], [0, 0]);
+    assert_ne!(question[2..], [0, 0]);
+    let finished = asker.heard(1_000, LANE, server(1).socket(), &question);
+    assert!(finished.is_some_and(|finished| finished.result.is_ok()));
 }

@@ -93,6 +93,23 @@ fn a_server_that_has_answered_is_told_that_this_was_all() {
 }
 
 #[test]
+fn farewells_that_nobody_sends_are_bounded() {
+    let mut asker = asker(Settings { per_second: 1_000_000, per_ip_per_second: 1_000_000, ..SETTINGS });
+    for number in 0..=FAREWELLS_MAX as u16 {
+        asker.ask(server(1 + number), &Nonceless, Ask::Proof, 7).unwrap();
+    }
+    let mut asked = 0;
+    for now_us in (0..1_000_000).step_by(1_000) {
+        while let Some((address, _)) = asker.next_question(now_us, LANE) {
+            assert!(asker.heard(now_us, LANE, address.socket(), b"alive").is_some());
+            asked += 1;
+        }
+    }
+    assert_eq!(asked, FAREWELLS_MAX + 1);
+    assert_eq!(std::iter::from_fn(|| asker.next_farewell()).count(), FAREWELLS_MAX);
+}
+
+#[test]
 fn facts_settle_and_conflicting_ones_are_disputed() {
     let mut asker = asked(Ask::Proof);
     assert!(hear(&mut asker, 9_000, LANE, b"name real").is_none(), "somebody else may say something else");
@@ -100,16 +117,18 @@ fn facts_settle_and_conflicting_ones_are_disputed() {
     let finished = asker.timed_out(29_000).unwrap();
     assert_eq!(finished.result.unwrap().facts.unwrap().name, "real");
 
-    let mut asker = asked(Ask::Facts);
-    hear(&mut asker, 9_000, LANE, b"name real");
-    assert!(hear(&mut asker, 9_500, LANE, b"name forged").is_none());
-    let (_, again) = asker.next_question(10_000, OTHER).unwrap();
-    assert_eq!(again[..], *b"ask", "from another port");
-    hear(&mut asker, 19_000, OTHER, b"name real");
-    let finished = asker.timed_out(39_000).unwrap();
-    let answered = finished.result.unwrap();
-    assert_eq!(answered.facts.unwrap().name, "real");
-    assert!(answered.disputed);
+    for ask in [Ask::Proof, Ask::Facts] {
+        let mut asker = asked(ask);
+        hear(&mut asker, 9_000, LANE, b"name real");
+        assert!(hear(&mut asker, 9_500, LANE, b"name forged").is_none());
+        let (_, again) = asker.next_question(10_000, OTHER).unwrap();
+        assert_eq!(again[..], *b"ask", "from another port");
+        hear(&mut asker, 19_000, OTHER, b"name real");
+        let finished = asker.timed_out(39_000).unwrap();
+        let answered = finished.result.unwrap();
+        assert_eq!(answered.facts.unwrap().name, "real");
+        assert!(answered.disputed);
+    }
 }
 
 #[test]

@@ -177,7 +177,7 @@ mod tests {
             // The lowest flag, a game's own number, comes last.
             let flags = there().fold(1, |flags, (flag, _)| flags | flag);
             let parts: Vec<u8> = there().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
-            let bytes = [&head[..], &[flags], &parts, b"GAME"].concat();
+            let bytes = [&head[..], &[flags], &parts, b"12345\0\0\0"].concat();
             let Ok(Answer::Info(info)) = Answer::parse(&bytes) else { panic!("{flags:x}") };
             assert_eq!(info.keywords, if flags & 0x20 != 0 { &b"fun,new"[..] } else { b"" }, "{flags:x}");
         }

@@ -491,6 +491,8 @@ mod tests {
         }
         let names: Vec<_> = details.players.iter().map(|player| &*player.name).collect();
         assert_eq!(names, ["ann", "bob"]);
+        let none = says(json!({"mods": [], "privs": ""})).facts(Some(&before), Vec::new());
+        assert_eq!(["mods", "privs", "dedicated"].map(|rule| none.rule(rule)), [None, None, Some("true")]);
     }
 
     #[test]

@@ -45,6 +45,46 @@ fn an_answer_in_between_does_not_cost_an_announcement_its_life() {
 }
 
 #[test]
+fn an_announcement_that_an_answer_overtook_is_published_once_a_quarter_of_a_life() {
+    let server = address(1, 1);
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let announced = |ms| Change::Announce(Announce { rtt_us: None, ..asked_announce(server, ms) });
+    let answer = Change::Answer { address: server, game: Game::Own("one"), rtt_us: 5, facts: None };
+    registry.apply(&asked(server, 0), at(0));
+    registry.apply(&answer, at(100_100));
+    drained(&mut registry);
+    assert_eq!(registry.apply(&announced(100_000), at(100_200)), Outcome::Refreshed);
+    assert!(!registry.is_dirty(), "its life is 720 s");
+    registry.apply(&answer, at(180_100));
+    drained(&mut registry);
+    assert_eq!(registry.apply(&announced(180_000), at(180_200)), Outcome::Refreshed);
+    assert_eq!(only(&mut registry).last_seen_ms, T + 180_000);
+}
+
+#[test]
+fn an_older_announcement_with_a_longer_life_prolongs_nothing_where_nobody_asks() {
+    let server = address(1, 1);
+    let mut registry = Registry::new(SETTINGS, at(0));
+    registry.apply(&announce(server, 2_000, 1), at(2_000));
+    let Change::Announce(older) = announce(server, 1_000, 1) else { unreachable!() };
+    let older = Change::Announce(Announce { life_ms: 720_000, ..older });
+    assert_eq!(registry.apply(&older, at(3_000)), Outcome::Stale);
+    while registry.expire(at(2_000 + LIFE_MS + wheel::TICK_MS), 100) {}
+    assert!(registry.is_empty());
+}
+
+#[test]
+fn the_same_configuration_again_changes_nothing() {
+    let server = address(1, 1);
+    let mut registry = Registry::new(SETTINGS, at(0));
+    registry.apply(&announce(server, 0, 1), at(0));
+    assert_eq!(registry.apply(&named_servers(server, "one", 7), at(0)), Outcome::Changed);
+    drained(&mut registry);
+    assert_eq!(registry.apply(&named_servers(server, "one", 7), at(0)), Outcome::Refreshed);
+    assert!(!registry.is_dirty());
+}
+
+#[test]
 fn a_list_with_a_server_is_not_empty() {
     let mut registry = Registry::new(SETTINGS, at(0));
     assert!(registry.is_empty());

@@ -1,7 +1,7 @@
 //! Servers that other masters list.
 
 use super::*;
-use crate::model::{Gone, Mirrored, Origin, RemoteServer, RemoteState};
+use crate::model::{Gone, Mirrored, Origin, RemoteServer, RemoteState, round_trip};
 use crate::registry::merge::LocalState;
 
 fn origin(name: &str) -> Arc<Origin> {
@@ -77,6 +77,73 @@ fn a_mirrored_server_stays_while_it_answers_and_leaves_after_its_misses() {
     }
     while registry.expire(at(3_730_000 + 600_000 + wheel::TICK_MS), 100) {}
     assert!(registry.is_empty() && registry.mirrored() == 0);
+}
+
+#[test]
+fn a_life_is_longer_than_the_misses_that_end_a_listing() {
+    for (ask_every_ms, misses_max, expected) in [(30_000, 3, 600_000), (300_000, 3, 1_500_000), (300_000, 1, 900_000)] {
+        assert_eq!(Settings { ask_every_ms, misses_max, ..SETTINGS }.mirrored_life_ms(), expected);
+    }
+}
+
+#[test]
+fn another_name_is_an_answer_and_another_game_is_another_server() {
+    let (mut registry, server) = (Registry::new(SETTINGS, at(0)), address(1, 1));
+    registry.set_node(5);
+    registry.apply(&mirror(server, "a"), at(0));
+    let listed = only(&mut registry);
+    assert_eq!((listed.node, listed.rtt_us), (5, Some(round_trip(1_000))));
+    assert_eq!(registry.apply(&mirror(server, "b"), at(5_000)), Outcome::Changed);
+    let listed = only(&mut registry);
+    assert_eq!((listed.texts.name(), listed.first_seen_ms, listed.proven_at_ms), ("b", T, T + 5_000));
+    assert_eq!(u64::from(listed.life_ms), 600_000);
+    assert_eq!(registry.apply(&mirror_game(server, "other", "b"), at(6_000)), Outcome::Added);
+    let listed = only(&mut registry);
+    assert_eq!((listed.game.name(), listed.first_seen_ms, registry.mirrored()), ("other", T + 6_000, 1));
+}
+
+#[test]
+fn new_ones_are_queried_within_an_interval() {
+    let mut registry = Registry::new(SETTINGS, at(0));
+    for ip in 1..=6 {
+        registry.apply(&mirror(address(ip, 1), "a"), at(0));
+    }
+    assert_eq!(due(&mut registry, 30_250).len(), 6);
+}
+
+#[test]
+fn the_end_of_a_stronger_proof_is_remembered_and_that_of_a_mirrored_one_is_over_when_it_is_back() {
+    let (mut registry, server) = (Registry::new(SETTINGS, at(0)), address(1, 1));
+    registry.apply(&mirror(server, "a"), at(0));
+    for _ in 0..3 {
+        registry.apply(&miss(server), at(4_000));
+    }
+    assert_eq!(registry.own_removals(0, at(4_000)).count(), 1);
+    while registry.expire(at(600_000 + wheel::TICK_MS), 100) {}
+    assert_eq!(registry.apply(&mirror(server, "a"), at(700_000)), Outcome::Added);
+    assert_eq!(registry.own_removals(0, at(700_000)).count(), 0);
+
+    let mut registry = Registry::new(SETTINGS, at(0));
+    registry.apply(&Change::Announce(direct(server, Proof::Query, 0)), at(0));
+    for _ in 0..3 {
+        registry.apply(&miss(server), at(4_000));
+    }
+    while registry.expire(at(LIFE_MS + wheel::TICK_MS), 100) {}
+    assert_eq!(registry.apply(&mirror(server, "a"), at(LIFE_MS + 1_000)), Outcome::Added);
+    let state = registry.local_state(server, at(LIFE_MS + 1_000));
+    let Some(LocalState::Listed { stronger_gone_ms, .. }) = state else { panic!("{state:?}") };
+    assert_eq!(stronger_gone_ms, Some(T + 4_000));
+}
+
+#[test]
+fn a_removal_that_does_not_end_a_mirrored_server_ends_older_proofs_of_its_game() {
+    let (mut registry, server) = (Registry::new(SETTINGS, at(0)), address(1, 1));
+    registry.apply(&mirror(server, "a"), at(10_000));
+    let gone = Gone { address: server, at_ms: T + 5_000, game_at_ms: T + 5_000, quit: false, foreign: true };
+    assert_eq!(registry.apply(&Change::Merge(Box::new(RemoteState::Gone(gone))), at(11_000)), Outcome::Stale);
+    assert_eq!(registry.apply(&remote(direct(server, Proof::Query, 4_000), None), at(11_000)), Outcome::Stale);
+    assert_eq!(via(&registry, server).as_deref(), Some("x"));
+    assert_eq!(registry.apply(&remote(direct(server, Proof::Query, 6_000), None), at(11_000)), Outcome::Changed);
 }
 
 #[test]
@@ -172,6 +239,16 @@ fn arrivals_and_departures_leave_no_trace_in_memory() {
     }
     assert!(registry.mirrored.order.len() <= 100, "{}", registry.mirrored.order.len());
     assert_eq!(registry.mirrored(), 0);
+
+    let mut registry = Registry::new(SETTINGS, at(0));
+    registry.apply(&mirror(address(1, 1), "a"), at(0));
+    registry.apply(&mirror(address(2, 1), "a"), at(0));
+    let arrive = |game| {
+        registry.apply(&mirror_game(address(3, 1), game, "a"), at(0));
+        registry.mirrored.order.len()
+    };
+    let most = ["one", "other"].into_iter().cycle().take(1_000).map(arrive).max();
+    assert_eq!(most, Some(2 * 3 + 64), "three of which one comes and goes");
 }
 
 fn restore(server: &Arc<Server>, ends_at_ms: u64) -> Change<'static> {
@@ -192,12 +269,23 @@ fn after_a_restart_a_mirrored_server_is_queried_however_long_the_program_was_dow
     let day = 86_400_000;
     let mut registry = Registry::new(SETTINGS, at(day));
     assert_eq!(registry.apply(&restore(&saved, ends_at_ms), at(day)), Outcome::Refused(Refusal::Late));
-    assert!(registry.listed(server).is_none() && is_asked(&mut registry, day + 1_000));
+    assert!(!is_asked(&mut registry, day) && is_asked(&mut registry, day + 1_000));
+    assert!(registry.listed(server).is_none());
     registry.apply(&answer(server), at(day + 1_100));
     assert_eq!(via(&registry, server).as_deref(), Some("x"));
+    let mut registry = Registry::new(SETTINGS, at(29 * day));
+    registry.apply(&restore(&saved, ends_at_ms), at(29 * day));
+    assert!(is_asked(&mut registry, 29 * day + 1_000));
+    // Until it is forgotten, its life counts from the start.
+    let mut registry = Registry::new(SETTINGS, at(day));
+    registry.apply(&restore(&saved, ends_at_ms), at(day));
+    while registry.expire(at(day + 600_000 - wheel::TICK_MS), 100) {}
+    assert_eq!(registry.len(), 1);
+    while registry.expire(at(day + 600_000 + wheel::TICK_MS), 100) {}
+    assert!(registry.is_empty());
     // One that announced itself is not: it will do so again.
     let direct = Arc::new(Server { via: None, ..Server::clone(&saved) });
-    for (server, ms) in [(&direct, day), (&saved, 31 * day)] {
+    for (server, ms) in [(&direct, day), (&saved, 30 * day), (&saved, 31 * day)] {
         let mut registry = Registry::new(SETTINGS, at(ms));
         registry.apply(&restore(server, ends_at_ms), at(ms));
         assert!(registry.is_empty());
@@ -243,6 +331,16 @@ fn a_direct_record_wins_over_a_mirrored_one_in_any_order() {
     third.apply(&theirs, at(3_000));
     third.apply(&Change::Merge(Box::new(RemoteState::Gone(Gone { foreign: true, ..gone }))), at(4_000));
     assert!(third.listed(server).is_none());
+}
+
+#[test]
+fn an_answer_begins_a_life_of_this_nodes_own_length() {
+    let (mut registry, server) = (Registry::new(SETTINGS, at(0)), address(1, 1));
+    registry.apply(&remote(direct(server, Proof::Query, 0), Some("x")), at(0));
+    assert_eq!(u64::from(only(&mut registry).life_ms), LIFE_MS);
+    registry.apply(&answer(server), at(30_000));
+    let listed = only(&mut registry);
+    assert_eq!((u64::from(listed.life_ms), listed.last_seen_ms), (600_000, T + 30_000));
 }
 
 #[test]

@@ -104,6 +104,17 @@ fn the_newer_proof_and_the_newer_heartbeat_are_taken_each_on_its_own() {
 }
 
 #[test]
+fn a_server_that_another_node_has_seen_is_our_news_once_it_announces_itself_here() {
+    let mut registry = registry();
+    merge(&mut registry, record("one", 300_000, 1_000, "1"), 300_000);
+    let Change::Announce(ours) = asked(address(1, 1), 299_000) else { unreachable!() };
+    drained(&mut registry);
+    assert_eq!(registry.apply(&Change::Announce(Announce { rtt_us: None, ..ours }), at(300_100)), Outcome::Refreshed);
+    let published = only(&mut registry);
+    assert_eq!((published.proven_at_ms, published.last_seen_ms, published.foreign), (T + 300_000, T + 299_000, false));
+}
+
+#[test]
 fn the_later_end_of_life_wins_unless_it_is_another_games() {
     let mut registry = registry();
     merge(&mut registry, record("one", 1_000, 1_000, "1"), 1_000);
