@@ -6,11 +6,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
-use arrayvec::ArrayVec;
-
 use super::reach::Reach;
 use crate::model::{Address, Game};
-use crate::prefix::{LEVELS_MAX, Networks, Prefix};
+use crate::prefix::quota::{Place, Quota};
+use crate::prefix::{Networks, Prefix};
 
 /// When a server is looked at again that is known here.
 const KNOWN_MS: u64 = 15_000;
@@ -44,10 +43,10 @@ pub struct Taken {
 }
 
 pub struct Book {
-    bounds: Bounds,
+    reach: Reach,
+    places: Quota,
     servers: HashMap<Address, Entry>,
     due: BTreeSet<(u64, Address)>,
-    counts: HashMap<Prefix, u32>,
     /// The addresses that are being asked.
     asking: HashSet<Prefix>,
     spread: RandomState,
@@ -55,7 +54,7 @@ pub struct Book {
 
 struct Entry {
     game: Game,
-    prefixes: ArrayVec<Prefix, LEVELS_MAX>,
+    _place: Place,
     /// None while it is being asked.
     due_ms: Option<u64>,
     /// How often it was silent in a row, and since when.
@@ -65,11 +64,13 @@ struct Entry {
 
 impl Book {
     pub fn new(bounds: Bounds) -> Book {
+        let places = Quota::new(bounds.servers_max, bounds.servers_per_ip_max);
+        places.set_exempt(bounds.exempt);
         Book {
-            bounds,
+            reach: bounds.reach,
+            places,
             servers: HashMap::new(),
             due: BTreeSet::new(),
-            counts: HashMap::new(),
             asking: HashSet::new(),
             spread: RandomState::new(),
         }
@@ -89,7 +90,7 @@ impl Book {
         for (address, game) in listed {
             if let Some(known) = self.servers.get_mut(&address) {
                 known.game = game;
-            } else if !self.bounds.reach.contains(address.ip()) {
+            } else if !self.reach.contains(address.ip()) {
                 taken.unreachable += 1;
             } else if !self.add(address, game, now_ms) {
                 taken.too_many += 1;
@@ -100,16 +101,10 @@ impl Book {
     }
 
     fn add(&mut self, address: Address, game: Game, now_ms: u64) -> bool {
-        let prefixes = Prefix::all(address.ip(), &self.bounds.exempt);
-        let limit = self.bounds.servers_per_ip_max;
-        let is_full = |prefix: &Prefix| self.counts.get(prefix).copied().unwrap_or(0) >= prefix.limit(limit);
-        if self.servers.len() >= self.bounds.servers_max || prefixes.iter().any(is_full) {
-            return false;
-        }
-        prefixes.iter().for_each(|prefix| *self.counts.entry(*prefix).or_default() += 1);
+        let Some(place) = self.places.take(address.ip()) else { return false };
         self.due.insert((now_ms, address));
         let due_ms = Some(now_ms);
-        self.servers.insert(address, Entry { game, prefixes, due_ms, silent: 0, silent_since_ms: None });
+        self.servers.insert(address, Entry { game, _place: place, due_ms, silent: 0, silent_since_ms: None });
         true
     }
 
@@ -118,14 +113,6 @@ impl Book {
         match entry.due_ms {
             Some(due_ms) => drop(self.due.remove(&(due_ms, address))),
             None => drop(self.asking.remove(&Prefix::narrowest(address.ip()))),
-        }
-        for prefix in entry.prefixes {
-            let left = self.counts.get(&prefix).map_or(0, |count| count.saturating_sub(1));
-            if left == 0 {
-                self.counts.remove(&prefix);
-            } else {
-                self.counts.insert(prefix, left);
-            }
         }
     }
 
@@ -280,7 +267,7 @@ mod tests {
         assert_eq!(book.list(listed(&["192.0.2.1:49", "192.0.2.1:50"]), 1_000).taken, 2);
         assert_eq!((book.len(), book.due.len()), (2, 2));
         book.list(Vec::new(), 2_000);
-        assert!(book.counts.is_empty() && book.due.is_empty() && book.asking.is_empty());
+        assert!(book.places.is_empty() && book.due.is_empty() && book.asking.is_empty());
     }
 
     #[test]
