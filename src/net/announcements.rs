@@ -4,11 +4,12 @@
 mod names;
 mod posts;
 
+use std::hash::RandomState;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
@@ -27,7 +28,7 @@ use crate::prefix::Networks;
 use crate::prefix::quota::Quota;
 use crate::protocols::section::Cookies;
 use crate::protocols::{Games, Heartbeat, Verdict, card_of, game, is_unnamed, query_of};
-use crate::registry::view::Delta;
+use crate::registry::view::{Batch, Delta};
 use crate::registry::{Outcome, Refusal};
 
 /// Upper bound on the time until a change is published. It takes milliseconds, and up to a second for a very long list.
@@ -36,6 +37,7 @@ const SHOWN: Duration = Duration::from_secs(1);
 /// more servers than that are allowed there. Wider networks have a larger limit.
 const FILED_MAX: usize = 4096;
 const FILED_PER_IP_MAX: u32 = 64;
+const TURNS: usize = 64;
 /// How often to check for silent games that are due for a retry.
 const AGAIN_EVERY: Duration = Duration::from_millis(500);
 
@@ -49,6 +51,9 @@ pub struct Announcements {
     names: Names,
     /// Keys and clock of what posts prove.
     cookies: Mutex<Cookies>,
+    /// Posts take turns; of one address always the same.
+    turns: [Mutex<()>; TURNS],
+    spread: RandomState,
 }
 
 impl Announcements {
@@ -68,6 +73,8 @@ impl Announcements {
             filed: Quota::new(FILED_MAX, FILED_PER_IP_MAX),
             names: Names::default(),
             cookies: Mutex::new(cookies),
+            turns: [const { Mutex::new(()) }; TURNS],
+            spread: RandomState::new(),
         }
     }
 
@@ -198,15 +205,14 @@ impl Announcements {
 
     /// Applies a change and waits until it is published, so that a client that is told about it finds it in the list.
     async fn change(&self, address: Address, change: &Change<'_>) -> Outcome {
-        let mut batches = self.hub.subscribe();
+        self.applied(address, change).shown().await
+    }
+
+    fn applied(&self, address: Address, change: &Change<'_>) -> Applied {
+        let batches = self.hub.subscribe();
         let outcome = self.hub.apply_one(change, self.hub.clock.now());
         self.charge_change(address, &outcome);
-        if matches!(outcome, Outcome::Added | Outcome::Changed) {
-            let shows = |delta: &Delta| delta.server().address == address;
-            let shown = async { while batches.recv().await.is_ok_and(|batch| !batch.deltas.iter().any(shows)) {} };
-            let _ = timeout(SHOWN, shown).await; // long enough
-        }
-        outcome
+        Applied { address, outcome, batches }
     }
 
     /// A change of the list costs more than a sign of life.
@@ -250,20 +256,40 @@ impl Announcements {
             keys: Some(heartbeat.keys),
             facts,
         });
-        self.listed(&change).await
+        self.shown(self.applied(heartbeat.address, &change)).await
     }
 
-    /// Lists a server that is proven.
-    async fn listed(&self, change: &Change<'_>) -> Verdict {
-        let Change::Announce(Announce { address, .. }) = change else { return Verdict::Listed };
-        match self.change(*address, change).await {
+    /// The verdict on a server that is proven, when the list shows it.
+    async fn shown(&self, applied: Applied) -> Verdict {
+        let address = applied.address;
+        match applied.shown().await {
             Outcome::Refused(refusal) => {
-                self.note(*address, What::Refused(refusal));
+                self.note(address, What::Refused(refusal));
                 Verdict::Refused(refusal_text(refusal).into())
             }
             // Stale: of two simultaneous heartbeats, the other was applied.
             Outcome::Added | Outcome::Changed | Outcome::Refreshed | Outcome::Stale => Verdict::Listed,
         }
+    }
+}
+
+/// A change that is applied, and perhaps not published yet.
+struct Applied {
+    address: Address,
+    outcome: Outcome,
+    batches: broadcast::Receiver<Arc<Batch>>,
+}
+
+impl Applied {
+    /// Waits until it is published.
+    async fn shown(mut self) -> Outcome {
+        if matches!(self.outcome, Outcome::Added | Outcome::Changed) {
+            let shows = |delta: &Delta| delta.server().address == self.address;
+            let batches = &mut self.batches;
+            let shown = async { while batches.recv().await.is_ok_and(|batch| !batch.deltas.iter().any(shows)) {} };
+            let _ = timeout(SHOWN, shown).await; // long enough
+        }
+        self.outcome
     }
 }
 

@@ -1,5 +1,5 @@
 //! Whether a name that a server announces is one of its address. Lookups are slow and some are never answered, so they are
-//! bounded: one at a time for an address, few for a network. Who cannot be looked up is neither believed nor blamed.
+//! bounded: one at a time for an address, few for a network. What cannot be looked up is neither believed nor blamed.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};

@@ -1,15 +1,24 @@
 //! What game servers post over HTTP: carries out the effects of their protocols' rules.
 
-use std::sync::{Arc, PoisonError};
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::names::NameOf;
-use super::{Announcements, BUSY, of, refusal_text, too_many, try_later};
+use super::{Announcements, Applied, BUSY, of, refusal_text, too_many, try_later};
 use crate::asker::Failure;
 use crate::budget::{Kind, PROOF_COST};
 use crate::ledger::What;
 use crate::model::{Address, Change, Facts, Server};
-use crate::protocols::post::{self, FailureKind, Post, PostAnswer, PostContext, PostEffect, PostRule};
+use crate::protocols::post::{self, Challenge, FailureKind, Post, PostAnswer, PostContext, PostEffect, PostRule};
 use crate::protocols::{Named, Verdict, announce};
+
+/// What a post has done, and what is left: to wait until a change is published.
+enum Done {
+    Answer(PostAnswer),
+    Proven { applied: Applied, challenge: Option<Challenge> },
+    Quit { applied: Applied, answer: PostAnswer },
+}
 
 /// How long an owner is told why an announcement came to nothing.
 const FAILURE_MS: u64 = 600_000;
@@ -21,6 +30,8 @@ impl Announcements {
         rule: Arc<dyn PostRule>,
         post: &Post<'_>,
     ) -> impl Future<Output = PostAnswer> + use<> {
+        // One after another for an address: each sees what the one before it has changed.
+        let _turn = self.turn(post.peer);
         let at = PostContext {
             now: self.hub.clock.now(),
             cookies: *self.cookies.lock().unwrap_or_else(PoisonError::into_inner),
@@ -37,17 +48,36 @@ impl Announcements {
             | PostEffect::File { .. }
             | PostEffect::Challenged { .. } => self.take(Kind::Posts, post.peer, 1),
         };
+        let done = match charged {
+            Ok(()) => self.carry_out(&*rule, effect),
+            Err(over) => Done::Answer(rule.decided(&too_many(over))),
+        };
         let this = self.clone();
         async move {
-            match charged {
-                Ok(()) => this.carry_out(&*rule, effect).await,
-                Err(over) => rule.decided(&too_many(over)),
+            match done {
+                Done::Answer(answer) => answer,
+                Done::Quit { applied, answer } => {
+                    applied.shown().await;
+                    answer
+                }
+                Done::Proven { applied, challenge } => {
+                    let verdict = this.shown(applied).await;
+                    if let Some(challenge) = challenge.filter(|_| verdict == Verdict::Listed) {
+                        this.prober.challenge(challenge);
+                    }
+                    rule.decided(&verdict)
+                }
             }
         }
     }
 
-    async fn carry_out(self: Arc<Announcements>, rule: &dyn PostRule, effect: PostEffect) -> PostAnswer {
-        match effect {
+    fn turn(&self, peer: IpAddr) -> Option<MutexGuard<'_, ()>> {
+        let turn = self.turns.get(self.spread.hash_one(peer) as usize % self.turns.len())?;
+        Some(turn.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn carry_out(self: &Arc<Announcements>, rule: &dyn PostRule, effect: PostEffect) -> Done {
+        let answer = match effect {
             PostEffect::Answer(answer) => answer,
             PostEffect::Refused { address, why, answer } => {
                 self.note(address, What::BadPost(announce::reason(why.as_bytes()).into()));
@@ -57,24 +87,23 @@ impl Announcements {
                 let address = heartbeat.address;
                 let Some(place) = self.filed.take(address.ip()) else {
                     self.note(address, What::Postponed);
-                    return rule.decided(&try_later("this master is busy", BUSY));
+                    return Done::Answer(rule.decided(&try_later("this master is busy", BUSY)));
                 };
+                let this = self.clone();
                 tokio::spawn(async move {
                     let _place = place;
                     // It has had its answer, so this is for the next one, and for the doctor.
-                    if let Verdict::TryLater { .. } = self.admitted(*heartbeat).await {
-                        self.note(address, What::Postponed);
+                    if let Verdict::TryLater { .. } = this.admitted(*heartbeat).await {
+                        this.note(address, What::Postponed);
                     }
                 });
                 answer
             }
             PostEffect::Proven { announce, challenge } => {
-                self.note(announce.address, What::Heartbeat);
-                let verdict = self.listed(&Change::Announce(*announce)).await;
-                if let Some(challenge) = challenge.filter(|_| verdict == Verdict::Listed) {
-                    self.prober.challenge(challenge);
-                }
-                rule.decided(&verdict)
+                let address = announce.address;
+                self.note(address, What::Heartbeat);
+                let applied = self.applied(address, &Change::Announce(*announce));
+                return Done::Proven { applied, challenge };
             }
             PostEffect::Challenged { challenge, answer } => {
                 self.note(challenge.to, What::Challenged);
@@ -83,11 +112,12 @@ impl Announcements {
             }
             PostEffect::Quit { address, answer } => {
                 self.retries().take(address);
-                self.change(address, &Change::Quit { address, master: false, proven: true }).await;
+                let applied = self.applied(address, &Change::Quit { address, master: false, proven: true });
                 self.note(address, What::Quit);
-                answer
+                return Done::Quit { applied, answer };
             }
-        }
+        };
+        Done::Answer(answer)
     }
 
     /// Gives a server that has answered the name that it wants, if that is one of its address. While this cannot be found out,

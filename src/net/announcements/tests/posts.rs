@@ -101,6 +101,52 @@ async fn a_post_that_proves_lists_at_once_and_its_secret_removes() {
     assert!(announcements.hub.listed(address).is_none());
 }
 
+/// A rule that adds one to what is known, and takes its time.
+struct Adds(Address);
+
+impl PostRule for Adds {
+    fn post(&self, at: &PostContext<'_>, _post: &Post<'_>) -> PostEffect {
+        let known = (at.listed)(self.0);
+        let before = known.as_ref().and_then(|server| server.players_current).unwrap_or(0);
+        let newer_ms = known.map_or(0, |server| server.proven_at_ms + 1);
+        std::thread::yield_now();
+        let announce = Announce {
+            address: self.0,
+            game: Game::Own("netpanzer"),
+            proof: Proof::Cookie,
+            proven_at_ms: at.now.unix_ms.max(newer_ms),
+            life_ms: 30_000,
+            asked: false,
+            rtt_us: None,
+            keys: None,
+            facts: Facts { players_current: Some(before + 1), players_max: Some(99), ..Facts::default() },
+        };
+        PostEffect::Proven { announce: Box::new(announce), challenge: None }
+    }
+
+    fn decided(&self, verdict: &Verdict) -> PostAnswer {
+        PostAnswer::new(201, "text/plain", format!("{verdict:?}"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn posts_of_one_address_at_the_same_time_see_each_other() {
+    let (announcements, address) = (announcements(), "192.0.2.1:1".parse::<Address>().unwrap());
+    let posts = (0..4).map(|_| {
+        let announcements = announcements.clone();
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                let post = Post { peer: address.ip(), header: &|_| None, body: b"" };
+                drop(announcements.post(Arc::new(Adds(address)), &post)); // not waiting for the list
+            }
+        })
+    });
+    for posted in posts.collect::<Vec<_>>() {
+        posted.await.unwrap();
+    }
+    assert_eq!(announcements.hub.listed(address).unwrap().players_current, Some(80));
+}
+
 #[tokio::test]
 async fn who_posts_too_much_is_told_when_to_try_again() {
     let (announcements, address) = (announcements(), "192.0.2.1:1".parse().unwrap());
