@@ -5,7 +5,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ipnet::IpNet;
 
@@ -16,6 +16,40 @@ use crate::cookie::Keys;
 use crate::model::{NamedServer, Overrides, SharedTime};
 use crate::registry::view::{Rendered, Renderer};
 use crate::settings::{Item, Key, KeyText, Problem};
+
+/// What follows from a section's settings and outlives its rules, which are made anew as keys rotate. A setting that it follows
+/// from replaces it by an empty one.
+pub struct Derived<T>(Arc<OnceLock<Arc<T>>>);
+
+impl<T> Derived<T> {
+    pub fn get(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        self.0.get_or_init(|| Arc::new(make())).clone()
+    }
+}
+
+impl<T> Clone for Derived<T> {
+    fn clone(&self) -> Derived<T> {
+        Derived(self.0.clone())
+    }
+}
+
+impl<T> Default for Derived<T> {
+    fn default() -> Derived<T> {
+        Derived(Arc::default())
+    }
+}
+
+impl<T> Debug for Derived<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("derived")
+    }
+}
+
+impl<T> PartialEq for Derived<T> {
+    fn eq(&self, _: &Derived<T>) -> bool {
+        true
+    }
+}
 
 /// The settings of a protocol.
 pub trait Configured: Clone + Debug + Default + PartialEq + Send + Sync + 'static {

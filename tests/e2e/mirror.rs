@@ -6,11 +6,10 @@ use std::net::{TcpListener, UdpSocket};
 use std::sync::atomic::Ordering;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::netpanzer::{Tank, list, say};
 use crate::support::*;
-use crate::tools::{ends, simulate};
+use crate::tools::{ends, json, listed, place, simulate};
 
 /// Queries are frequent, so that what is gone is gone soon.
 const FAST: [&str; 2] = ["probe.every=1s", "probe.misses=2"];
@@ -29,17 +28,9 @@ fn mirror_of(url: &str, more: &[&str]) -> Server {
     Server::start(&[&FAST, &[upstream.as_str()][..], more].concat())
 }
 
-fn servers(server: &Server) -> Vec<Value> {
-    server.json("/api/v1/servers?limit=1000")["servers"].as_array().unwrap().clone()
-}
-
-fn place(server: &Value) -> String {
-    format!("{}:{}", server["address"].as_str().unwrap(), server["port"])
-}
-
 /// Each server's address, and what it is listed via.
 fn vias(server: &Server) -> BTreeSet<(String, String)> {
-    servers(server).iter().map(|row| (place(row), row["via"].as_str().unwrap_or("nobody").into())).collect()
+    listed(server).iter().map(|row| (place(row), row["via"].as_str().unwrap_or("nobody").into())).collect()
 }
 
 fn lists(server: &Server, expected: &BTreeSet<(String, String)>) {
@@ -61,7 +52,7 @@ fn at(tank: &Tank) -> String {
 
 /// Waits until a server has answered again.
 fn proven_again(server: &Server) {
-    let proven = |server: &Server| servers(server).iter().map(|row| row["proven_at"].to_string()).collect::<Vec<_>>();
+    let proven = |server: &Server| listed(server).iter().map(|row| row["proven_at"].to_string()).collect::<Vec<_>>();
     let before = proven(server);
     assert!(!before.is_empty());
     // To the second: all of them, and twice the interval.
@@ -90,8 +81,8 @@ fn the_list_of_every_kind_of_master_outlives_it_and_ends_with_its_games() {
     ];
     let games = announced_at.map(|(game, master)| simulate(game, 2, &["--announce", master]));
     let all = 2 * games.len();
-    until("all of them to be listed", || (servers(&old).len() == all).then_some(()));
-    let of_quake3 = servers(&old).into_iter().find(|row| row["protocol"] == "quake3").unwrap();
+    until("all of them to be listed", || (listed(&old).len() == all).then_some(()));
+    let of_quake3 = listed(&old).into_iter().find(|row| row["protocol"] == "quake3").unwrap();
     let urls = [
         web(&old),
         netpanzer,
@@ -105,16 +96,14 @@ fn the_list_of_every_kind_of_master_outlives_it_and_ends_with_its_games() {
     let mirrors: Vec<(Server, BTreeSet<(String, String)>)> = urls
         .iter()
         .map(|url| {
-            let (stdout, _) = ends(0, &["list", url, "--format", "json"]);
-            let listed: Value = serde_json::from_str(&stdout).unwrap();
-            let expected = listed["servers"].as_array().unwrap().iter().map(|row| (place(row), url.clone())).collect();
+            let expected = json(&["list", url]).iter().map(|row| (place(row), url.clone())).collect();
             (mirror_of(url, &[]), expected)
         })
         .collect();
     for (mirror, expected) in &mirrors {
         assert!(!expected.is_empty());
         lists(mirror, expected);
-        assert!(servers(mirror).iter().all(|row| row["verified_by"] == "query" && row["rtt_ms"].is_number()));
+        assert!(listed(mirror).iter().all(|row| row["verified_by"] == "query" && row["rtt_ms"].is_number()));
     }
     assert_eq!(mirrors[0].1.len(), all, "a Rallypoint's list has all games");
     // Old clients see them, too.
@@ -206,22 +195,22 @@ fn a_hostile_master_floods_nobody() {
     rows.extend((0..4_000u16).map(|number| row(&format!("127.1.{}.{}", number / 200, number % 200 + 1), 9)));
     let set = format!("upstream=[{{url = \"{}\", every = \"5s\", max_servers = 1000}}]", master_with(rows));
     let mirror = Server::start(&[&FAST, &[set.as_str()][..]].concat());
-    until("the one that answers", || (servers(&mirror).len() == 1).then_some(()));
+    until("the one that answers", || (listed(&mirror).len() == 1).then_some(()));
     let figure = |name: &str| -> Option<u64> {
         let metrics = mirror.get("/metrics");
         let line = metrics.text().lines().find(|line| line.starts_with(name))?.to_string();
         line.rsplit(' ').next()?.parse().ok()
     };
-    let listed = figure("rallypoint_upstream_servers{").unwrap();
-    assert_eq!(listed, 1_000 - (100 - 32), "the first 1000 valid rows, and no more than 32 of one address");
-    let all_asked = || (figure("rallypoint_queries_total")? > 2 * listed).then_some(());
+    let taken = figure("rallypoint_upstream_servers{").unwrap();
+    assert_eq!(taken, 1_000 - (100 - 32), "the first 1000 valid rows, and no more than 32 of one address");
+    let all_asked = || (figure("rallypoint_queries_total")? > 2 * taken).then_some(());
     until_within(LIMIT * 3, "all of them to be asked", all_asked);
     let mut questions = 0;
     while victim.recv(&mut [0; 500]).is_ok() {
         questions += 1;
     }
     assert!((1..=3).contains(&questions), "{questions} questions in all tries");
-    assert_eq!(servers(&mirror).len(), 1);
+    assert_eq!(listed(&mirror).len(), 1);
     // A list that is longer than so many servers need is not read to its end.
     let endless = (0..100_000u32).map(|number| row(&format!("127.{}.{}.1", number / 250 % 250, number % 250), 9));
     let url = master_with(endless.collect());
@@ -350,8 +339,8 @@ fn servers_that_are_listed_by_a_name_are_followed() {
     let old = Server::start(&FAST);
     let master = format!("luanti+{}", web(&old));
     let _games = simulate("luanti", 1, &["--announce", &master]);
-    until("it to be listed", || (servers(&old).len() == 1).then_some(()));
-    let port = servers(&old)[0]["port"].as_u64().unwrap() as u16;
+    until("it to be listed", || (listed(&old).len() == 1).then_some(()));
+    let port = listed(&old)[0]["port"].as_u64().unwrap() as u16;
     let url = page_with(&[json_row("localhost", port), json_row("missing.invalid", 5)]);
     let mirror = mirror_of(&url, &[]);
     lists(&mirror, &via(&format!("127.0.0.1:{port}"), &url));
@@ -390,7 +379,7 @@ fn bans_and_names_that_are_hidden_hold_for_mirrored_servers() {
     let (old, tank) = (Server::start(&FAST), Tank::new());
     tank.heartbeat(&old);
     let (_games, banned) = simulate("netpanzer", 1, &["--announce", &web(&old), "--listen", "127.0.0.5"]);
-    until("both to be listed", || (servers(&old).len() == 2).then_some(()));
+    until("both to be listed", || (listed(&old).len() == 2).then_some(()));
     let mirror = mirror_of(&web(&old), &["guard.bans=127.0.0.5"]);
     lists(&mirror, &via(&at(&tank), &web(&old)));
     let hiding = mirror_of(&web(&old), &["guard.hidden_names=Tank <?>"]);

@@ -10,7 +10,7 @@ use rallypoint::protocols::quake3::{announce, answer, packets};
 use serde_json::Value;
 
 use crate::support::*;
-use crate::tools::{Running, ends, simulate};
+use crate::tools::{Running, announced, ends, json, listed, place, places, simulate};
 
 const HEADER: &[u8] = &[0xff; 4];
 
@@ -43,38 +43,10 @@ fn list(socket: &UdpSocket, master: SocketAddr, request: &str) -> Vec<Address> {
     }
 }
 
-fn json(arguments: &[&str]) -> Vec<Value> {
-    let (stdout, _) = ends(0, &[arguments, &["--format", "json"]].concat());
-    serde_json::from_str::<Value>(&stdout).unwrap()["servers"].as_array().unwrap().clone()
-}
-
-fn place(server: &Value) -> String {
-    let (address, port) = (server["address"].as_str().unwrap(), &server["port"]);
-    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
-}
-
-/// All servers, of every game.
-fn listed(server: &Server) -> Vec<Value> {
-    server.json("/api/v1/servers?limit=1000")["servers"].as_array().unwrap().clone()
-}
-
-fn places(servers: &[Value]) -> HashSet<String> {
-    servers.iter().map(place).collect()
-}
-
-/// Pretend games that are listed, and the addresses that they printed, without their scheme.
-fn announced(server: &Server, count: usize, more: &[&str]) -> (Running, HashSet<String>) {
-    let master = master(server);
-    let (games, addresses) = simulate("quake3", count, &[&["--announce", &master], more].concat());
-    until("all of them to be listed", || (listed(server).len() == count).then_some(()));
-    let addresses = addresses.iter().map(|address| address.strip_prefix("quake3://").unwrap().to_string());
-    (games, addresses.collect())
-}
-
 #[test]
 fn games_announce_themselves_and_every_command_finds_them() {
     let server = Server::start(&["probe.every=2s"]);
-    let (games, addresses) = announced(&server, 12, &[]);
+    let (games, addresses) = announced("quake3", &server, 12, &[]);
     let all = listed(&server);
     assert_eq!(places(&all), addresses);
     for server in &all {
@@ -136,7 +108,7 @@ fn games_announce_themselves_and_every_command_finds_them() {
 #[test]
 fn ipv6() {
     let server = Server::start(&["quake3.listen=[::1]:0"]);
-    let (_games, addresses) = announced(&server, 6, &["--listen", "::1"]);
+    let (_games, addresses) = announced("quake3", &server, 6, &["--listen", "::1"]);
     assert!(addresses.iter().all(|address| address.starts_with("[::1]:")));
     let player = socket("[::1]:0");
     let to = server.address("quake3.listen");
@@ -169,7 +141,7 @@ fn lists_are_the_same_after_a_restart() {
     let folder = Folder::new("quake3-restart");
     let data = format!("data_dir={}", folder.path().display());
     let server = Server::start(&[&data]);
-    let (_games, _) = announced(&server, 12, &[]);
+    let (_games, _) = announced("quake3", &server, 12, &[]);
     let player = socket("127.0.0.1:0");
     let requests =
         ["getservers 71 empty full", "getservers Xonotic 3 empty full", "getservers 84", "getservers 60 full"];

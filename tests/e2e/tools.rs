@@ -1,6 +1,7 @@
 //! The client commands: simulated servers, a real master, and list, query and export as its clients. Threads of these tests
 //! play masters that misbehave.
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Output, Stdio};
@@ -108,7 +109,7 @@ pub fn ends(code: i32, arguments: &[&str]) -> (String, String) {
     (stdout, stderr)
 }
 
-fn json(arguments: &[&str]) -> Vec<Value> {
+pub fn json(arguments: &[&str]) -> Vec<Value> {
     let (stdout, _) = ends(0, &[arguments, &["--format", "json"]].concat());
     let json: Value = serde_json::from_str(&stdout).unwrap();
     let servers = json["servers"].as_array().unwrap().clone();
@@ -117,8 +118,27 @@ fn json(arguments: &[&str]) -> Vec<Value> {
 }
 
 /// `ip:port` of a server in JSON.
-fn place(server: &Value) -> String {
-    format!("{}:{}", server["address"].as_str().unwrap(), server["port"])
+pub fn place(server: &Value) -> String {
+    let (address, port) = (server["address"].as_str().unwrap(), &server["port"]);
+    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+}
+
+pub fn places(servers: &[Value]) -> HashSet<String> {
+    servers.iter().map(place).collect()
+}
+
+/// All servers, of every game.
+pub fn listed(server: &Server) -> Vec<Value> {
+    server.json("/api/v1/servers?limit=1000")["servers"].as_array().unwrap().clone()
+}
+
+/// Pretend games that are listed at their own master, and the addresses that they printed, without their scheme.
+pub fn announced(game: &str, server: &Server, count: usize, more: &[&str]) -> (Running, HashSet<String>) {
+    let (scheme, master) = (format!("{game}://"), server.address(&format!("{game}.listen")));
+    let (games, addresses) = simulate(game, count, &[&["--announce", &format!("{scheme}{master}")], more].concat());
+    until("all of them to be listed", || (listed(server).len() == count).then_some(()));
+    let addresses = addresses.iter().map(|address| address.strip_prefix(&scheme).unwrap().to_string());
+    (games, addresses.collect())
 }
 
 /// The `server` elements of an XML file, each as its attributes.

@@ -9,7 +9,7 @@ use rallypoint::protocols::xash3d::{announce, answer, packets};
 use serde_json::Value;
 
 use crate::support::*;
-use crate::tools::{Running, ends, simulate};
+use crate::tools::{Running, announced, ends, json, listed, place, places};
 
 const KEY: u32 = 0xdead_beef;
 
@@ -48,33 +48,6 @@ fn list(socket: &UdpSocket, master: SocketAddr, filter: &str) -> Vec<Address> {
     }
 }
 
-fn json(arguments: &[&str]) -> Vec<Value> {
-    let (stdout, _) = ends(0, &[arguments, &["--format", "json"]].concat());
-    serde_json::from_str::<Value>(&stdout).unwrap()["servers"].as_array().unwrap().clone()
-}
-
-fn place(server: &Value) -> String {
-    let (address, port) = (server["address"].as_str().unwrap(), &server["port"]);
-    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
-}
-
-fn listed(server: &Server) -> Vec<Value> {
-    server.json("/api/v1/servers?limit=1000")["servers"].as_array().unwrap().clone()
-}
-
-fn places(servers: &[Value]) -> HashSet<String> {
-    servers.iter().map(place).collect()
-}
-
-/// Pretend games that are listed, and the addresses that they printed, without their scheme.
-fn announced(server: &Server, count: usize, more: &[&str]) -> (Running, HashSet<String>) {
-    let master = master(server);
-    let (games, addresses) = simulate("xash3d", count, &[&["--announce", &master], more].concat());
-    until("all of them to be listed", || (listed(server).len() == count).then_some(()));
-    let addresses = addresses.iter().map(|address| address.strip_prefix("xash3d://").unwrap().to_string());
-    (games, addresses.collect())
-}
-
 /// A game that announces itself by hand.
 struct Game {
     socket: UdpSocket,
@@ -107,7 +80,7 @@ impl Game {
 #[test]
 fn games_announce_themselves_and_every_command_finds_them() {
     let server = Server::start(&["probe.every=2s"]);
-    let (games, addresses) = announced(&server, 12, &[]);
+    let (games, addresses) = announced("xash3d", &server, 12, &[]);
     let all = listed(&server);
     assert_eq!(places(&all), addresses);
     for server in &all {
@@ -163,7 +136,7 @@ fn games_announce_themselves_and_every_command_finds_them() {
 #[test]
 fn ipv6() {
     let server = Server::start(&["xash3d.listen=[::1]:0"]);
-    let (_games, addresses) = announced(&server, 6, &["--listen", "::1"]);
+    let (_games, addresses) = announced("xash3d", &server, 6, &["--listen", "::1"]);
     assert!(addresses.iter().all(|address| address.starts_with("[::1]:")));
     let player = socket("[::1]:0");
     let found = list(&player, server.address("xash3d.listen"), "");
@@ -282,7 +255,7 @@ fn servers_behind_nat_are_told_of_players_and_nobody_is_flooded() {
 fn clients_that_are_too_old_are_asked_to_update() {
     let server = Server::start(&["xash3d.min_client_version=0.21", "xash3d.update_address=127.0.0.1:27010"]);
     let to = server.address("xash3d.listen");
-    let (_games, addresses) = announced(&server, 5, &[]);
+    let (_games, addresses) = announced("xash3d", &server, 5, &[]);
     let player = socket("127.0.0.1:0");
     let update: Address = "127.0.0.1:27010".parse().unwrap();
     assert_eq!(list(&player, to, r"\gamedir\valve\clver\0.20"), [update]);
@@ -300,7 +273,7 @@ fn lists_are_the_same_after_a_restart() {
     let folder = Folder::new("xash3d-restart");
     let data = format!("data_dir={}", folder.path().display());
     let server = Server::start(&[&data]);
-    let (_games, _) = announced(&server, 10, &[]);
+    let (_games, _) = announced("xash3d", &server, 10, &[]);
     let player = socket("127.0.0.1:0");
     let lists = |server: &Server| {
         ["", r"\gamedir\valve", r"\dedicated\0", r"\password\1", r"\protocol\48"]

@@ -1,7 +1,6 @@
 //! The Quake III family's section of the configuration.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
 
 use super::challenge::Challenges;
 use super::list::Lists;
@@ -9,7 +8,7 @@ use super::tags::{NAME_BYTES_MAX, TAGS_MAX, Tag, Tags};
 use super::wire::GAME_BYTES_MAX;
 use super::{DATAGRAM_BYTES_MAX, NAME, serve};
 use crate::model::{Address, NamedServer};
-use crate::protocols::section::{Configured, Cookies, Listener, Transport, overrides};
+use crate::protocols::section::{Configured, Cookies, Derived, Listener, Transport, overrides};
 use crate::protocols::{DatagramRules, game, is_unnamed};
 use crate::settings::{Item, Key, Problem};
 
@@ -20,24 +19,7 @@ pub struct Settings {
     /// The operator's tags, beside the built-in ones.
     pub tags: Vec<Tag>,
     pub servers: Vec<NamedServer>,
-    lists: SharedLists,
-}
-
-/// Lists outlive the rules, which are made anew as keys rotate.
-#[derive(Clone, Default)]
-struct SharedLists(Arc<OnceLock<Arc<Lists>>>);
-
-impl std::fmt::Debug for SharedLists {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("lists")
-    }
-}
-
-/// They follow from the settings.
-impl PartialEq for SharedLists {
-    fn eq(&self, _: &SharedLists) -> bool {
-        true
-    }
+    lists: Derived<Lists>,
 }
 
 impl Settings {
@@ -56,13 +38,13 @@ impl Configured for Settings {
     }
 
     fn datagrams(&self, cookies: Cookies) -> Option<Box<dyn DatagramRules>> {
-        let lists = self.lists.0.get_or_init(|| Arc::new(Lists::new(self.all_tags())));
+        let lists = self.lists.get(|| Lists::new(self.all_tags()));
         Some(Box::new(serve::Rules {
             tags: self.all_tags(),
             life_ms: self.life_ms,
             challenges: Challenges::new(&cookies.keys),
             time: cookies.time,
-            lists: lists.clone(),
+            lists,
         }))
     }
 
@@ -113,7 +95,7 @@ const KEYS: &[Key<Settings>] = &[
             if settings.all_tags().all().count() >= TAGS_MAX {
                 return Err((None, format!("must be fewer than {TAGS_MAX}, with the built-in ones")));
             }
-            settings.lists = SharedLists::default();
+            settings.lists = Derived::default();
             check_tags(&settings.tags, &settings.all_tags()).map_err(|reason| (None, reason))
         },
     },

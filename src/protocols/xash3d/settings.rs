@@ -1,14 +1,13 @@
 //! Xash3D's section of the configuration.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
 
 use super::challenge::Challenges;
 use super::list::{Gate, Lists};
 use super::wire::{FIELD_BYTES_MAX, Version};
 use super::{DATAGRAM_BYTES_MAX, NAME, serve};
 use crate::model::{Address, Game, NamedServer};
-use crate::protocols::section::{Configured, Cookies, Listener, Transport, overrides};
+use crate::protocols::section::{Configured, Cookies, Derived, Listener, Transport, overrides};
 use crate::protocols::{DatagramRules, is_one_host};
 use crate::settings::{Item, Key, Problem};
 
@@ -24,24 +23,7 @@ pub struct Settings {
     pub update_title: String,
     pub update_map: String,
     pub servers: Vec<NamedServer>,
-    lists: SharedLists,
-}
-
-/// Lists outlive the rules, which are made anew as keys rotate.
-#[derive(Clone, Default)]
-struct SharedLists(Arc<OnceLock<Arc<Lists>>>);
-
-impl std::fmt::Debug for SharedLists {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("lists")
-    }
-}
-
-/// They follow from the settings.
-impl PartialEq for SharedLists {
-    fn eq(&self, _: &SharedLists) -> bool {
-        true
-    }
+    lists: Derived<Lists>,
 }
 
 impl Settings {
@@ -70,13 +52,13 @@ impl Configured for Settings {
     }
 
     fn datagrams(&self, cookies: Cookies) -> Option<Box<dyn DatagramRules>> {
-        let lists = self.lists.0.get_or_init(|| Arc::new(Lists::new(self.gate())));
+        let lists = self.lists.get(|| Lists::new(self.gate()));
         Some(Box::new(serve::Rules {
             life_ms: self.life_ms,
             server_version_min: self.server_version_min,
             challenges: Challenges::new(&cookies.keys),
             time: cookies.time,
-            lists: lists.clone(),
+            lists,
         }))
     }
 
@@ -113,7 +95,7 @@ const KEYS: &[Key<Settings>] = &[
         example: "",
         set: |settings, item| {
             settings.listen = item.listen()?;
-            settings.lists = SharedLists::default();
+            settings.lists = Derived::default();
             Ok(())
         },
     },
@@ -146,7 +128,7 @@ const KEYS: &[Key<Settings>] = &[
         example: "",
         set: |settings, item| {
             settings.client_version_min = version(item)?;
-            settings.lists = SharedLists::default();
+            settings.lists = Derived::default();
             Ok(())
         },
     },
@@ -157,7 +139,7 @@ const KEYS: &[Key<Settings>] = &[
         example: "",
         set: |settings, item| {
             settings.client_build_min = item.integer(0, u32::MAX.into())? as u32;
-            settings.lists = SharedLists::default();
+            settings.lists = Derived::default();
             Ok(())
         },
     },
@@ -168,7 +150,7 @@ const KEYS: &[Key<Settings>] = &[
         example: "",
         set: |settings, item| {
             settings.old_client_build_min = item.integer(0, u32::MAX.into())? as u32;
-            settings.lists = SharedLists::default();
+            settings.lists = Derived::default();
             Ok(())
         },
     },
@@ -186,7 +168,7 @@ const KEYS: &[Key<Settings>] = &[
                     false => Err((None, "must be the address of one host, with a port".into())),
                 }
             })?;
-            settings.lists = SharedLists::default();
+            settings.lists = Derived::default();
             Ok(())
         },
     },
@@ -197,7 +179,7 @@ const KEYS: &[Key<Settings>] = &[
         example: "",
         set: |settings, item| {
             settings.update_title = value(item)?;
-            settings.lists = SharedLists::default();
+            settings.lists = Derived::default();
             Ok(())
         },
     },
@@ -208,7 +190,7 @@ const KEYS: &[Key<Settings>] = &[
         example: "",
         set: |settings, item| {
             settings.update_map = value(item)?;
-            settings.lists = SharedLists::default();
+            settings.lists = Derived::default();
             Ok(())
         },
     },
