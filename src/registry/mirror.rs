@@ -41,7 +41,8 @@ impl Registry {
         if is_direct || self.named.contains_key(address) {
             return Outcome::Stale;
         }
-        if let Some(refusal) = self.refuses(*address, &facts.name, Strength::Mirrored, now.unix_ms, now) {
+        // It has answered just now. Another node's clock may be ahead, but its proof is not newer.
+        if let Some(refusal) = self.refuses(*address, &facts.name, Strength::Mirrored, u64::MAX, now) {
             return Outcome::Refused(refusal);
         }
         match known {

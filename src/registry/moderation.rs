@@ -287,6 +287,28 @@ mod tests {
         assert_eq!(registry.apply(&Change::Announce(announced(text, "spam", 1_000)), back), hidden);
     }
 
+    /// Another node's clock is a little ahead, and another master names another game at the same address.
+    #[test]
+    fn a_mirrored_server_with_a_hidden_name_replaces_no_other_game() {
+        let (text, via) = ("192.0.2.20:2", Arc::new(Origin::new("x")));
+        let mut registry = Registry::new(SETTINGS, at(0));
+        registry.set_rules(rules(&ALL));
+        let remote = RemoteServer {
+            announce: Announce { proof: Proof::Query, ..announced(text, "c", 100) },
+            node: 9,
+            first_seen_ms: T,
+            last_seen_ms: T,
+            via: Some(via.clone()),
+            stronger_gone_ms: None,
+        };
+        registry.apply(&Change::Merge(Box::new(RemoteState::Listed(remote))), at(0));
+        assert!(registry.listed(address(text)).is_some());
+        let facts = Facts { name: "spam".into(), ..Facts::default() };
+        let other = Mirrored { address: address(text), game: Game::Own("other"), via, rtt_us: 1, facts };
+        assert_eq!(registry.apply(&Change::Mirror(Box::new(other)), at(0)), Outcome::Refused(Refusal::Hidden));
+        assert!(registry.listed(address(text)).is_none());
+    }
+
     #[test]
     fn a_named_server_can_be_unlisted_but_is_not_hidden_by_its_name() {
         let (hidden, unlisted) = ("192.0.2.30:1", "192.0.2.20:1");
