@@ -14,7 +14,8 @@ use crate::attackers::{
     never_readers, newcomer, other_gets, other_gets_netpanzer_list, unfinished_requests,
 };
 use crate::load::FIRST_PORT;
-use crate::measure::{cpu, verdict};
+use crate::measure::cpu;
+use crate::report::verdict;
 use crate::support::{Server, command};
 
 /// How long each attack lasts.

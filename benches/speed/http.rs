@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::iceball::{fill, start};
 use crate::load::Texts;
-use crate::measure::{median, verdict};
+use crate::report::Report;
 use crate::support::{self, Folder, until};
 
 const SERVERS: u32 = 100;
@@ -44,19 +44,15 @@ pub fn run() {
     for (what, status, ours, theirs, target) in
         [("the whole list", 200, "", "", Some(0.8)), ("304", 304, known.as_str(), nginx_known.as_str(), None)]
     {
-        let (mut our_rates, mut their_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let by_nginx = rate(nginx.address, theirs, status);
-            let by_server = rate(address, ours, status);
-            ratios.push(by_server / by_nginx);
-            our_rates.push(by_server);
-            their_rates.push(by_nginx);
+            their_rates.push(rate(nginx.address, theirs, status));
+            our_rates.push(rate(address, ours, status));
         }
-        println!("{what}: server {:.0}/s, nginx {:.0}/s", median(our_rates), median(their_rates));
-        let ratio = median(ratios);
+        let report = Report::new(what, "requests/s", &our_rates).beside("nginx", &their_rates);
         match target {
-            Some(target) => verdict("  server / nginx", ratio, ratio >= target, &format!("at least {target}")),
-            None => println!("  server / nginx: {ratio:.2}"),
+            Some(target) => _ = report.at_least(target),
+            None => report.untargeted(),
         }
     }
 }

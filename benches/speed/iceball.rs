@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::echo::Echo;
 use crate::load::{self, Content, Texts};
-use crate::measure::{cpu, dropped, median, verdict};
+use crate::measure::{cpu, dropped, median};
+use crate::report::Report;
 use crate::support::Server;
 
 const PER_IP: u16 = 16;
@@ -27,10 +28,9 @@ pub fn run() {
         compare(&server, &mut echo, ips)
     };
     let (short, long) = (list(SHORT), list(LONG));
-    verdict("at 10,000, server / echo", short, short <= 1.5, "at most 1.5");
-    verdict("at 1,000,000, server / echo", long, long <= 1.5, "at most 1.5");
     // Ratios to the echo at the same time, so that a machine that became slower meanwhile does not matter.
-    verdict("1,000,000 / 10,000", long / short, long / short <= 1.5, "at most 1.5");
+    let growth = median(long) / median(short);
+    Report::new("the ratio at 1,000,000 to that at 10,000", "", &[growth]).at_most(1.5);
 }
 
 /// No server expires during a benchmark, and an address and its network may have many servers.
@@ -38,26 +38,20 @@ pub fn start() -> Server {
     Server::start(&["iceball.life=1h", "guard.max_servers_per_ip=65535", "guard.exempt=127.0.0.0/8"])
 }
 
-/// The median over all rounds of the server's time divided by the echo's.
-fn compare(server: &Server, echo: &mut Echo, ips: u32) -> f64 {
-    let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+/// The ratios of all rounds: the server's time to the echo's.
+fn compare(server: &Server, echo: &mut Echo, ips: u32) -> Vec<f64> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let content = Content { texts: Texts::Typical, players: 10 + round, changing: 10 };
-        let by_echo = cost(echo.address, echo.id(), ips, content);
-        let by_server = cost(server.address("iceball.listen"), server.id(), ips, content);
-        ratios.push(by_server / by_echo);
-        ours.push(by_server);
-        theirs.push(by_echo);
+        theirs.push(cost(echo.address, echo.id(), ips, content));
+        ours.push(cost(server.address("iceball.listen"), server.id(), ips, content));
     }
-    assert_eq!(listed(server), ips * u32::from(PER_IP));
-    println!(
-        "  announcement + handshake: server {:.0} ns, echo {:.0} ns (in batches of {:.1}); ratios of the rounds: {}",
-        median(ours),
-        median(theirs),
-        echo.batch(),
-        ratios.iter().map(|ratio| format!("{ratio:.2}")).collect::<Vec<_>>().join(" ")
-    );
-    median(ratios)
+    let servers = ips * u32::from(PER_IP);
+    assert_eq!(listed(server), servers);
+    println!("the echo received in batches of {:.1}", echo.batch());
+    let report = Report::new("announcement + handshake", "ns", &ours).servers(servers);
+    report.beside("an echo of the same datagrams", &theirs).at_most(1.5);
+    ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect()
 }
 
 /// Nanoseconds of processor time for one announcement and its handshake.

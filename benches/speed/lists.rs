@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::measure::{median, verdict};
+use crate::report::Report;
 use crate::support::{self, Server, connect};
 
 const SERVERS: u16 = 100;
@@ -68,22 +68,14 @@ fn compare(address: SocketAddr, exchange: Exchange) {
             let _ = stream.write_all(&replayed.list);
         }
     });
-    let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let (by_bare, by_server) = (rate(bare, &exchange), rate(address, &exchange));
-        ratios.push(by_server / by_bare);
-        ours.push(by_server);
-        theirs.push(by_bare);
+        theirs.push(rate(bare, &exchange));
+        ours.push(rate(address, &exchange));
     }
-    println!(
-        "{}: {} bytes, one connection each: server {:.0}/s, plain thread {:.0}/s",
-        exchange.name,
-        exchange.list.len(),
-        median(ours),
-        median(theirs)
-    );
-    let ratio = median(ratios);
-    verdict("  server / plain thread", ratio, ratio >= 0.7, "at least 0.7");
+    println!("{}: {} bytes", exchange.name, exchange.list.len());
+    let name = format!("{}'s list of {SERVERS}, one connection each", exchange.name);
+    Report::new(&name, "lists/s", &ours).beside("a plain thread", &theirs).at_least(0.7);
 }
 
 /// Lists fetched per second.

@@ -1,5 +1,5 @@
 //! Speed and memory of the real program, compared with a baseline that runs on the same machine at the same time: absolute
-//! numbers say more about the machine than about the program. docs/benchmarks.md explains the results.
+//! numbers say more about the machine than about the program. docs/performance.md explains the results.
 //!
 //! `cargo bench --bench speed -- [iceball] [xash] [memory] [http] [lists] [probe] [store] [cluster] [attack]`; without names, all.
 
@@ -15,6 +15,7 @@ mod load;
 mod measure;
 mod memory;
 mod probe;
+mod report;
 mod store;
 mod xash;
 // Shared with the end-to-end tests; not everything is needed here.
@@ -58,6 +59,7 @@ fn main() {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
             println!("# {name}");
             run();
+            report::end(name);
             println!();
         }
     }

@@ -1,4 +1,4 @@
-//! Measures a process through /proc, and summarizes several rounds.
+//! Measures a process through /proc. What was measured is reported through [`crate::report`].
 
 use std::time::Duration;
 
@@ -25,10 +25,4 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
-}
-
-/// Prints a result and its target.
-pub fn verdict(what: &str, value: f64, good: bool, target: &str) {
-    let mark = if good { "reached" } else { "MISSED" };
-    println!("{what}: {value:.2} (target: {target}; {mark})");
 }

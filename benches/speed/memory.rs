@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::iceball::{fill, start};
 use crate::load::{self, Content, Texts};
-use crate::measure::verdict;
+use crate::report::verdict;
 use crate::support::Server;
 
 const FREE_KIB: u64 = 32 << 10;

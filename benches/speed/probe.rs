@@ -3,7 +3,8 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::measure::{cpu, verdict};
+use crate::measure::cpu;
+use crate::report::verdict;
 use crate::support::Server;
 
 /// Each has its own socket, and systems allow a process about 20,000.

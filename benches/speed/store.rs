@@ -10,7 +10,7 @@ use rallypoint::store::sqlite;
 use rusqlite::Connection;
 
 use crate::load::{self, Content, Texts};
-use crate::measure::verdict;
+use crate::report::verdict;
 use crate::support::{Folder, Server, until};
 
 const LISTED: u32 = 100_000;

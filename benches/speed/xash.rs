@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::iceball::start;
 use crate::load::{self, Content, Dialect, Texts};
-use crate::measure::{cpu, median, verdict};
+use crate::measure::cpu;
+use crate::report::Report;
 use crate::support::until;
 
 const SERVERS: u32 = 10_000;
@@ -45,17 +46,13 @@ pub fn run() {
     assert!(xash.lists_some(), "xash3d-master lists no servers");
     // At its limits, each has a full receive buffer; otherwise, only a few datagrams are in flight.
     for (when, held) in [("at their limits", true), ("few in flight", false)] {
-        let (mut our_costs, mut their_costs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut our_costs, mut their_costs) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
-            let (by_us, by_them) = (ours(content(10 + round), held), theirs(content(10 + round), held));
-            our_costs.push(by_us);
-            their_costs.push(by_them);
-            ratios.push(by_us / by_them);
+            our_costs.push(ours(content(10 + round), held));
+            their_costs.push(theirs(content(10 + round), held));
         }
-        let (by_us, by_them) = (median(our_costs), median(their_costs));
-        println!("{SERVERS} listed, {when}: server {by_us:.0} ns, xash3d-master {by_them:.0} ns");
-        let ratio = median(ratios);
-        verdict("  server / xash3d-master", ratio, ratio < 1.0, "below 1");
+        let name = format!("announcement + handshake, {when}");
+        Report::new(&name, "ns", &our_costs).servers(SERVERS).beside("xash3d-master", &their_costs).at_most(1.0);
     }
 }
 
