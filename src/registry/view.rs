@@ -168,6 +168,14 @@ impl View {
         groups.flat_map(|(_, servers)| servers)
     }
 
+    /// All game servers by their game's name and protocol, without the listed masters. The order is unspecified.
+    pub fn groups(&self) -> impl Iterator<Item = (&str, &'static str, &[Arc<Server>])> {
+        let groups = self.by_game().iter().flat_map(|(game, groups)| groups.iter().map(move |group| (game, group)));
+        let is_game = |servers: &[Arc<Server>]| servers.first().is_some_and(|server| !server.game.is_master());
+        let groups = groups.map(|(game, (protocol, servers))| (&**game, *protocol, servers.as_slice()));
+        groups.filter(move |(.., servers)| is_game(servers))
+    }
+
     fn by_game(&self) -> &ByGame {
         self.by_game.get_or_init(|| {
             let mut by_game = ByGame::new();

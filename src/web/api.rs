@@ -16,16 +16,16 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::filter::{Filter, Selection, Wrong};
-use super::json::ServerJson;
+use super::json::{Place, ServerJson};
 use super::reply::{self, Fresh};
 use super::search::Search;
-use super::{JSON, Peer, Site, check, events, history, origin};
+use super::{JSON, Peer, Site, check, events, games, history, origin};
 use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
 use crate::protocols::{Heartbeat, Verdict, card, is_one_host};
 use crate::registry::view::{Renderer, View};
 
 /// How long a client may cache a list.
-const LIST_FRESH: Fresh = Fresh::Seconds(2);
+pub const LIST_FRESH: Fresh = Fresh::Seconds(2);
 /// An announcement is a few dozen bytes.
 const BODY_BYTES_MAX: usize = 4096;
 
@@ -41,6 +41,7 @@ pub fn routes() -> (Router<Arc<Site>>, utoipa::openapi::OpenApi) {
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(list, announce))
         .routes(routes!(one))
+        .routes(routes!(games::list))
         .routes(routes!(history::server))
         .routes(routes!(history::server_plot))
         .routes(routes!(history::game))
@@ -197,7 +198,8 @@ struct Announcement {
 struct Announced {
     listed: bool,
     /// The address under which the server is known.
-    address: String,
+    #[serde(flatten)]
+    place: Place,
     /// The server has to announce itself again within this many seconds.
     life_s: u64,
 }
@@ -243,7 +245,7 @@ async fn announce(
             let (address, life_ms) = (heartbeat.address, heartbeat.life_ms);
             match site.announcements.announce(heartbeat).await {
                 Verdict::Listed => {
-                    let announced = Announced { listed: true, address: address.to_string(), life_s: life_ms / 1000 };
+                    let announced = Announced { listed: true, place: address.into(), life_s: life_ms / 1000 };
                     reply::json(StatusCode::OK, &announced)
                 }
                 Verdict::Refused(error) => wrong(StatusCode::UNPROCESSABLE_ENTITY, &Wrong { error, parameter: None }),

@@ -8,12 +8,11 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
-use url::form_urlencoded;
 use utoipa::ToSchema;
 
 use super::filter::Wrong;
-use super::json::{ServerJson, rfc3339};
-use super::{Pages, Site, api, aside, reply};
+use super::json::{Place, ServerJson, rfc3339};
+use super::{Pages, Site, api, aside, parameters, reply};
 use crate::ledger::{Note, What};
 use crate::model::{Address, GAME_BYTES_MAX};
 use crate::protocols::event::{Severity, Text};
@@ -25,7 +24,8 @@ use crate::registry::{AddressState, Refusal};
 #[derive(Serialize, ToSchema)]
 pub struct Diagnosis<'a> {
     pub game: String,
-    pub address: String,
+    #[serde(flatten)]
+    pub place: Place,
     /// Whether it is on the list now.
     pub listed: bool,
     /// In a sentence.
@@ -112,7 +112,7 @@ pub async fn check(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> 
 /// Reads which server is in question.
 pub fn asked(query: &str) -> Result<Asked, Wrong> {
     let (mut game, mut protocol, mut address) = (None, None, None);
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+    for (name, value) in parameters::once(query)? {
         match &*name {
             "game" if !value.is_empty() && value.len() <= GAME_BYTES_MAX => game = Some(value.into_owned()),
             "game" => return Err(Wrong::parameter("game", "must be the name of a game")),
@@ -125,7 +125,7 @@ pub fn asked(query: &str) -> Result<Asked, Wrong> {
                 let parsed = value.trim().parse::<Address>();
                 address = Some(parsed.map_err(|error| Wrong::parameter("address", error))?);
             }
-            _ => return Err(Wrong::parameter(&name, "is unknown here; `game`, `protocol` and `address` are known")),
+            _ => return Err(parameters::unknown(&name, &["game", "protocol", "address"])),
         }
     }
     let missing = |name| Wrong::parameter(name, "is missing");
@@ -187,7 +187,7 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
     };
     Diagnosis {
         game: game.to_string(),
-        address: address.to_string(),
+        place: address.into(),
         listed,
         summary,
         advice,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 use utoipa::{IntoParams, ToSchema};
 
+use super::parameters::{self, VALUE_BYTES_MAX};
 use super::search::{Part, Prepared, Search, part};
 use crate::model::{Address, Proof, Server};
 use crate::protocols::{card, names_of, servers_of};
@@ -16,8 +17,6 @@ use crate::registry::view::View;
 
 /// The most servers in one answer.
 pub const LIMIT_MAX: usize = 1000;
-/// The longest value of a parameter.
-const VALUE_BYTES_MAX: usize = 256;
 
 /// An error in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -173,10 +172,12 @@ pub struct Selection<'v> {
 }
 
 impl Filter {
-    /// Reads a query string. An unknown parameter is an error where `strict`, and ignored otherwise.
+    /// Reads a query string. Where `strict`, an unknown or repeated parameter is an error; otherwise, unknown ones are ignored
+    /// and the last one counts.
     pub fn parse(query: &str, strict: bool) -> Result<Filter, Wrong> {
         let mut filter = Filter::default();
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let pairs = if strict { parameters::once(query)? } else { form_urlencoded::parse(query.as_bytes()).collect() };
+        for (name, value) in pairs {
             if value.len() > VALUE_BYTES_MAX {
                 return Err(Wrong::parameter(&name, format!("is longer than {VALUE_BYTES_MAX} bytes")));
             }
@@ -202,10 +203,7 @@ impl Filter {
                 "sort" => filter.sort = text(),
                 "limit" => filter.limit = Some(limit(&value)?),
                 "after" => filter.after = text(),
-                _ if strict => {
-                    let known = NAMES.join(", ");
-                    return Err(Wrong::parameter(&name, format!("is unknown; known are {known}")));
-                }
+                _ if strict => return Err(parameters::unknown(&name, &NAMES)),
                 _ => {}
             }
         }
@@ -524,13 +522,14 @@ mod tests {
             ("not_empty=maybe", "not_empty"),
             ("after=x", "after"),
             ("gmae=iceball", "gmae"),
+            ("game=iceball&limit=3&game=hyperbol", "game"),
         ] {
             let wrong = Filter::parse(query, true).unwrap_err();
             assert_eq!(wrong.parameter.as_deref(), Some(parameter), "{query}: {wrong:?}");
         }
         let long = format!("q={}", "x".repeat(1000));
         assert!(Filter::parse(&long, true).is_err());
-        assert_eq!(Filter::parse("utm_source=x", false), Ok(Filter::default()));
+        assert_eq!(Filter::parse("utm_source=x&utm_source=y", false), Ok(Filter::default()));
     }
 
     /// The same list in the plainest way: everything is compared in lower case, everything is sorted, and the page is cut out.

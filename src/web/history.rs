@@ -7,14 +7,13 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use tracing::warn;
-use url::form_urlencoded;
 use utoipa::ToSchema;
 
 use super::filter::Wrong;
-use super::json::rfc3339;
+use super::json::{Place, rfc3339};
 use super::plots::Plots;
 use super::reply::{self, Fresh};
-use super::{JSON, Peer, SVG, Site, api, aside, plot};
+use super::{JSON, Peer, SVG, Site, api, aside, parameters, plot};
 use crate::hub::{Hub, Queue, Refusal};
 use crate::model::{Address, GAME_BYTES_MAX};
 use crate::protocols::servers_of;
@@ -71,8 +70,8 @@ pub enum Unread {
 struct HistoryJson {
     game: String,
     /// Absent for a whole game.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<String>,
+    #[serde(flatten)]
+    place: Option<Place>,
     /// `24h`, `7d`, `30d` or `1y`.
     range: &'static str,
     from: String,
@@ -217,15 +216,13 @@ async fn of_game(site: &Site, peer: Peer, query: Option<&str>, form: Form, heade
 /// The game, where it is a parameter, and the range.
 fn asked(query: Option<&str>, with_game: bool) -> Result<(String, Range), Wrong> {
     let (mut game, mut range) = (String::new(), Range::Day);
-    for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+    let known: &[&str] = if with_game { &["game", "range"] } else { &["range"] };
+    for (name, value) in parameters::once(query.unwrap_or_default())? {
         match &*name {
             "range" => range = value.parse().map_err(|error: String| Wrong::parameter("range", error))?,
             "game" if with_game && value.len() <= GAME_BYTES_MAX => game = value.into_owned(),
             "game" if with_game => return Err(Wrong::parameter("game", "must be the name of a game")),
-            _ => {
-                let known = if with_game { "`game` and `range` are" } else { "`range` is" };
-                return Err(Wrong::parameter(&name, format!("is unknown here; {known} known")));
-            }
+            _ => return Err(parameters::unknown(&name, known)),
         }
     }
     if with_game && game.is_empty() {
@@ -296,7 +293,7 @@ fn json(history: &History, game: String, address: Option<Address>, range: Range)
     let body = HistoryJson {
         points: points.collect(),
         game,
-        address: address.map(|address| address.to_string()),
+        place: address.map(Place::from),
         range: range.name(),
         from: rfc3339(history.from_s * 1_000),
         to: rfc3339(history.to_s * 1_000),

@@ -4,7 +4,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use crate::model::{Origin, Player, Server};
+use crate::model::{Address, Origin, Player, Server};
 use crate::protocols::own_card;
 use crate::times;
 
@@ -19,6 +19,8 @@ pub struct ServerJson<'a> {
     /// The IP address.
     address: String,
     port: u16,
+    /// Both together, as every parameter takes them.
+    endpoint: String,
     #[serde(skip_serializing_if = "str::is_empty")]
     name: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -73,6 +75,7 @@ impl<'a> ServerJson<'a> {
             game: server.game.name(),
             address: server.address.ip().to_string(),
             port: server.address.port(),
+            endpoint: server.address.to_string(),
             name: server.texts.name(),
             mode: server.texts.mode(),
             map: server.texts.map(),
@@ -92,6 +95,22 @@ impl<'a> ServerJson<'a> {
             players: details.and_then(|details| details.known_players(server.players_current)),
             rules: Rules(details.map(|details| details.rules.as_slice()).unwrap_or_default()),
         }
+    }
+}
+
+/// Where a server is: how every object that names one spells it.
+#[derive(Serialize, ToSchema)]
+pub struct Place {
+    /// The IP address.
+    pub address: String,
+    pub port: u16,
+    /// Both together, e.g. `203.0.113.5:20737`, as every parameter takes them.
+    pub endpoint: String,
+}
+
+impl From<Address> for Place {
+    fn from(address: Address) -> Place {
+        Place { address: address.ip().to_string(), port: address.port(), endpoint: address.to_string() }
     }
 }
 

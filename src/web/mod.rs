@@ -6,12 +6,14 @@ mod check;
 mod doctor;
 mod events;
 mod filter;
+mod games;
 mod history;
 mod http;
 mod json;
 mod manual;
 mod origin;
 mod page;
+mod parameters;
 pub mod plot;
 mod plots;
 mod reply;
@@ -81,6 +83,7 @@ pub struct Site {
     metrics: Arc<Metrics>,
     pages: ArcSwap<Pages>,
     lists: Recent<Filter>,
+    games: Arc<dyn Renderer>,
     search: Arc<Search>,
     events: Events,
     openapi: Rendered,
@@ -155,6 +158,7 @@ impl Site {
             metrics,
             pages: ArcSwap::from_pointee(pages),
             lists: Recent::default(),
+            games: Arc::new(games::GamesRenderer),
             search: Arc::default(),
             events: Events::new(run),
             openapi: Rendered::new(document.to_pretty_json().unwrap_or_default()),

@@ -39,7 +39,7 @@ fn lists_with_filters_sorting_and_paging() {
     assert_eq!((list["total"].as_u64(), ports(&list)), (Some(3), vec![2, 3, 1]));
     let first = &list["servers"][0];
     let expected = json!({
-        "protocol": "iceball", "game": "iceball", "address": "127.0.0.1", "port": 2, "name": "Alpha", "mode": "ctf", "map": "mesa.vxl",
+        "protocol": "iceball", "game": "iceball", "address": "127.0.0.1", "port": 2, "endpoint": "127.0.0.1:2", "name": "Alpha", "mode": "ctf", "map": "mesa.vxl",
         "players_current": 64, "players_max": 64, "version": "0.2.1-37", "official": false, "verified_by": "cookie",
     });
     for (key, value) in expected.as_object().unwrap() {
@@ -70,6 +70,39 @@ fn lists_with_filters_sorting_and_paging() {
 }
 
 #[test]
+fn the_games_with_their_servers_and_players_and_all_protocols() {
+    let server = Server::start(&[]);
+    three(&server);
+    let answer = server.get("/api/v1/games");
+    assert_eq!((answer.status(), answer.header("Content-Type")), (200, Some("application/json")));
+    let games = parsed(&answer);
+    let iceball =
+        json!({ "game": "iceball", "protocol": "iceball", "servers": 3, "players_current": 69, "players_max": 192 });
+    assert_eq!((&games["total"], &games["games"]), (&json!(1), &json!([iceball])));
+    let names = games["protocols"].as_array().unwrap().iter().map(|protocol| protocol["protocol"].as_str().unwrap());
+    assert!(names.eq(rallypoint::protocols::CARDS.iter().map(|card| card.name)));
+    let known = format!("If-None-Match: {}\r\n", answer.header("Etag").unwrap());
+    assert_eq!(get(server.address("web.listen"), "/api/v1/games", &known).status(), 304);
+}
+
+#[test]
+fn every_object_that_names_a_server_spells_its_address_alike() {
+    let server = Server::start(&[]);
+    three(&server);
+    let listed = server.json("/api/v1/servers?sort=address")["servers"][0].clone();
+    let one = server.json("/api/v1/servers/iceball/127.0.0.1:1");
+    let diagnosis = server.json("/api/v1/check?game=iceball&address=127.0.0.1:1");
+    let game = crate::bloodmasters::game();
+    let announced = parsed(&post(&server, &json!({ "game": "bloodmasters", "port": game }).to_string(), ""));
+    assert_eq!((&announced["address"], &announced["port"]), (&json!("127.0.0.1"), &json!(game)), "{announced}");
+    assert_eq!(announced["endpoint"], format!("127.0.0.1:{game}"));
+    for (what, object) in [listed, one, diagnosis["server"].clone(), diagnosis].iter().enumerate() {
+        let place = (&object["address"], &object["port"], &object["endpoint"]);
+        assert_eq!(place, (&json!("127.0.0.1"), &json!(1), &json!("127.0.0.1:1")), "{what}: {object}");
+    }
+}
+
+#[test]
 fn bad_parameters_are_named() {
     let server = Server::start(&[]);
     for (query, parameter) in
@@ -86,6 +119,10 @@ fn bad_parameters_are_named() {
         ("/api/v1/check?protocol=chess&address=127.0.0.1:1", "protocol"),
         ("/api/v1/check?game=iceball&address=x", "address"),
         ("/api/v1/events?nonsense=1", "nonsense"),
+        ("/api/v1/servers?game=iceball&game=iceball", "game"),
+        ("/api/v1/check?game=iceball&address=127.0.0.1:1&address=127.0.0.1:1", "address"),
+        ("/api/v1/history?game=iceball&range=24h&range=7d", "range"),
+        ("/api/v1/games?q=x", "q"),
     ] {
         let answer = server.get(path);
         assert_eq!((answer.status(), &parsed(&answer)["parameter"]), (400, &json!(parameter)), "{path}");

@@ -67,7 +67,10 @@ fn every_game_has_its_own_life_through_every_channel() {
     let announced: serde_json::Value =
         serde_json::from_slice(&post(&server, &json!({"game": "bloodmasters", "port": port}).to_string()).body)
             .unwrap();
-    assert_eq!(announced, json!({"listed": true, "address": format!("127.0.0.1:{port}"), "life_s": 180}));
+    assert_eq!(
+        announced,
+        json!({"listed": true, "address": "127.0.0.1", "port": port, "endpoint": format!("127.0.0.1:{port}"), "life_s": 180})
+    );
     let other: serde_json::Value =
         serde_json::from_slice(&post(&server, r#"{"game": "other", "port": 2}"#).body).unwrap();
     assert_eq!(other["life_s"], 720);

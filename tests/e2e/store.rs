@@ -322,7 +322,8 @@ fn history_over_http() {
         let json: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
         (json["points"].as_array().unwrap().len() > 1).then_some(json)
     });
-    assert_eq!((&history["game"], &history["address"]), (&"iceball".into(), &"127.0.0.1:5".into()));
+    assert_eq!((&history["game"], &history["endpoint"]), (&"iceball".into(), &"127.0.0.1:5".into()));
+    assert_eq!((&history["address"], &history["port"]), (&"127.0.0.1".into(), &5.into()));
     let point = &history["points"][0];
     assert_eq!((point["players"].as_f64(), point["present"].as_f64()), (Some(5.0), Some(1.0)));
     assert!(point["at"].as_str().unwrap().ends_with('Z') && point.get("servers").is_none());
@@ -334,7 +335,7 @@ fn history_over_http() {
     for (path, status, says) in [
         ("/api/v1/history", 400, "is missing"),
         ("/api/v1/history?game=iceball&range=2d", 400, "must be 24h, 7d, 30d or 1y, not `2d`"),
-        ("/api/v1/history?game=iceball&rnage=7d", 400, "is unknown here; `game` and `range` are known"),
+        ("/api/v1/history?game=iceball&rnage=7d", 400, "is unknown here; known are game, range"),
         ("/api/v1/history?game=nothing", 404, "nothing is known"),
         ("/api/v1/servers/iceball/nonsense/history", 400, "`nonsense` is not an address"),
         ("/api/v1/servers/iceball/192.0.2.1:5/history", 404, "nothing is known"),
