@@ -1,6 +1,7 @@
 // Keeps the open page up to date. The server has rendered the page; this script subscribes to /api/v1/events and
-// updates only what changed, so that scroll position, focus, selection and opened rows are kept. Filters, search and
-// sorting apply at once and are stored in the URL. Data is inserted only as text, never as HTML.
+// updates only what changed, so that scroll position, focus, selection and opened rows are kept. What only an opened row
+// shows (players, rules, when the server was last verified) is fetched while it is open. Filters, search and sorting apply
+// at once and are stored in the URL. Data is inserted only as text, never as HTML.
 //
 // On a copy of the page (`rallypoint export --site`) there is no server: the list is a file, which is fetched again as often
 // as the copy is renewed, and the page says how old it is.
@@ -28,6 +29,9 @@
   /** How often "3 min ago" is updated, and how often the plots are. */
   const AGES_MS = 15_000;
   const PLOTS_MS = 150_000;
+  /** How often the details of opened rows are fetched, and of how many rows at once. */
+  const DETAILS_MS = 5000;
+  const DETAILS_AT_ONCE = 10;
   /** Plots per request. */
   const PLOTS_AT_ONCE = 50;
   /** A copy is fetched again at its own interval, but not more often than this; and once in this time if it has none. */
@@ -370,7 +374,10 @@
     const present = row.node.querySelector(".more");
     const key = row.node.dataset.address;
     if (isOpen) opened.add(key);
-    else opened.delete(key);
+    else {
+      opened.delete(key);
+      fetchedAt.delete(key);
+    }
     if (isOpen === !!present || !moreTemplate) return;
     if (present) {
       present.remove();
@@ -380,7 +387,35 @@
       row.node.append(more);
       row.fields.push(...more.querySelectorAll("[data-field]"));
       if (row.server) fill(row, row.server);
+      fetchDetails(key);
     }
+  }
+
+  // ---- Details of opened rows. The stream does not have them, and a proof alone is no news there.
+
+  /** When the details of a server were last requested. */
+  const fetchedAt = new Map();
+
+  /** The part of a server that the stream does not keep up to date. */
+  const detailsOf = ({ players, rules, proven_at, last_seen, rtt_ms }) => ({ players, rules, proven_at, last_seen, rtt_ms });
+
+  async function fetchDetails(key) {
+    const server = servers.get(key);
+    if (copied || !server) return;
+    fetchedAt.set(key, Date.now());
+    const answer = await fetch(`/api/v1/servers/${inPath(server)}`).catch(() => null);
+    const found = answer?.ok ? await answer.json().catch(() => null) : null;
+    const known = servers.get(key);
+    if (!found || known?.game !== found.game) return;
+    put({ ...known, ...detailsOf(found) });
+    schedule();
+  }
+
+  /** Fetches the details of opened rows again, those that are oldest first. */
+  function refreshDetails() {
+    if (document.hidden || !isLive || isHeld) return;
+    const oldest = [...opened].filter((key) => rows.has(key)).sort((a, b) => (fetchedAt.get(a) ?? 0) - (fetchedAt.get(b) ?? 0));
+    oldest.slice(0, DETAILS_AT_ONCE).forEach(fetchDetails);
   }
 
   // ---- Drawing: at most once per frame, and only what has changed.
@@ -541,18 +576,32 @@
     stream.addEventListener("delta", ({ data }) => {
       const { removed = [], added = [], changed = [] } = JSON.parse(data);
       for (const server of removed) servers.delete(keyOf(server));
-      for (const server of [...added, ...changed]) put(server);
+      for (const server of added) put(server);
+      for (const patch of changed) put(patched(patch));
+      for (const key of [...added, ...changed].map(keyOf)) if (opened.has(key)) fetchDetails(key);
       schedule();
     });
     stream.addEventListener("reset", () => setLive(false));
   }
 
-  /** A whole list. */
+  /** A whole list. Opened rows keep their details until they are fetched again. */
   function load(list) {
+    const before = new Map([...opened].map((key) => [key, servers.get(key)]));
     servers.clear();
-    for (const server of list.servers) put(server);
+    for (const server of list.servers) {
+      const open = copied ? undefined : before.get(keyOf(server));
+      put(open?.game === server.game ? { ...server, ...detailsOf(open) } : server);
+    }
     if (!isLoaded) takeOver();
+    for (const key of opened) fetchDetails(key);
     schedule();
+  }
+
+  /** A server with the fields that changed. Null means that a field is absent now. */
+  function patched(patch) {
+    const server = { ...servers.get(keyOf(patch)), ...patch };
+    for (const [name, value] of Object.entries(patch)) if (value === null) delete server[name];
+    return server;
   }
 
   /** From here on the script draws the list. Until then, links and the form load pages from the server. */
@@ -764,5 +813,8 @@
     say(byId("copy")?.textContent ?? "");
     document.addEventListener("visibilitychange", () => !document.hidden && keepCopy());
     keepCopy();
-  } else connect();
+  } else {
+    setInterval(refreshDetails, DETAILS_MS);
+    connect();
+  }
 })();

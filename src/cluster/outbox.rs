@@ -41,8 +41,8 @@ impl Outbox {
     pub fn note(&mut self, batch: &Batch) {
         for delta in &batch.deltas {
             match delta {
-                Delta::Added(server) | Delta::Changed(server) | Delta::Proven(server) if server.foreign => {}
-                Delta::Added(server) | Delta::Changed(server) | Delta::Proven(server) | Delta::Removed(server) => {
+                Delta::Added(server) | Delta::Changed(server, _) | Delta::Proven(server) if server.foreign => {}
+                Delta::Added(server) | Delta::Changed(server, _) | Delta::Proven(server) | Delta::Removed(server) => {
                     self.push(server.address, false);
                 }
             }
@@ -150,7 +150,7 @@ impl StoredRecords {
 mod tests {
     use super::*;
     use crate::cluster::record::node_id;
-    use crate::model::{Facts, Game, Proof};
+    use crate::model::{Facts, Fields, Game, Proof};
     use std::sync::Arc;
 
     fn server(port: u16, foreign: bool) -> Server {
@@ -167,7 +167,12 @@ mod tests {
     fn each_address_is_queued_once_and_foreign_ones_not_at_all() {
         let mut outbox = Outbox::default();
         let [own, foreign, gone] = [(1, false), (2, true), (3, true)].map(|(port, f)| Arc::new(server(port, f)));
-        let deltas = vec![Delta::Added(own.clone()), Delta::Changed(own), Delta::Added(foreign), Delta::Removed(gone)];
+        let deltas = vec![
+            Delta::Added(own.clone()),
+            Delta::Changed(own, Fields::NAME),
+            Delta::Added(foreign),
+            Delta::Removed(gone),
+        ];
         outbox.note(&Batch { serial: 1, deltas });
         assert_eq!(ports(outbox.take(1)), [1]);
         assert_eq!(ports(outbox.take(10)), [3]);

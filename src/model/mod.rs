@@ -1,9 +1,10 @@
 //! The data types that all rooms share: `time`, a server's `address` and `game`, how its address was verified (`proof`), what
-//! it reports about itself (`facts`), its entry in the list (`server`), and changes to the registry (`change`).
+//! it reports about itself (`facts`), its entry in the list (`server`), which `fields` of it differ, and changes to the registry (`change`).
 
 mod address;
 mod change;
 mod facts;
+mod fields;
 mod game;
 mod proof;
 mod server;
@@ -12,6 +13,7 @@ mod time;
 pub use address::Address;
 pub use change::{Announce, Change, Gone, Mirrored, NamedServer, Overrides, RemoteServer, RemoteState};
 pub use facts::{Details, Facts, HeartbeatKey, HeartbeatKeys, Player, VersionText};
+pub use fields::Fields;
 pub use game::{Carried, GAME_BYTES_MAX, Game, MASTER};
 pub use proof::{Proof, Strength};
 pub use server::{Origin, Server, Texts, round_trip};

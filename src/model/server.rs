@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayString;
 
-use super::{Address, Announce, Details, Facts, Game, HeartbeatKeys, Overrides, Proof, Strength, VersionText};
+use super::{Address, Announce, Details, Facts, Game, HeartbeatKeys, Overrides, Player, Proof, Strength, VersionText};
 
 /// The four texts of a listed server in one allocation: with a million servers, four allocations each would take most of
 /// the memory.
@@ -183,6 +183,16 @@ impl Server {
             keys: keys.clone(),
             ..Server::new(*address, game.clone(), *proof, *proven_at_ms, facts)
         }
+    }
+
+    /// The players, if known: see [`Details::known_players`].
+    pub fn known_players(&self) -> Option<&[Player]> {
+        self.details.as_deref()?.known_players(self.players_current)
+    }
+
+    /// Names and values, in the server's order.
+    pub fn rules(&self) -> &[(Box<str>, Box<str>)] {
+        self.details.as_deref().map(|details| details.rules.as_slice()).unwrap_or_default()
     }
 
     pub fn strength(&self) -> Strength {

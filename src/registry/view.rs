@@ -10,7 +10,7 @@ use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
 use super::Dirty;
-use crate::model::{MASTER, Now, Server};
+use crate::model::{Fields, MASTER, Now, Server};
 
 /// Renders a view: `/master.json`, a page, a protocol's list.
 pub trait Renderer: Send + Sync {
@@ -199,7 +199,8 @@ impl View {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {
     Added(Arc<Server>),
-    Changed(Arc<Server>),
+    /// With the fields that readers see differently now; none if only what they do not see has changed.
+    Changed(Arc<Server>, Fields),
     /// Proven again, and nothing else.
     Proven(Arc<Server>),
     Removed(Arc<Server>),
@@ -208,7 +209,7 @@ pub enum Delta {
 impl Delta {
     pub fn server(&self) -> &Arc<Server> {
         match self {
-            Delta::Added(server) | Delta::Changed(server) | Delta::Proven(server) | Delta::Removed(server) => server,
+            Delta::Added(server) | Delta::Changed(server, _) | Delta::Proven(server) | Delta::Removed(server) => server,
         }
     }
 }
@@ -253,7 +254,8 @@ impl Publisher {
                 (Some(old), None) => deltas.push(Delta::Removed(old)),
                 (Some(old), Some(new)) if old.is_the_same_as(&new) => deltas.push(Delta::Proven(new)),
                 (Some(old), Some(new)) if (old.address, &old.game) == (new.address, &new.game) => {
-                    deltas.push(Delta::Changed(new))
+                    let fields = Fields::between(&old, &new);
+                    deltas.push(Delta::Changed(new, fields))
                 }
                 (Some(old), Some(new)) => {
                     // Another server: the slot was reused for another address, or the game has changed.
@@ -387,7 +389,7 @@ mod tests {
             (vec![(0, Some(first.clone()))], vec![Delta::Added(first)]),
             (vec![(3, Some(elsewhere.clone()))], vec![Delta::Added(elsewhere.clone())]),
             (vec![(0, Some(proven.clone()))], vec![Delta::Proven(proven)]),
-            (vec![(0, Some(changed.clone()))], vec![Delta::Changed(changed.clone())]),
+            (vec![(0, Some(changed.clone()))], vec![Delta::Changed(changed.clone(), Fields::PLAYERS_CURRENT)]),
             (vec![(0, Some(other_game.clone()))], vec![Delta::Removed(changed), Delta::Added(other_game.clone())]),
             // It left its slot and came back in another.
             (

@@ -182,11 +182,7 @@ impl Filter {
                 return Err(Wrong::parameter(&name, format!("is longer than {VALUE_BYTES_MAX} bytes")));
             }
             let text = || (!value.is_empty()).then(|| value.to_string());
-            let flag = || match &*value {
-                "" | "1" | "true" | "yes" | "on" => Ok(true),
-                "0" | "false" | "no" | "off" => Ok(false),
-                other => Err(Wrong::parameter(&name, format!("must be true or false, not `{other}`"))),
-            };
+            let flag = || parameters::flag(&name, &value);
             match &*name {
                 "game" => filter.game = text(),
                 "protocol" => filter.protocol = text(),

@@ -4,7 +4,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use crate::model::{Address, Origin, Player, Server};
+use crate::model::{Address, Fields, Origin, Player, Server};
 use crate::protocols::own_card;
 use crate::times;
 
@@ -68,7 +68,6 @@ pub struct ServerJson<'a> {
 
 impl<'a> ServerJson<'a> {
     pub fn new(server: &'a Server) -> ServerJson<'a> {
-        let details = server.details.as_deref();
         let has_flavor = own_card(&server.game).is_some_and(|card| card.flavors);
         ServerJson {
             protocol: server.game.protocol(),
@@ -92,9 +91,77 @@ impl<'a> ServerJson<'a> {
             first_seen: rfc3339(server.first_seen_ms),
             last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),
             rtt_ms: server.rtt_us.map(|us| f64::from(us.get()) / 1000.0),
-            players: details.and_then(|details| details.known_players(server.players_current)),
-            rules: Rules(details.map(|details| details.rules.as_slice()).unwrap_or_default()),
+            players: server.known_players(),
+            rules: Rules(server.rules()),
         }
+    }
+
+    /// The same without players and rules.
+    pub fn brief(server: &'a Server) -> ServerJson<'a> {
+        ServerJson { players: None, rules: Rules(&[]), ..ServerJson::new(server) }
+    }
+}
+
+/// A change of a server: where it is, and the fields that changed, each with its whole new value, or null if it is absent now.
+/// What moves with every proof comes along.
+pub struct Patch<'a> {
+    server: &'a Server,
+    fields: Fields,
+}
+
+impl<'a> Patch<'a> {
+    pub fn new(server: &'a Server, fields: Fields) -> Patch<'a> {
+        Patch { server, fields }
+    }
+}
+
+impl Serialize for Patch<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let row = ServerJson::new(self.server);
+        let mut patch = PatchMap { map: serializer.serialize_map(None)?, fields: self.fields };
+        patch.put(Fields::GAME, "protocol", Some(row.protocol))?;
+        patch.put(Fields::GAME, "game", Some(row.game))?;
+        patch.map.serialize_entry("address", &row.address)?;
+        patch.map.serialize_entry("port", &row.port)?;
+        patch.map.serialize_entry("endpoint", &row.endpoint)?;
+        patch.text(Fields::NAME, "name", row.name)?;
+        patch.text(Fields::MODE, "mode", row.mode)?;
+        patch.text(Fields::MAP, "map", row.map)?;
+        patch.put(Fields::PLAYERS_CURRENT, "players_current", row.players_current)?;
+        patch.put(Fields::PLAYERS_MAX, "players_max", row.players_max)?;
+        patch.text(Fields::VERSION, "version", row.version)?;
+        patch.put(Fields::PASSWORD, "password", row.password)?;
+        patch.put(Fields::OFFICIAL, "official", Some(row.official))?;
+        patch.put(Fields::PRIORITY, "priority", Some(row.priority).filter(|priority| !is_zero(priority)))?;
+        patch.put(Fields::FLAVOR, "flavor", row.flavor)?;
+        patch.put(Fields::VERIFIED_BY, "verified_by", Some(row.verified_by))?;
+        patch.put(Fields::VIA, "via", row.via)?;
+        patch.map.serialize_entry("proven_at", &row.proven_at)?;
+        patch.put(Fields::FIRST_SEEN, "first_seen", Some(row.first_seen))?;
+        patch.map.serialize_entry("last_seen", &row.last_seen)?;
+        match row.rtt_ms {
+            Some(rtt_ms) => patch.map.serialize_entry("rtt_ms", &rtt_ms)?,
+            None => patch.put(Fields::HAS_RTT, "rtt_ms", None::<f64>)?,
+        }
+        patch.put(Fields::PLAYERS, "players", row.players)?;
+        patch.put(Fields::RULES, "rules", Some(row.rules).filter(|rules| !rules.is_empty()))?;
+        patch.map.end()
+    }
+}
+
+/// Writes the fields of a patch that have changed.
+struct PatchMap<M> {
+    map: M,
+    fields: Fields,
+}
+
+impl<M: SerializeMap> PatchMap<M> {
+    fn put(&mut self, field: Fields, name: &str, value: Option<impl Serialize>) -> Result<(), M::Error> {
+        if self.fields.has(field) { self.map.serialize_entry(name, &value) } else { Ok(()) }
+    }
+
+    fn text(&mut self, field: Fields, name: &str, text: &str) -> Result<(), M::Error> {
+        self.put(field, name, Some(text).filter(|text| !text.is_empty()))
     }
 }
 
@@ -140,4 +207,82 @@ impl Serialize for Rules<'_> {
 /// A time of day as RFC 3339, UTC.
 pub fn rfc3339(unix_ms: u64) -> String {
     times::rfc3339(unix_ms / 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Details, Facts, Game, Overrides, Proof, round_trip};
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+    use std::sync::Arc;
+
+    fn server((name, players, maximum, extra, rule, at): (u8, u8, u8, u8, u8, u64)) -> Server {
+        let known = |number: u8| (number > 0).then_some(u16::from(number));
+        let text = |number: u8| String::from_utf8(vec![b'x'; number.into()]).unwrap().into();
+        let player = Player { name: "Ann".into(), score: Some(rule.into()), ..Player::default() };
+        let rules = (0..rule).map(|number| (format!("r{number}").into(), format!("{maximum}").into())).collect();
+        let details = Details { players: vec![player; extra.into()], rules };
+        let facts = Facts {
+            name: text(name),
+            map: text(maximum),
+            mode: text(rule),
+            players_current: known(players),
+            players_max: known(maximum).map(|most| most + 10),
+            password: [None, Some(true), Some(false)][usize::from(extra) % 3],
+            details: (extra > 0).then(|| Arc::new(details)),
+            ..Facts::default()
+        };
+        let proof = [Proof::Query, Proof::Cookie][usize::from(name) % 2];
+        Server {
+            overrides: Overrides { official: extra == 1, priority: i32::from(name) - 1, flavor: extra },
+            rtt_us: (players > 1).then(|| round_trip(players.into())),
+            first_seen_ms: u64::from(rule) * 1000,
+            via: (rule > 1).then(|| Arc::new(Origin::new("elsewhere"))),
+            ..Server::new("203.0.113.5:1".parse().unwrap(), Game::Own("iceball"), proof, at * 1000, &facts)
+        }
+    }
+
+    /// As a reader applies it.
+    fn apply(row: &mut Map<String, Value>, patch: &Value) {
+        for (name, value) in patch.as_object().unwrap() {
+            match value {
+                Value::Null => drop(row.remove(name)),
+                value => drop(row.insert(name.clone(), value.clone())),
+            }
+        }
+    }
+
+    fn states() -> impl Strategy<Value = (u8, u8, u8, u8, u8, u64)> {
+        (0..3u8, 0..4u8, 0..3u8, 0..3u8, 0..3u8, 0..3u64)
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_with_its_patches_is_the_new_row(before in states(), after in states()) {
+            let (before, after) = (server(before), server(after));
+            let fields = Fields::between(&before, &after);
+            let expected = json!(ServerJson::new(&after));
+            let mut row = json!(ServerJson::new(&before)).as_object().unwrap().clone();
+            apply(&mut row, &json!(Patch::new(&after, fields)));
+            prop_assert_eq!(Value::Object(row), expected.clone());
+            let mut unknown = Map::new();
+            apply(&mut unknown, &json!(Patch::new(&after, Fields::ALL)));
+            prop_assert_eq!(Value::Object(unknown), expected);
+            // Without details, too.
+            let mut brief = json!(ServerJson::brief(&before)).as_object().unwrap().clone();
+            apply(&mut brief, &json!(Patch::new(&after, fields.without(Fields::DETAILS))));
+            prop_assert_eq!(Value::Object(brief), json!(ServerJson::brief(&after)));
+        }
+    }
+
+    #[test]
+    fn a_patch_has_only_what_changed_and_what_moves_with_every_proof() {
+        let patch = json!(Patch::new(&server((1, 3, 1, 1, 1, 7)), Fields::PLAYERS_CURRENT | Fields::RULES));
+        let expected = json!({
+            "address": "203.0.113.5", "port": 1, "endpoint": "203.0.113.5:1", "players_current": 3, "rules": {"r0": "1"},
+            "proven_at": "1970-01-01T00:00:07Z", "last_seen": "1970-01-01T00:00:07Z", "rtt_ms": 0.003,
+        });
+        assert_eq!(patch, expected);
+    }
 }

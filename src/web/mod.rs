@@ -6,6 +6,7 @@ mod check;
 mod doctor;
 mod events;
 mod filter;
+mod frames;
 mod games;
 mod history;
 mod http;

@@ -37,7 +37,7 @@ const OTHER_GAMES_MAX: usize = 20;
 const WRONG_MAX: usize = 5;
 
 /// The columns: what each is sorted by, and its title.
-const COLUMNS: [(&str, &str); 9] = [
+const COLUMNS: [(&str, &str); 8] = [
     ("name", "Server"),
     ("players", "Players"),
     ("map", "Map"),
@@ -45,7 +45,6 @@ const COLUMNS: [(&str, &str); 9] = [
     ("version", "Version"),
     ("game", "Game"),
     ("rtt", "Round trip"),
-    ("proven", "Verified"),
     ("first_seen", "First seen"),
 ];
 

@@ -40,6 +40,15 @@ pub fn none(query: &str) -> Result<(), Wrong> {
     }
 }
 
+/// Reads a parameter that is true or false. The name alone is true.
+pub fn flag(name: &str, value: &str) -> Result<bool, Wrong> {
+    match value {
+        "" | "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        other => Err(Wrong::parameter(name, format!("must be true or false, not `{other}`"))),
+    }
+}
+
 /// A parameter that nobody knows.
 pub fn unknown(name: &str, known: &[&str]) -> Wrong {
     let are = if known.len() == 1 { "is" } else { "are" };

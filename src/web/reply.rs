@@ -183,7 +183,7 @@ fn knows(request: &HeaderMap, etag: &str) -> bool {
 }
 
 /// Whether Accept-Encoding names this encoding with a weight that is not 0.
-fn accepts(request: &HeaderMap, name: &str) -> bool {
+pub fn accepts(request: &HeaderMap, name: &str) -> bool {
     let named = request.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     let mut codings = named.flat_map(|value| value.split(','));
     codings.any(|coding| {

@@ -1,7 +1,6 @@
-//! The API over real sockets: lists, one server, announcements, the event stream, the doctor, metrics.
+//! The API over real sockets: lists, one server, announcements, the doctor, metrics.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::UdpSocket;
 
 use serde_json::{Value, json};
 
@@ -15,7 +14,7 @@ fn three(server: &Server) {
     until("all three", || (server.listed().len() == 3).then_some(()));
 }
 
-fn ports(list: &Value) -> Vec<u64> {
+pub fn ports(list: &Value) -> Vec<u64> {
     list["servers"].as_array().unwrap().iter().map(|server| server["port"].as_u64().unwrap()).collect()
 }
 
@@ -255,128 +254,6 @@ fn announcements() {
     assert_eq!(post(&server, elsewhere, token).status(), 200);
     until("it", || (server.get("/api/v1/servers/x/127.0.0.2:1").status() == 200).then_some(()));
     assert_eq!(post(&server, &"x".repeat(10_000), "").status(), 413);
-}
-
-/// A reader of the event stream.
-struct Stream {
-    lines: BufReader<TcpStream>,
-}
-
-impl Stream {
-    fn open(address: SocketAddr, path: &str, headers: &str) -> Stream {
-        let mut stream = connect(address);
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n{headers}\r\n").unwrap();
-        let mut lines = BufReader::new(stream);
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        assert!(line.starts_with("HTTP/1.1 200"), "{line}");
-        Stream { lines }
-    }
-
-    /// The next event: its name, its id and its data. Skips chunk sizes and comments.
-    fn next(&mut self) -> (String, String, Value) {
-        let (mut name, mut id) = (String::new(), String::new());
-        loop {
-            let mut line = String::new();
-            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the stream ended");
-            let line = line.trim_end();
-            if let Some(text) = line.strip_prefix("event: ") {
-                name = text.into();
-            } else if let Some(text) = line.strip_prefix("id: ") {
-                id = text.into();
-            } else if let Some(text) = line.strip_prefix("data: ") {
-                return (name, id, serde_json::from_str(text).unwrap());
-            }
-        }
-    }
-}
-
-#[test]
-fn events_begin_with_a_snapshot_and_continue_with_deltas() {
-    let server = Server::start(&["iceball.life=3s"]);
-    let game = Game::new(server.address("iceball.listen"));
-    game.announce(&announcement(b"first", 1, 0));
-    until("it", || server.listed().pop());
-    let mut stream = Stream::open(server.address("web.listen"), "/api/v1/events", "");
-    let (name, _, data) = stream.next();
-    assert_eq!((name.as_str(), ports(&data)), ("snapshot", vec![1]));
-    game.announce(&announcement(b"second", 2, 0));
-    let (name, _, delta) = stream.next();
-    assert_eq!((name.as_str(), &delta["added"][0]["name"]), ("delta", &json!("second")));
-    assert!(delta["serial"].as_u64() > data["serial"].as_u64());
-    game.announce(&announcement(b"second", 2, 9));
-    assert_eq!(stream.next().2["changed"][0]["players_current"], 9);
-    let mut gone = Vec::new();
-    while gone.len() < 2 {
-        let (_, _, delta) = stream.next();
-        gone.extend(delta["removed"].as_array().into_iter().flatten().map(|gone| gone["port"].as_u64().unwrap()));
-    }
-    gone.sort_unstable();
-    assert_eq!(gone, [1, 2]);
-}
-
-#[test]
-fn a_reader_that_reconnects_misses_nothing() {
-    let server = Server::start(&[]);
-    let address = server.address("web.listen");
-    let game = Game::new(server.address("iceball.listen"));
-    let mut stream = Stream::open(address, "/api/v1/events", "");
-    let (_, _, data) = stream.next();
-    assert_eq!(ports(&data), Vec::<u64>::new());
-    game.announce(&announcement(b"first", 1, 0));
-    let (_, id, _) = stream.next();
-    drop(stream);
-    game.announce(&announcement(b"second", 2, 0));
-    until("it", || (server.listed().len() == 2).then_some(()));
-    let resume = |id: &str| Stream::open(address, "/api/v1/events", &format!("Last-Event-ID: {id}\r\n"));
-    let mut again = resume(&id);
-    let (name, last, delta) = again.next();
-    assert_eq!((name.as_str(), &delta["added"][0]["name"]), ("delta", &json!("second")), "only what was missed");
-    game.announce(&announcement(b"third", 3, 0));
-    assert_eq!(again.next().2["added"][0]["name"], "third");
-    // With the last id, with one of another run, with an invalid one.
-    game.announce(&announcement(b"fourth", 4, 0));
-    let (name, _, delta) = resume(&last).next();
-    assert_eq!((name.as_str(), delta["added"][0]["port"].as_u64()), ("delta", Some(3)));
-    for unknown in ["00000000-1", "nonsense", "-", ""] {
-        assert_eq!(resume(unknown).next().0, "snapshot", "{unknown}");
-    }
-    let mut other_game = Stream::open(address, "/api/v1/events?game=netpanzer", "");
-    assert_eq!(ports(&other_game.next().2), Vec::<u64>::new());
-}
-
-#[test]
-fn a_slow_reader_is_closed_and_others_are_not() {
-    // Without budgets: otherwise, the changes would stop before the reader's buffers are full.
-    let limits = ["guard.idle_timeout=1s", "guard.max_servers_per_ip=1000", "guard.exempt=127.0.0.0/8"];
-    let server = Server::start(&limits);
-    let address = server.address("web.listen");
-    let game = Game::new(server.address("iceball.listen"));
-    let mut slow = connect(address);
-    write!(slow, "GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    let mut quick = Stream::open(address, "/api/v1/events", "");
-    quick.next();
-    // It reads all the time: on a slow machine, one round may arrive in several deltas.
-    let hears_of_the_last = std::thread::spawn(move || {
-        let is_last = |server: &Value| server["port"] == 999;
-        while !quick.next().2["added"].as_array().is_some_and(|added| added.iter().any(is_last)) {}
-    });
-    let before = server.memory_kib();
-    let mut players = 0;
-    // Announce changes until the slow reader's buffers are full and it is disconnected.
-    until("the slow reader to be closed", || {
-        players += 1;
-        for port in 1..=400 {
-            game.announce(&announcement(b"a name that fills its field", port, players));
-        }
-        (!server.get("/metrics").text().contains("rallypoint_event_readers 2")).then_some(())
-    });
-    assert!(server.memory_kib().saturating_sub(before) < 64 << 10);
-    let mut rest = Vec::new();
-    slow.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
-    let _ = slow.read_to_end(&mut rest); // ends with a reset or a close
-    game.announce(&announcement(b"still here", 999, 0));
-    hears_of_the_last.join().unwrap();
 }
 
 #[test]

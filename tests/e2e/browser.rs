@@ -47,7 +47,7 @@ pub struct Tank {
 }
 
 impl Tank {
-    fn new(name: &str, players: &[(&str, i32)]) -> Tank {
+    pub fn new(name: &str, players: &[(&str, i32)]) -> Tank {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let tank = Tank { port, status: Arc::default() };
@@ -66,7 +66,17 @@ impl Tank {
         tank
     }
 
-    fn say(&self, name: &str, players: &[(&str, i32)]) {
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn say_without_map(&self, name: &str) {
+        self.say(name, &[]);
+        let mut status = self.status.lock().unwrap();
+        *status = status.replace(r"mapname\Two clans\", "");
+    }
+
+    pub fn say(&self, name: &str, players: &[(&str, i32)]) {
         let mut status = format!(
             r"gamename\netpanzer\hostname\{name}\gameversion\0.8.7\mapname\Two clans\password\y\numplayers\{}\maxplayers\8\gamestyle\Objective\units_per_player\40\time_limit\60",
             players.len()
@@ -77,7 +87,7 @@ impl Tank {
         *self.status.lock().unwrap() = status + r"\final\";
     }
 
-    fn heartbeat(&self, server: &Server) {
+    pub fn heartbeat(&self, server: &Server) {
         let heartbeat = format!(r"\heartbeat\gamename\netpanzer\port\{}\protocol\1122\final\", self.port);
         assert_eq!(exchange(server.address("netpanzer.listen"), heartbeat.as_bytes()), br"\final\");
     }

@@ -21,6 +21,7 @@ mod cluster_buckets;
 mod cluster_time;
 mod commands;
 mod ddnet;
+mod events;
 mod families;
 mod faults;
 mod fetch;

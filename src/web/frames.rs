@@ -1,0 +1,565 @@
+//! Frames of the event stream: the changes of a short time, rendered and encoded once for all readers that want them in the
+//! same form.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{BufWriter, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Serialize, Serializer};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+
+use super::json::{Patch, Place, ServerJson};
+use crate::encodings::Pieces;
+use crate::hub::Held;
+use crate::model::{Address, Fields, Server};
+use crate::protocols::{names_of, servers_of};
+use crate::registry::view::{Batch, Delta, View};
+
+/// A server is in one frame of this time at most: readers would pay for one that changes all the time.
+const SERVER_EVERY: Duration = Duration::from_secs(1);
+/// The most forms that a frame keeps its pieces for.
+pub const FORMS_MAX: usize = 64;
+/// Shorter pieces are not counted among the lists in memory.
+const LONG_PIECE: usize = 64 << 10;
+/// JSON is written in small parts, which encoders do not like.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// What a reader wants to be told, and how. Readers of the same form share one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// The game's name, or that of a family; empty: all games.
+    pub game: String,
+    /// Whether players and rules are wanted.
+    pub details: bool,
+    pub pieces: Pieces,
+}
+
+impl Form {
+    fn concerns(&self, server: &Server) -> bool {
+        match self.game.as_str() {
+            "" => !server.game.is_master(),
+            game => names_of(&server.game).any(|name| name == game),
+        }
+    }
+
+    fn row<'a>(&self, server: &'a Server) -> ServerJson<'a> {
+        if self.details { ServerJson::new(server) } else { ServerJson::brief(server) }
+    }
+
+    /// An event as a piece of the stream. JSON has no line breaks of its own, so one `data` line is enough.
+    fn event(&self, name: &str, id: &str, data: &impl Serialize) -> Vec<u8> {
+        let write = |writer: &mut dyn Write| {
+            let mut writer = BufWriter::with_capacity(BUFFER_BYTES, writer);
+            write!(writer, "event: {name}\nid: {id}\ndata: ")?;
+            serde_json::to_writer(&mut writer, data)?;
+            writer.write_all(b"\n\n")?;
+            writer.flush()
+        };
+        self.pieces.piece(write).unwrap_or_default() // writing to memory does not fail
+    }
+
+    /// The whole list.
+    pub fn snapshot(&self, view: &View, id: &str) -> Vec<u8> {
+        let servers = match self.game.as_str() {
+            "" => view.games().map(|server| &**server).collect(),
+            game => servers_of(view, game).map(|server| &**server).collect(),
+        };
+        self.event("snapshot", id, &Snapshot { serial: view.serial, servers: Rows { form: self, servers } })
+    }
+}
+
+/// Whole rows, each made while it is written: all at once would take more memory than their text.
+struct Rows<'a> {
+    form: &'a Form,
+    servers: Vec<&'a Server>,
+}
+
+impl Serialize for Rows<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.servers.iter().map(|server| self.form.row(server)))
+    }
+}
+
+impl Rows<'_> {
+    fn is_empty(&self) -> bool {
+        self.servers.is_empty()
+    }
+}
+
+#[derive(Serialize)]
+struct Snapshot<'a> {
+    serial: u64,
+    servers: Rows<'a>,
+}
+
+#[derive(Serialize)]
+struct Deltas<'a> {
+    serial: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    removed: Vec<Gone<'a>>,
+    #[serde(skip_serializing_if = "Rows::is_empty")]
+    added: Rows<'a>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    changed: Vec<Patch<'a>>,
+}
+
+impl Deltas<'_> {
+    fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.added.is_empty() && self.changed.is_empty()
+    }
+}
+
+#[derive(Serialize)]
+struct Gone<'a> {
+    protocol: &'static str,
+    game: &'a str,
+    #[serde(flatten)]
+    place: Place,
+}
+
+impl<'a> Gone<'a> {
+    fn new(server: &'a Server) -> Gone<'a> {
+        Gone { protocol: server.game.protocol(), game: server.game.name(), place: server.address.into() }
+    }
+}
+
+/// What happened to the server at an address: first these left, then this one came or changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Change {
+    /// The last view in which something happened.
+    serial: u64,
+    removed: Vec<Arc<Server>>,
+    now: Option<(Arc<Server>, How)>,
+}
+
+/// How a server came to be as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Added,
+    Changed(Fields),
+}
+
+impl Change {
+    fn remove(&mut self, server: &Arc<Server>) {
+        self.now = None;
+        if self.removed.iter().all(|removed| removed.game != server.game) {
+            self.removed.push(server.clone());
+        }
+    }
+
+    fn put(&mut self, server: &Arc<Server>, how: How) {
+        let removed = self.removed.len();
+        self.removed.retain(|removed| removed.game != server.game);
+        let is_back = self.removed.len() < removed;
+        let how = match (self.now.as_ref().map(|(_, how)| *how), how) {
+            // Some readers know it as it was before, some do not know it.
+            _ if is_back => How::Changed(Fields::ALL),
+            (Some(How::Added), _) | (_, How::Added) => How::Added,
+            (Some(How::Changed(before)), How::Changed(fields)) => How::Changed(before | fields),
+            (None, How::Changed(fields)) => How::Changed(fields),
+        };
+        self.now = Some((server.clone(), how));
+    }
+
+    /// Both changes as one.
+    fn then(&mut self, later: &Change) {
+        self.serial = later.serial;
+        later.removed.iter().for_each(|server| self.remove(server));
+        if let Some((server, how)) = &later.now {
+            self.put(server, *how);
+        }
+    }
+}
+
+/// What readers are told of what happened until a serial. For a reader with an earlier serial, or one in its midst, the result is
+/// the same: each change is the newest state of its server.
+pub struct Frame {
+    pub before: u64,
+    pub after: u64,
+    changes: BTreeMap<Address, Change>,
+    /// What has been rendered of it.
+    rendered: Mutex<Vec<Piece>>,
+}
+
+/// What readers of a form with a serial get of a frame; none if it has nothing for them.
+struct Piece {
+    form: Arc<Form>,
+    since: u64,
+    bytes: Option<Bytes>,
+}
+
+impl Frame {
+    fn new(before: u64, after: u64, changes: BTreeMap<Address, Change>) -> Frame {
+        Frame { before, after, changes, rendered: Mutex::default() }
+    }
+
+    /// Several frames as one.
+    pub fn joined(frames: &[Arc<Frame>]) -> Option<Frame> {
+        let (first, last) = (frames.first()?, frames.last()?);
+        let mut changes: BTreeMap<Address, Change> = BTreeMap::new();
+        for (address, change) in frames.iter().flat_map(|frame| &frame.changes) {
+            changes.entry(*address).or_default().then(change);
+        }
+        Some(Frame::new(first.before, last.after, changes))
+    }
+
+    #[cfg(test)]
+    pub fn empty(before: u64, after: u64) -> Frame {
+        Frame::new(before, after, BTreeMap::new())
+    }
+
+    /// The number of servers in it.
+    pub fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// What a reader with this serial gets, in its form; rendered on first use. One with a snapshot of the frame's midst has
+    /// some of it already.
+    pub fn piece(&self, since: u64, form: &Arc<Form>, run: u32, held: &Arc<Held>) -> Option<Bytes> {
+        let since = since.max(self.before);
+        let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = rendered.iter().filter(|piece| Arc::ptr_eq(&piece.form, form) && piece.since == since);
+        if let Some(piece) = known.next() {
+            return piece.bytes.clone();
+        }
+        let bytes = self.render(since, form, run).map(|bytes| match bytes.len() {
+            ..LONG_PIECE => bytes.into(),
+            LONG_PIECE.. => held.count(bytes),
+        });
+        if rendered.len() < FORMS_MAX {
+            rendered.push(Piece { form: form.clone(), since, bytes: bytes.clone() });
+        }
+        bytes
+    }
+
+    /// Frees what has been rendered.
+    pub fn forget_pieces(&self) {
+        self.rendered.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// The size of what has been rendered.
+    pub fn bytes(&self) -> usize {
+        let rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        rendered.iter().filter_map(|piece| Some(piece.bytes.as_ref()?.len())).sum()
+    }
+
+    fn render(&self, since: u64, form: &Form, run: u32) -> Option<Vec<u8>> {
+        let added = Rows { form, servers: Vec::new() };
+        let mut deltas = Deltas { serial: self.after, removed: Vec::new(), added, changed: Vec::new() };
+        let unseen = if form.details { Fields::NONE } else { Fields::DETAILS };
+        let news = self.changes.values().filter(|change| since <= self.before || change.serial > since);
+        for Change { removed, now, .. } in news {
+            let removed = removed.iter().filter(|server| form.concerns(server));
+            deltas.removed.extend(removed.map(|server| Gone::new(server)));
+            match now.as_ref().filter(|(server, _)| form.concerns(server)) {
+                Some((server, How::Added)) => deltas.added.servers.push(server),
+                Some((server, How::Changed(fields))) if fields.without(unseen) != Fields::NONE => {
+                    deltas.changed.push(Patch::new(server, fields.without(unseen)));
+                }
+                _ => {}
+            }
+        }
+        (!deltas.is_empty()).then(|| form.event("delta", &id(run, self.after), &deltas))
+    }
+}
+
+/// An event's id. Serials start again with each run of the program.
+pub fn id(run: u32, serial: u64) -> String {
+    format!("{run:08x}-{serial}")
+}
+
+/// Changes that readers have not been told yet.
+pub struct Gathered {
+    /// The last serial of the last frame, and of what has come since.
+    before: u64,
+    newest: u64,
+    /// Whether something is missing: then no reader can go on.
+    gap: bool,
+    changes: BTreeMap<Address, Change>,
+    /// When readers were last told of a server, if that was a moment ago.
+    told: HashMap<Address, Instant>,
+}
+
+impl Gathered {
+    pub fn since(serial: u64) -> Gathered {
+        Gathered { before: serial, newest: serial, gap: false, changes: BTreeMap::new(), told: HashMap::new() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && !self.gap
+    }
+
+    pub fn take(&mut self, received: Result<Arc<Batch>, RecvError>) {
+        match received {
+            Ok(batch) if batch.serial <= self.newest => {} // known already
+            Ok(batch) => {
+                self.gap |= batch.serial != self.newest + 1;
+                self.newest = batch.serial;
+                batch.deltas.iter().for_each(|delta| self.note(delta, batch.serial));
+            }
+            Err(_) => self.gap = true,
+        }
+    }
+
+    fn note(&mut self, delta: &Delta, serial: u64) {
+        let address = delta.server().address;
+        match delta {
+            // Readers see nothing of it. If they are about to be told of the server, its newest times come along.
+            Delta::Proven(server) | Delta::Changed(server, Fields::NONE) => {
+                if let Some((known, _)) = self.changes.get_mut(&address).and_then(|change| change.now.as_mut()) {
+                    *known = server.clone();
+                }
+                return;
+            }
+            Delta::Added(server) => self.changes.entry(address).or_default().put(server, How::Added),
+            Delta::Changed(server, fields) => {
+                self.changes.entry(address).or_default().put(server, How::Changed(*fields));
+            }
+            Delta::Removed(server) => self.changes.entry(address).or_default().remove(server),
+        }
+        if let Some(change) = self.changes.get_mut(&address) {
+            change.serial = serial;
+        }
+    }
+
+    /// The next frame, if there is something to tell. What readers were told a moment ago stays for a later one.
+    pub fn frame(&mut self, now: Instant) -> Option<Frame> {
+        self.told.retain(|_, at| now < *at + SERVER_EVERY);
+        let told = &self.told;
+        let changes = match self.gap {
+            true => std::mem::take(&mut self.changes),
+            false => self.changes.extract_if(.., |address, _| !told.contains_key(address)).collect(),
+        };
+        if changes.is_empty() && !self.gap {
+            return None;
+        }
+        self.told.extend(changes.keys().map(|address| (*address, now)));
+        let before = if std::mem::take(&mut self.gap) { u64::MAX } else { self.before };
+        self.before = self.newest;
+        Some(Frame::new(before, self.newest, changes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::model::{Details, Facts, Game, Player, Proof};
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    const RUN: u32 = 7;
+
+    fn server(port: u16, game: &'static str, players: u16) -> Arc<Server> {
+        let facts = Facts { players_current: Some(players), ..Facts::default() };
+        let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+        Arc::new(Server::new(address, Game::Own(game), Proof::Query, 0, &facts))
+    }
+
+    fn batch(serial: u64, deltas: Vec<Delta>) -> Result<Arc<Batch>, RecvError> {
+        Ok(Arc::new(Batch { serial, deltas }))
+    }
+
+    fn players(server: Arc<Server>) -> Delta {
+        Delta::Changed(server, Fields::PLAYERS_CURRENT)
+    }
+
+    fn form(game: &str, details: bool) -> Arc<Form> {
+        Arc::new(Form { game: game.into(), details, pieces: Pieces::Plain })
+    }
+
+    /// The name and the data of an event.
+    fn parsed(event: &[u8]) -> (String, Value) {
+        let text = std::str::from_utf8(event).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        let [name, id, data, ""] = lines[..] else { panic!("{text}") };
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(id, format!("id: {RUN:08x}-{}", data["serial"]));
+        (name.strip_prefix("event: ").unwrap().into(), data)
+    }
+
+    fn told(frame: &Frame, since: u64, form: &Arc<Form>) -> Option<Value> {
+        let (name, data) = parsed(&frame.piece(since, form, RUN, &Arc::default())?);
+        assert_eq!(name, "delta");
+        Some(data)
+    }
+
+    #[test]
+    fn a_server_that_changes_all_the_time_is_told_once_a_second_with_its_newest_state() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut gathered = Gathered::since(0);
+        let mut frames = 0;
+        for round in 1..=100 {
+            gathered.take(batch(round, vec![players(server(1, "tanks", round as u16))]));
+            frames += usize::from(gathered.frame(at(round * 100)).is_some());
+        }
+        assert!((9..=11).contains(&frames), "{frames} in ten seconds");
+        assert!(!gathered.is_empty(), "the newest state is still to come");
+        let last = gathered.frame(at(11_000)).unwrap();
+        assert_eq!(told(&last, 0, &form("", false)).unwrap()["changed"][0]["players_current"], 100);
+        assert!(gathered.is_empty() && gathered.frame(at(99_000)).is_none());
+        // Another server is told at once.
+        gathered.take(batch(101, vec![Delta::Added(server(2, "tanks", 1))]));
+        assert_eq!(gathered.frame(at(11_001)).unwrap().before, 100);
+        // Something is missing: every reader starts again.
+        gathered.take(batch(103, vec![Delta::Removed(server(2, "tanks", 1))]));
+        assert_eq!(gathered.frame(at(11_002)).unwrap().before, u64::MAX);
+    }
+
+    #[test]
+    fn a_proof_alone_is_no_news_and_comes_along_with_a_change() {
+        let (start, mut gathered) = (Instant::now(), Gathered::since(0));
+        let proven = |at_s: u64| {
+            let server = Server::clone(&server(1, "tanks", 3));
+            Arc::new(Server { proven_at_ms: at_s * 1000, ..server })
+        };
+        gathered.take(batch(1, vec![Delta::Proven(proven(1))]));
+        gathered.take(batch(2, vec![Delta::Changed(proven(2), Fields::NONE)]));
+        assert!(gathered.is_empty() && gathered.frame(start).is_none());
+        gathered.take(batch(3, vec![players(proven(3))]));
+        gathered.take(batch(4, vec![Delta::Proven(proven(4))]));
+        let data = told(&gathered.frame(start).unwrap(), 0, &form("", false)).unwrap();
+        let row = json!({
+            "address": "192.0.2.1", "port": 1, "endpoint": "192.0.2.1:1", "players_current": 3,
+            "proven_at": "1970-01-01T00:00:04Z", "last_seen": "1970-01-01T00:00:04Z",
+        });
+        assert_eq!(data, json!({"serial": 4, "changed": [row]}));
+    }
+
+    #[test]
+    fn readers_are_told_only_what_concerns_them_and_what_they_do_not_have() {
+        let mut gathered = Gathered::since(4);
+        gathered.take(batch(5, vec![Delta::Added(server(1, "tanks", 1))]));
+        gathered.take(batch(6, vec![Delta::Changed(server(2, "chess", 1), Fields::RULES)]));
+        let frame = gathered.frame(Instant::now()).unwrap();
+        let ports = |since, form: &Arc<Form>| {
+            let data = told(&frame, since, form)?;
+            let rows = ["removed", "added", "changed"].into_iter().filter_map(|name| data[name].as_array());
+            Some(rows.flatten().map(|row| row["port"].as_u64().unwrap()).collect::<Vec<_>>())
+        };
+        assert_eq!(ports(4, &form("", true)), Some(vec![1, 2]));
+        assert_eq!(ports(5, &form("", true)), Some(vec![2]), "the first is in its snapshot");
+        assert_eq!(ports(4, &form("", false)), Some(vec![1]));
+        assert_eq!(ports(4, &form("chess", true)), Some(vec![2]));
+        assert_eq!(ports(4, &form("chess", false)), None);
+        // Each piece is made once for all readers of a form.
+        let (all, held) = (form("", false), Arc::default());
+        let pointer = |form| frame.piece(4, form, RUN, &held).unwrap().as_ptr();
+        assert_eq!(pointer(&all), pointer(&all));
+        assert!(frame.bytes() > 0);
+        frame.forget_pieces();
+        assert_eq!(frame.bytes(), 0);
+    }
+
+    /// The list of a reader, as the page keeps it.
+    type Known = BTreeMap<String, Map<String, Value>>;
+
+    fn key(row: &Value) -> String {
+        format!("{}:{}", row["address"], row["port"])
+    }
+
+    fn apply(known: &mut Known, event: &[u8]) {
+        let (name, data) = parsed(event);
+        if name == "snapshot" {
+            known.clear();
+        }
+        let rows = |name: &str| data[name].as_array().cloned().unwrap_or_default();
+        for row in rows("removed") {
+            known.remove(&key(&row));
+        }
+        for row in rows("servers").into_iter().chain(rows("added")) {
+            known.insert(key(&row), row.as_object().unwrap().clone());
+        }
+        for patch in rows("changed") {
+            let row = known.entry(key(&patch)).or_default();
+            for (name, value) in patch.as_object().unwrap() {
+                match value {
+                    Value::Null => drop(row.remove(name)),
+                    value => drop(row.insert(name.clone(), value.clone())),
+                }
+            }
+        }
+    }
+
+    /// Without what moves with every proof.
+    fn settled(mut known: Known) -> Known {
+        for row in known.values_mut() {
+            row.retain(|name, _| !["proven_at", "last_seen", "rtt_ms"].contains(&name.as_str()));
+        }
+        known
+    }
+
+    /// A server in one of many states.
+    fn varied((port, what, players, at_ms): (u16, usize, u16, u64)) -> Arc<Server> {
+        let player = Player { name: "Ann".into(), score: Some(at_ms as i32 % 3), ..Player::default() };
+        let details = Details { players: vec![player; players.into()], rules: vec![("a".into(), "b".into())] };
+        let facts = Facts {
+            players_current: (players > 0).then_some(players),
+            map: ["", "hills"][at_ms as usize % 2].into(),
+            details: (players != 1).then(|| Arc::new(details)),
+            ..Facts::default()
+        };
+        let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+        let server = Server::new(address, Game::Own(["tanks", "chess"][what % 2]), Proof::Query, at_ms, &facts);
+        Arc::new(Server { first_seen_ms: 0, ..server })
+    }
+
+    proptest! {
+        /// Servers come, change, are proven and go in any order. Readers begin with a snapshot of any moment, and some get
+        /// several frames as one. In the end, all have the same list.
+        #[test]
+        fn every_reader_ends_with_the_true_list(
+                steps in proptest::collection::vec((1..4u16, 0..5usize, 0..3u16, 0..400u64), 1..60), joins in 1..5usize,
+                details: bool, game in 0..3usize) {
+            let form = form(["", "tanks", "chess"][game], details);
+            let (start, mut gathered, mut time) = (Instant::now(), Gathered::since(0), 0);
+            let mut truth: BTreeMap<Address, Arc<Server>> = BTreeMap::new();
+            let mut snapshots = vec![(0, form.snapshot(&View::new(0, 0, Vec::new()), &id(RUN, 0)))];
+            let mut frames: Vec<Arc<Frame>> = Vec::new();
+            for (serial, step) in (1..).zip(steps) {
+                let new = varied(step);
+                let old = truth.get(&new.address).cloned();
+                let deltas = match (old, step.1) {
+                    (None, _) => vec![Delta::Added(new.clone())],
+                    (Some(old), 3) => vec![Delta::Removed(old)],
+                    (Some(old), 4) => vec![Delta::Proven(old)],
+                    (Some(old), _) if old.game == new.game => {
+                        vec![Delta::Changed(new.clone(), Fields::between(&old, &new))]
+                    }
+                    (Some(old), _) => vec![Delta::Removed(old), Delta::Added(new.clone())],
+                };
+                match deltas.last() {
+                    Some(Delta::Proven(_)) => {}
+                    Some(Delta::Removed(_)) => drop(truth.remove(&new.address)),
+                    _ => drop(truth.insert(new.address, new)),
+                }
+                gathered.take(batch(serial, deltas));
+                let view = View::new(serial, 0, truth.values().cloned().collect());
+                snapshots.push((serial, form.snapshot(&view, &id(RUN, serial))));
+                time += step.3;
+                frames.extend(gathered.frame(start + Duration::from_millis(time)).map(Arc::new));
+            }
+            frames.extend(gathered.frame(start + Duration::from_millis(time + 1_000)).map(Arc::new));
+            prop_assert!(gathered.is_empty());
+            let mut expected = Known::new();
+            apply(&mut expected, &snapshots.last().unwrap().1);
+            for (mut serial, snapshot) in snapshots {
+                let (mut known, began) = (Known::new(), serial);
+                apply(&mut known, &snapshot);
+                let news: Vec<_> = frames.iter().filter(|frame| frame.after > serial).cloned().collect();
+                for some in news.chunks(joins) {
+                    let frame = Frame::joined(some).unwrap();
+                    if let Some(piece) = frame.piece(serial, &form, RUN, &Arc::default()) {
+                        apply(&mut known, &piece);
+                    }
+                    serial = frame.after;
+                }
+                prop_assert_eq!(settled(known), settled(expected.clone()), "from {}", began);
+            }
+        }
+    }
+}
