@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -29,6 +30,7 @@ use crate::model::{Change, SharedTime};
 use crate::moderation::Board;
 use crate::net::accounts;
 use crate::net::announcements::Announcements;
+use crate::net::cores::Cores;
 use crate::net::datagram_lists;
 use crate::net::guard::{self, Admission, Guard};
 use crate::net::listen::{self, ListenError};
@@ -43,7 +45,7 @@ use crate::prefix::Networks;
 use crate::protocols::Card;
 use crate::protocols::section::{Cookies, Transport};
 use crate::store::Store;
-use crate::web::{self, Certificate, Home, HttpService, Pages, Site, Tls};
+use crate::web::{Certificate, Home, HttpService, Pages, Site, Tls};
 use services::Services;
 
 /// How long a cookie key is used before the next one. The keys before and after it are accepted, too, so this is longer
@@ -77,6 +79,7 @@ pub struct App {
     stop_threads: Arc<AtomicBool>,
     stop_tasks: watch::Sender<bool>,
     entrance: Arc<Entrance>,
+    cores: Arc<Cores>,
     tls: Option<Arc<Tls>>,
     store: Option<Store>,
     /// Requests to read the configuration again.
@@ -129,6 +132,8 @@ impl App {
         };
         let entrance = Arc::new(Entrance::new(guard.clone(), metrics.clone(), config.entrance()));
         let tls = certificate.map(|certificate| Arc::new(Tls::new(certificate, hub.clone())));
+        let stop_tasks = watch::Sender::new(false);
+        let (cores, threads) = Cores::start(&guard, &stop_tasks.subscribe()).context("cannot start a thread")?;
         let mut app = App {
             site: Site::new(
                 announcements.clone(),
@@ -148,11 +153,12 @@ impl App {
             keys_made: Instant::now(),
             probe_settings: watch::Sender::new(probe_settings(&config)),
             mirror_settings: watch::Sender::new(config.mirror()),
-            threads: Vec::new(),
+            threads,
             tasks: JoinSet::new(),
             stop_threads: Arc::default(),
-            stop_tasks: watch::Sender::new(false),
+            stop_tasks,
             entrance,
+            cores: Arc::new(cores),
             tls,
             store,
             reloads: None,
@@ -380,15 +386,18 @@ impl App {
     }
 
     fn serve_http(&mut self, listener: TcpListener, home: Home, tls: Option<Arc<Tls>>) {
-        let router = web::router(self.site.clone(), home);
-        let (entrance, long_bodies) = (self.entrance.clone(), self.site.long_bodies.clone());
-        let service = HttpService { router, entrance, long_bodies, stop: self.stop_tasks.subscribe() };
+        let stop = self.stop_tasks.subscribe();
+        let service = HttpService::new(self.site.clone(), home, self.entrance.clone(), stop);
         match tls {
-            Some(tls) => self.accept(listener, move |stream, peer, admission| {
+            // Handshakes take long.
+            Some(tls) => self.accept(listener, None, move |stream, peer, admission| {
                 tls.clone().serve(service.clone(), stream, peer, admission)
             }),
             None => {
-                self.accept(listener, move |stream, peer, admission| service.clone().serve(stream, peer, admission))
+                let (cores, others) = (self.cores.clone(), Handle::current());
+                self.accept(listener, Some(cores), move |stream, peer, admission| {
+                    service.clone().serve_on(others.clone(), stream, peer, admission)
+                });
             }
         }
     }
@@ -407,15 +416,15 @@ impl App {
         let serve = move |stream, peer, admission| {
             session::serve(stream, peer, admission, service.clone(), entrance.settings().idle)
         };
-        self.accept(listener, serve);
+        self.accept(listener, None, serve);
     }
 
-    fn accept<S, F>(&mut self, listener: TcpListener, serve: S)
+    fn accept<S, F>(&mut self, listener: TcpListener, cores: Option<Arc<Cores>>, serve: S)
     where
         S: Fn(TcpStream, SocketAddr, Arc<Admission>) -> F + Send + Sync + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        self.tasks.spawn(tcp::accept(listener, self.entrance.clone(), self.stop_tasks.subscribe(), serve));
+        self.tasks.spawn(tcp::accept(listener, self.entrance.clone(), cores, self.stop_tasks.subscribe(), serve));
     }
 }
 

@@ -19,7 +19,7 @@ use rallypoint::protocols::section::{Cookies, Section};
 use rallypoint::protocols::{CARDS, Card, Context, DatagramRules, Effect, Games, Reply, game};
 use rallypoint::registry::Settings;
 use rallypoint::registry::view::View;
-use rallypoint::web::{self, Home, HttpService, Pages, Site};
+use rallypoint::web::{Home, HttpService, Pages, Site};
 use tokio::sync::watch;
 
 pub const START: Now = Now { mono_ms: 1_000_000, unix_ms: 1_760_000_000_000 };
@@ -238,6 +238,5 @@ pub fn http(stop: watch::Receiver<bool>) -> (HttpService, Arc<Guard>) {
     let pages = Pages::load(&CONFIG).expect("the pages");
     let site = Site::new(announcements, guard.clone(), metrics.clone(), pages, 1, None, Arc::default());
     let entrance = Arc::new(Entrance::new(guard.clone(), metrics, CONFIG.entrance()));
-    let long_bodies = site.long_bodies.clone();
-    (HttpService { router: web::router(site, Home(None)), entrance, long_bodies, stop }, guard)
+    (HttpService::new(site, Home(None), entrance, stop), guard)
 }

@@ -198,6 +198,11 @@ impl Budgets {
         }
     }
 
+    /// Whether [`Budgets::admit`] would refuse. Nothing is counted.
+    pub fn is_over(&self, kind: Kind, now: Now, ip: IpAddr) -> bool {
+        self.buckets(kind, ip).iter().any(|bucket| bucket.left(now, 0) == 0)
+    }
+
     /// Charges a cost that has arisen. It may become a debt, which has to be paid off before the next work.
     pub fn charge(&self, kind: Kind, now: Now, ip: IpAddr, cost: u64) {
         let buckets = self.buckets(kind, ip);

@@ -254,7 +254,8 @@ impl Cell {
         turn: OwnedMutexGuard<()>,
     ) -> Arc<Rendered> {
         let started = Instant::now();
-        let list = Arc::new(Rendered::of(view, held.count(renderer.render(view))));
+        let (body, tag) = renderer.render_tagged(view);
+        let list = Arc::new(Rendered::of(view, held.count(body), tag));
         let fresh = Freshness::new(view.serial, started, Instant::now());
         self.last.store(Some(Arc::new(Last { list: list.clone(), fresh })));
         drop(turn);

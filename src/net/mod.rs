@@ -4,6 +4,7 @@ pub mod accounts;
 pub mod announcements;
 pub mod batch;
 pub mod client;
+pub mod cores;
 pub mod datagram_lists;
 pub mod guard;
 pub mod lanes;

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
 use super::client::{Proxies, canonical};
+use super::cores::Cores;
 use super::guard::{Admission, Guard};
 use super::{proxy, stopped};
 use crate::metrics::Metrics;
@@ -127,9 +128,14 @@ async fn read_header(stream: &mut TcpStream) -> Result<Header, &'static str> {
 }
 
 /// Passes every admitted connection to `serve`, with its client, each on its own task, until `stop` is set. A connection that
-/// is evicted to make room for another is dropped immediately.
-pub async fn accept<S, F>(listener: TcpListener, entrance: Arc<Entrance>, mut stop: watch::Receiver<bool>, serve: S)
-where
+/// is evicted to make room for another is dropped immediately. With `cores`, the tasks run there.
+pub async fn accept<S, F>(
+    listener: TcpListener,
+    entrance: Arc<Entrance>,
+    cores: Option<Arc<Cores>>,
+    mut stop: watch::Receiver<bool>,
+    serve: S,
+) where
     S: Fn(TcpStream, SocketAddr, Arc<Admission>) -> F + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
@@ -140,18 +146,19 @@ where
             () = stopped(&mut stop) => return,
         };
         match accepted {
-            Ok((mut stream, peer)) => {
+            Ok((stream, peer)) => {
                 let is_proxy = entrance.settings().proxies.contains(peer.ip());
                 let Some(admission) = entrance.admit(peer.ip(), is_proxy) else { continue };
                 let (entrance, serve, stop) = (entrance.clone(), serve.clone(), stop.clone());
-                tokio::spawn(async move {
+                let task = move |mut stream: TcpStream| async move {
                     let client = entrance.client(&mut stream, peer, admission, stop).await;
                     let Some((client, admission)) = client else { return };
                     tokio::select! {
                         () = serve(stream, client, admission.clone()) => {}
                         () = admission.evicted() => debug!(%client, "connection closed: evicted while idle"),
                     }
-                });
+                };
+                spawn(stream, cores.as_deref(), task);
             }
             Err(error) if is_peer_error(&error) => debug!(%error, "connection closed before it was accepted"),
             Err(error) => {
@@ -164,6 +171,25 @@ where
             }
         }
     }
+}
+
+/// Starts a connection's task, on one of the cores if there are any.
+fn spawn<F: Future<Output = ()> + Send + 'static>(
+    stream: TcpStream,
+    cores: Option<&Cores>,
+    task: impl FnOnce(TcpStream) -> F + Send + 'static,
+) {
+    let Some(core) = cores.and_then(Cores::next) else {
+        tokio::spawn(task(stream));
+        return;
+    };
+    // It belongs to the runtime that it was accepted in.
+    let Ok(stream) = stream.into_std() else { return };
+    core.spawn(async move {
+        if let Ok(stream) = TcpStream::from_std(stream) {
+            task(stream).await;
+        }
+    });
 }
 
 /// Lets a warning through once a minute.

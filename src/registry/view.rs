@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hasher;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -15,6 +16,17 @@ use crate::model::{Fields, MASTER, Now, Server};
 /// Renders a view: `/master.json`, a page, a protocol's list.
 pub trait Renderer: Send + Sync {
     fn render(&self, view: &View) -> Vec<u8>;
+
+    /// The same with a [tag](Tag) of what it says, if that is less than its bytes: times and round trips change with every
+    /// proof. None: the tag is of its bytes.
+    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
+        (self.render(view), None)
+    }
+
+    /// Views with the same number give the same list, so that it is not rendered again.
+    fn version(&self, view: &View) -> u64 {
+        view.serial
+    }
 
     /// Whether the same view would be rendered differently now.
     fn is_stale(&self) -> bool {
@@ -37,7 +49,7 @@ pub trait Renderer: Send + Sync {
 /// A rendered list, shared by all its readers.
 pub struct Rendered {
     pub body: Bytes,
-    /// A hash of the content, so it stays the same across views and restarts that change nothing.
+    /// A hash of the content, so it stays the same across views and restarts that change nothing of it.
     pub etag: String,
     /// When the list was as it is here, milliseconds since 1970; none for what is not a list.
     pub as_of_ms: Option<u64>,
@@ -50,23 +62,42 @@ pub struct Rendered {
 /// The number of other encodings of a body.
 pub const VARIANTS: usize = 3;
 
+/// A hash of what a list says. Write the list into it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tag(SipHasher13);
+
+impl io::Write for Tag {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Tag {
+    fn text(&self) -> String {
+        format!("\"{:016x}\"", self.0.finish())
+    }
+}
+
 impl Rendered {
     pub fn new(body: impl Into<Bytes>) -> Rendered {
         let body = body.into();
-        let mut hasher = SipHasher13::new();
-        hasher.write(&body);
-        Rendered {
-            etag: format!("\"{:016x}\"", hasher.finish()),
-            body,
-            as_of_ms: None,
-            variants: Default::default(),
-            begun: Default::default(),
-        }
+        let mut tag = Tag::default();
+        tag.0.write(&body);
+        Rendered { etag: tag.text(), body, as_of_ms: None, variants: Default::default(), begun: Default::default() }
     }
 
-    /// What a renderer made of this view.
-    pub fn of(view: &View, body: impl Into<Bytes>) -> Rendered {
-        Rendered { as_of_ms: Some(view.published_at_ms), ..Rendered::new(body) }
+    /// What a renderer made of this view. With a tag of its own it is weak: lists that say the same may differ in some bytes.
+    pub fn of(view: &View, body: impl Into<Bytes>, tag: Option<Tag>) -> Rendered {
+        let rendered = Rendered { as_of_ms: Some(view.published_at_ms), ..Rendered::new(body) };
+        match tag {
+            Some(tag) => Rendered { etag: format!("W/{}", tag.text()), ..rendered },
+            None => rendered,
+        }
     }
 
     /// The body in another encoding, if it has been made.
@@ -112,7 +143,25 @@ pub struct View {
     pub published_at_ms: u64,
     pub servers: Vec<Arc<Server>>,
     blocks: Vec<Block>,
+    facts: FactSerials,
     by_game: OnceLock<ByGame>,
+}
+
+/// The first view with the present servers and facts of each protocol. Later views differ at most in when they were proven.
+#[derive(Clone, Debug, Default)]
+struct FactSerials {
+    by_protocol: Vec<(&'static str, u64)>,
+    /// For the others.
+    other: u64,
+}
+
+impl FactSerials {
+    fn set(&mut self, protocol: &'static str, serial: u64) {
+        match self.by_protocol.iter_mut().find(|(known, _)| *known == protocol) {
+            Some((_, known)) => *known = serial,
+            None => self.by_protocol.push((protocol, serial)),
+        }
+    }
 }
 
 /// Neighbouring servers. Views share what is prepared of a block while its serial stays the same.
@@ -134,7 +183,15 @@ impl View {
     pub fn new(serial: u64, published_at_ms: u64, servers: Vec<Arc<Server>>) -> View {
         let ends = (1..=servers.len().div_ceil(BLOCK_SLOTS)).map(|count| (count * BLOCK_SLOTS).min(servers.len()));
         let blocks = ends.map(|end| Block { end: end as u32, serial }).collect();
-        View { serial, published_at_ms, servers, blocks, by_game: OnceLock::new() }
+        let facts = FactSerials { by_protocol: Vec::new(), other: serial };
+        View { serial, published_at_ms, servers, blocks, facts, by_game: OnceLock::new() }
+    }
+
+    /// The first view with these servers of a protocol and these facts: the [version](Renderer::version) of a list that shows
+    /// neither when they were proven nor their round trips.
+    pub fn facts_serial(&self, protocol: &str) -> u64 {
+        let known = self.facts.by_protocol.iter().find(|(known, _)| *known == protocol);
+        known.map_or(self.facts.other, |(_, serial)| *serial)
     }
 
     /// The servers in blocks.
@@ -228,6 +285,7 @@ pub struct Publisher {
     shadow: Vec<Option<Arc<Server>>>,
     /// The serial of each [block](Block) of slots.
     block_serials: Vec<u64>,
+    facts: FactSerials,
     serial: u64,
 }
 
@@ -270,14 +328,18 @@ impl Publisher {
         // Removals first: a server may have left one slot and come back in another.
         deltas.sort_by_key(|delta| !matches!(delta, Delta::Removed(_)));
         self.serial += 1;
+        for delta in deltas.iter().filter(|delta| !matches!(delta, Delta::Proven(_))) {
+            self.facts.set(delta.server().game.protocol(), self.serial);
+        }
         let mut servers = Vec::with_capacity(self.shadow.len());
         let blocks = self.shadow.chunks(BLOCK_SLOTS).zip(&self.block_serials).map(|(slots, serial)| {
             servers.extend(slots.iter().flatten().cloned());
             Block { end: servers.len() as u32, serial: *serial }
         });
         let blocks = blocks.collect();
-        let (serial, published_at_ms, by_game) = (self.serial, now.unix_ms, OnceLock::new());
-        Some((View { serial, published_at_ms, servers, blocks, by_game }, Batch { serial, deltas }))
+        let (serial, published_at_ms, facts) = (self.serial, now.unix_ms, self.facts.clone());
+        let view = View { serial, published_at_ms, servers, blocks, facts, by_game: OnceLock::new() };
+        Some((view, Batch { serial, deltas }))
     }
 }
 
@@ -347,7 +409,7 @@ mod tests {
     fn a_variant_is_made_once() {
         let rendered = Rendered::new("body");
         assert_eq!(rendered.as_of_ms, None);
-        assert_eq!(Rendered::of(&View::new(1, 77, Vec::new()), "body").as_of_ms, Some(77));
+        assert_eq!(Rendered::of(&View::new(1, 77, Vec::new()), "body", None).as_of_ms, Some(77));
         assert_eq!(rendered.variant(0, |body| Some(body.slice(1..))), Some("ody".into()));
         assert_eq!(rendered.variant(0, |_| None), Some("ody".into()));
         assert_eq!(rendered.variant(1, |_| None), None);
@@ -369,6 +431,46 @@ mod tests {
             }
         }
         assert!(!Count.is_stale() && Count.is_common() && Count.group().is_none());
+        let view = View::new(7, 0, Vec::new());
+        let (list, tag) = Count.render_tagged(&view);
+        assert!(list == b"0" && tag.is_none() && Count.version(&view) == 7);
+    }
+
+    #[test]
+    fn a_tag_of_its_own_is_weak_and_says_what_was_written_into_it() {
+        let view = View::new(1, 0, Vec::new());
+        let tagged = |body: &'static str, said: &str| {
+            let mut tag = Tag::default();
+            io::Write::write_all(&mut tag, said.as_bytes()).unwrap();
+            io::Write::flush(&mut tag).unwrap();
+            Rendered::of(&view, body, Some(tag)).etag
+        };
+        assert_eq!(tagged("at 1", "at"), tagged("at 2", "at"));
+        assert_ne!(tagged("at 1", "at"), tagged("at 1", "in"));
+        assert_eq!(tagged("at", "at"), format!("W/{}", Rendered::new("at").etag));
+    }
+
+    #[test]
+    fn only_facts_of_a_protocol_change_its_serial() {
+        let now = Now { mono_ms: 0, unix_ms: 0 };
+        let server = |port: u16, game: &'static str, proven_at_ms: u64, players: u16| {
+            let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+            let facts = Facts { players_current: Some(players), ..Facts::default() };
+            let server = Server::new(address, Game::Own(game), Proof::Query, proven_at_ms, &facts);
+            Some(Arc::new(Server { first_seen_ms: 0, ..server }))
+        };
+        let mut publisher = Publisher::default();
+        let mut serials = |dirty: Dirty| {
+            let (view, _) = publisher.publish(&mut vec![dirty], now).unwrap();
+            (view.facts_serial("tanks"), view.facts_serial("planes"))
+        };
+        assert_eq!(serials((0, server(1, "tanks", 1, 0))), (1, 0));
+        assert_eq!(serials((1, server(2, "planes", 1, 0))), (1, 2));
+        assert_eq!(serials((0, server(1, "tanks", 2, 0))), (1, 2), "proven again");
+        assert_eq!(serials((0, server(1, "tanks", 2, 1))), (4, 2));
+        assert_eq!(serials((0, server(1, "planes", 2, 1))), (5, 5), "another game");
+        assert_eq!(serials((1, None)), (5, 6));
+        assert_eq!(View::new(9, 0, Vec::new()).facts_serial("tanks"), 9);
     }
 
     #[test]

@@ -22,10 +22,15 @@ use super::search::Search;
 use super::{JSON, Peer, Site, check, events, games, history, origin};
 use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
 use crate::protocols::{Heartbeat, Verdict, card, is_one_host};
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Renderer, Tag, View};
 
 /// How long a client may cache a list.
 pub const LIST_FRESH: Fresh = Fresh::Seconds(2);
+/// The path of the list, and its label in metrics.
+pub const LIST_PATH: &str = "/api/v1/servers";
+pub const LIST_LABEL: &str = "api";
+/// Where the API is.
+const PREFIX: &str = "/api/";
 /// An announcement is a few dozen bytes.
 const BODY_BYTES_MAX: usize = 4096;
 
@@ -54,14 +59,14 @@ pub fn routes() -> (Router<Arc<Site>>, utoipa::openapi::OpenApi) {
 
 /// Pages of any origin may read the API, and only read. It wraps the whole router, so that it sees every method.
 pub async fn allow_everyone(request: Request, next: Next) -> Response {
-    if !request.uri().path().starts_with("/api/") {
+    if !is_api(request.uri().path()) {
         return next.run(request).await;
     }
     let is_preflight = request.method() == Method::OPTIONS;
     let reads = is_preflight || request.method().is_safe();
     let mut response = if is_preflight { Response::default() } else { in_json(next.run(request).await).await };
     if reads {
-        reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
+        allow_reading(&mut response);
     }
     if is_preflight {
         *response.status_mut() = StatusCode::NO_CONTENT;
@@ -70,6 +75,14 @@ pub async fn allow_everyone(request: Request, next: Next) -> Response {
         reply::set(&mut response, header::ACCESS_CONTROL_MAX_AGE, "86400");
     }
     response
+}
+
+pub fn is_api(path: &str) -> bool {
+    path.starts_with(PREFIX)
+}
+
+pub fn allow_reading(response: &mut Response) {
+    reply::set(response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
 }
 
 /// Turns an error in plain text into one in JSON, like all others here.
@@ -119,10 +132,19 @@ struct ListRenderer {
 
 impl Renderer for ListRenderer {
     fn render(&self, view: &View) -> Vec<u8> {
+        self.render_tagged(view).0
+    }
+
+    /// A list with the same servers and facts says the same, though they were proven again since.
+    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
         let Selection { total, page, next, .. } = self.filter.select(view, &self.search);
         let servers = page.iter().map(|server| ServerJson::new(server)).collect();
         let list = ServerList { serial: view.serial, total, servers, next };
-        serde_json::to_vec(&list).unwrap_or_default()
+        let body = serde_json::to_vec(&list).unwrap_or_default();
+        let servers = list.servers.into_iter().map(ServerJson::without_times).collect();
+        let mut tag = Tag::default();
+        let _ = serde_json::to_writer(&mut tag, &ServerList { serial: 0, servers, ..list }); // to memory: cannot fail
+        (body, Some(tag))
     }
 
     fn is_common(&self) -> bool {
@@ -130,7 +152,14 @@ impl Renderer for ListRenderer {
     }
 }
 
+pub fn list_of(filter: Filter, search: &Arc<Search>) -> Arc<dyn Renderer> {
+    Arc::new(ListRenderer { filter, search: search.clone() })
+}
+
 /// Listed servers, filtered, sorted, page by page
+///
+/// The `ETag` is weak and stays the same while only `serial`, `proven_at`, `last_seen` and `rtt_ms` differ: a client that sends
+/// it in `If-None-Match` gets 304 until a server comes, goes or says something else.
 #[utoipa::path(get, path = "/api/v1/servers", tag = "servers", params(Filter), responses(
     (status = 200, description = "The servers", body = ServerList),
     (status = 400, description = "A parameter is wrong", body = Wrong),
@@ -145,9 +174,11 @@ async fn list(
 ) -> Response {
     match Filter::parse(query.as_deref().unwrap_or_default(), true) {
         Ok(filter) => {
-            site.metrics.listed("api", 1);
-            let renderer =
-                site.lists.get(filter, |filter| Arc::new(ListRenderer { filter, search: site.search.clone() }));
+            site.metrics.listed(LIST_LABEL, 1);
+            let renderer = match filter == Filter::default() {
+                true => site.all.renderer.clone(),
+                false => site.lists.get(filter, |filter| list_of(filter, &site.search)),
+            };
             site.send(&renderer, peer, JSON, &headers, LIST_FRESH).await
         }
         Err(error) => bad_request(&error),

@@ -14,7 +14,7 @@ use crate::budget::{Kind, Over};
 /// Answered whatever happens: an operator or an owner looks here when something is wrong, or the work has a budget of its own.
 const FREE: [&str; 5] = ["/healthz", "/readyz", "/metrics", "/api/v1/check", "/api/v1/events"];
 /// The least that a request costs, with its head and its answer's.
-const REQUEST_BYTES: u64 = 1_024;
+pub const REQUEST_BYTES: u64 = 1_024;
 
 /// Refuses a client that has no budget left for lists and pages, and charges the answer's size. Announcements are never refused
 /// for what others at the same address read, nor are paths of protocols, which may be either: see [`super::routes`].

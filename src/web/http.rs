@@ -19,18 +19,21 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tower::Service;
 use tracing::{debug, warn};
 
 use super::routes::POSTS;
-use super::{Peer, TEXT, reply};
+use super::{Home, Peer, Site, TEXT, fast, reply, router};
 use crate::hub::Refusal;
 use crate::net::guard::Admission;
 use crate::net::stopped;
-use crate::net::tcp::Entrance;
+use crate::net::tcp::{self, Entrance};
 use crate::prefix::quota::Quota;
 
 /// The longest head of a request.
@@ -48,25 +51,80 @@ const LENGTH: HeaderName = HeaderName::from_static("length");
 /// What all connections of one listener share.
 #[derive(Clone)]
 pub struct HttpService {
-    pub router: Router,
+    router: Router,
+    site: Arc<Site>,
     pub entrance: Arc<Entrance>,
-    pub long_bodies: Quota,
     pub stop: watch::Receiver<bool>,
 }
 
 impl HttpService {
+    pub fn new(site: Arc<Site>, home: Home, entrance: Arc<Entrance>, stop: watch::Receiver<bool>) -> HttpService {
+        HttpService { router: router(site.clone(), home), site, entrance, stop }
+    }
+
     /// Serves a connection until it ends, is idle for too long, or the program stops. The idle time is for a request's whole
     /// head, and for every pause while the client reads an answer.
-    pub async fn serve<S>(mut self, stream: S, peer: SocketAddr, admission: Arc<Admission>)
+    pub async fn serve<S>(self, mut stream: S, peer: SocketAddr, admission: Arc<Admission>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        if let Some(begun) = self.serve_prepared(&mut stream, peer, &admission).await {
+            self.serve_others(stream, begun, peer, admission).await;
+        }
+    }
+
+    /// The same on a runtime for prepared answers, which nothing else may hold up: a connection that asks for something else
+    /// goes on in another runtime.
+    pub async fn serve_on(self, others: Handle, mut stream: TcpStream, peer: SocketAddr, admission: Arc<Admission>) {
+        let Some(begun) = self.serve_prepared(&mut stream, peer, &admission).await else { return };
+        let Ok(stream) = stream.into_std() else { return };
+        let serve = async move {
+            if let Ok(stream) = TcpStream::from_std(stream) {
+                self.serve_others(stream, begun, peer, admission).await;
+            }
+        };
+        // A set of tasks ends them when it is dropped.
+        let mut task = JoinSet::new();
+        task.spawn_on(serve, &others);
+        task.join_next().await;
+    }
+
+    /// Serves a connection with other answers, and only these.
+    pub async fn serve_only<S>(self, router: Router, stream: S, peer: SocketAddr, admission: Arc<Admission>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        HttpService { router, ..self }.serve_others(stream, Bytes::new(), peer, admission).await;
+    }
+
+    /// Answers requests for prepared lists. The bytes of the first other request are returned, if there is one.
+    async fn serve_prepared<S>(&self, stream: &mut S, peer: SocketAddr, admission: &Admission) -> Option<Bytes>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let fast = fast::Connection::new(stream, &self.site, &self.entrance, peer, admission, self.stop.clone());
+        match fast.serve().await {
+            Ok(begun) => begun,
+            Err(error) => {
+                debug!(%peer, %error, "HTTP connection ended");
+                None
+            }
+        }
+    }
+
+    /// Serves a connection of which these bytes were read.
+    async fn serve_others<S>(mut self, stream: S, begun: Bytes, peer: SocketAddr, admission: Arc<Admission>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let idle = self.entrance.settings().idle;
-        let mut stream = TimeoutStream::new(Touching { stream, admission, instead: None });
+        let mut stream = TimeoutStream::new(Touching { stream, begun, admission, instead: None });
         stream.set_write_timeout(Some(idle));
-        let (router, entrance, long_bodies) = (self.router, self.entrance, self.long_bodies);
+        let (router, entrance, long_bodies) = (self.router, self.entrance, self.site.long_bodies.clone());
         let service = service_fn(move |request: Request<Incoming>| {
-            let client = client(&entrance, peer, &request);
+            let settings = entrance.settings();
+            let lines = request.headers().get_all(settings.proxies.header.name());
+            let client = client(&entrance, &settings, peer, lines.iter().map(HeaderValue::as_bytes));
             answer(router.clone(), client, request, Reading { idle, long_bodies: long_bodies.clone() })
         });
         let connection = http1::Builder::new()
@@ -92,6 +150,8 @@ impl HttpService {
 /// A stream whose connection counts as active whenever the client reads something.
 struct Touching<S> {
     stream: S,
+    /// What was read of it before.
+    begun: Bytes,
     admission: Arc<Admission>,
     /// What is sent instead of hyper's own answer.
     instead: Option<Bytes>,
@@ -146,6 +206,11 @@ impl<S> Touching<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Touching<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.begun.is_empty() {
+            let size = self.begun.len().min(buf.remaining());
+            buf.put_slice(&self.begun.split_to(size));
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
@@ -210,10 +275,14 @@ fn is_near(ip: IpAddr) -> bool {
 
 /// The client of a request; none if it is banned. A banned peer is not let in at all; behind a proxy, only its requests show
 /// who it is.
-fn client(entrance: &Entrance, peer: SocketAddr, request: &Request<Incoming>) -> Option<Peer> {
-    let settings = entrance.settings();
-    let lines = request.headers().get_all(settings.proxies.header.name());
-    if lines.iter().next().is_some() && is_near(peer.ip()) && !settings.proxies.contains(peer.ip()) {
+pub fn client<'a>(
+    entrance: &Entrance,
+    settings: &tcp::Settings,
+    peer: SocketAddr,
+    lines: impl DoubleEndedIterator<Item = &'a [u8]>,
+) -> Option<Peer> {
+    let mut lines = lines.peekable();
+    if lines.peek().is_some() && is_near(peer.ip()) && !settings.proxies.contains(peer.ip()) {
         UNKNOWN_PROXY.call_once(|| {
             warn!(
                 "requests from {} name other clients, but proxy.networks does not have it: all clients of that proxy share \
@@ -222,7 +291,7 @@ fn client(entrance: &Entrance, peer: SocketAddr, request: &Request<Incoming>) ->
             );
         });
     }
-    let client = settings.proxies.client(peer, lines.iter().map(HeaderValue::as_bytes));
+    let client = settings.proxies.client(peer, lines);
     let is_banned = client.ip() != peer.ip() && entrance.guard.bans().contains(client.ip());
     (!is_banned).then_some(Peer(client))
 }
@@ -289,6 +358,12 @@ async fn answer(
         Ok(request) => router.call(request).await?,
         Err(response) => response,
     };
+    finish(&mut response);
+    Ok(response)
+}
+
+/// Adds what every answer has: its length, if it has a body, and that it is what it says.
+pub fn finish(response: &mut Response<Body>) {
     if response.status() != StatusCode::NOT_MODIFIED
         && !response.headers().contains_key(header::CONTENT_LENGTH)
         && let Some(size) = response.body().size_hint().exact()
@@ -302,7 +377,6 @@ async fn answer(
     }
     let nosniff = HeaderValue::from_static("nosniff");
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
-    Ok(response)
 }
 
 #[cfg(test)]

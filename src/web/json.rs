@@ -181,6 +181,13 @@ impl From<Address> for Place {
     }
 }
 
+impl ServerJson<'_> {
+    /// What it says apart from when the server was last seen, and how far away it was then.
+    pub fn without_times(self) -> Self {
+        ServerJson { proven_at: String::new(), last_seen: String::new(), rtt_ms: None, ..self }
+    }
+}
+
 fn is_zero(number: &i32) -> bool {
     *number == 0
 }

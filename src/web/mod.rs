@@ -1,10 +1,12 @@
 //! HTTP: the page, the lists for the games' clients, the API, health. Reads only the published view.
 
+mod answers;
 mod api;
 mod charge;
 mod check;
 mod doctor;
 mod events;
+mod fast;
 mod filter;
 mod frames;
 mod games;
@@ -52,6 +54,7 @@ use crate::protocols::section::{Route, Section, Surroundings};
 use crate::registry::recent::Recent;
 use crate::registry::view::{Rendered, Renderer, View};
 use crate::store::{Status, Store};
+use answers::Target;
 use events::Events;
 use filter::Filter;
 pub use http::HttpService;
@@ -85,6 +88,8 @@ pub struct Site {
     pages: ArcSwap<Pages>,
     lists: Recent<Filter>,
     games: Arc<dyn Renderer>,
+    /// The API's list of all servers.
+    all: Arc<Target>,
     search: Arc<Search>,
     events: Events,
     openapi: Rendered,
@@ -110,6 +115,8 @@ pub struct Pages {
     stylesheet: Arc<Rendered>,
     /// What the protocols serve.
     routes: Vec<Route>,
+    /// Those of their lists that everybody shares.
+    targets: Vec<Arc<Target>>,
     posts: Vec<PostRoute>,
     /// Every protocol with its settings.
     sections: Vec<(&'static Card, Box<dyn Section>)>,
@@ -123,6 +130,7 @@ impl Pages {
         let database = config.geo_database.as_deref().map(geo::open).transpose().map_err(PageError)?;
         let places = database.unwrap_or_else(|| Surroundings::default().places);
         let with = Surroundings { bans: config.guard.bans.clone(), places };
+        let routes: Vec<Route> = config.sections().flat_map(|(_, section)| section.routes(&with)).collect();
         Ok(Pages {
             index: Arc::new(Index::load(&config.web)?),
             indexes: Recent::default(),
@@ -131,7 +139,8 @@ impl Pages {
             manual: manual::Page::new(&config.web.title, &api::routes().1)?,
             script: Rendered::new(page::SCRIPT),
             stylesheet: Arc::new(Rendered::new(page::stylesheet(&config.web)?)),
-            routes: config.sections().flat_map(|(_, section)| section.routes(&with)).collect(),
+            targets: routes.iter().filter_map(Target::of).map(Arc::new).collect(),
+            routes,
             posts: config.sections().flat_map(|(_, section)| section.posts()).collect(),
             sections: config.sections().map(|(card, section)| (card, section.cloned())).collect(),
             token: config.web.token.clone(),
@@ -152,6 +161,7 @@ impl Site {
     ) -> Arc<Site> {
         let (_, document) = api::routes();
         let hub = announcements.hub.clone();
+        let search = Arc::<Search>::default();
         Arc::new(Site {
             hub: hub.clone(),
             announcements,
@@ -160,7 +170,8 @@ impl Site {
             pages: ArcSwap::from_pointee(pages),
             lists: Recent::default(),
             games: Arc::new(games::GamesRenderer),
-            search: Arc::default(),
+            all: Arc::new(Target::api(api::list_of(Filter::default(), &search))),
+            search,
             events: Events::new(run),
             openapi: Rendered::new(document.to_pretty_json().unwrap_or_default()),
             history: store.map(|store| history::Access::new(store.reader(), &hub)),
@@ -208,7 +219,7 @@ impl Site {
     ) -> Response {
         match self.render(renderer, peer).await {
             Ok(list) => {
-                self.encode(&list, renderer.is_common(), peer, headers).await;
+                self.encode(&list, renderer.is_common(), peer, reply::accepted_by(headers)).await;
                 reply::rendered(&list, content_type, headers, fresh)
             }
             Err(refusal) => reply::refused(refusal),
@@ -216,10 +227,20 @@ impl Site {
     }
 
     /// Encodes a long list as the client accepts it. If there are too many others, it is sent as it is.
-    async fn encode(&self, list: &Arc<Rendered>, is_common: bool, Peer(peer): Peer, headers: &HeaderMap) {
-        if let Some(encode) = reply::long_encoding(list, headers, self.hub.held()) {
+    async fn encode(&self, list: &Arc<Rendered>, is_common: bool, Peer(peer): Peer, encoding: Option<usize>) {
+        if let Some(encode) = reply::long_encoding(list, encoding, self.hub.held()) {
             let _ = self.hub.work(is_common, peer.ip(), encode).await;
         }
+    }
+}
+
+impl Site {
+    /// The list that everybody shares at a path, if it has one.
+    fn target(&self, path: &str) -> Option<Arc<Target>> {
+        if path == self.all.path {
+            return Some(self.all.clone());
+        }
+        self.pages.load().targets.iter().find(|target| target.path == path).cloned()
     }
 }
 
@@ -289,7 +310,7 @@ async fn index(
 
 impl Site {
     async fn page_of(&self, page: &Arc<Rendered>, is_common: bool, peer: Peer, headers: &HeaderMap) -> Response {
-        self.encode(page, is_common, peer, headers).await;
+        self.encode(page, is_common, peer, reply::accepted_by(headers)).await;
         page_of(page, headers)
     }
 }

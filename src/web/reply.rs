@@ -37,13 +37,22 @@ pub enum Fresh {
 
 /// A rendered list: 304 when the client has it already, encoded when the client accepts that.
 pub fn rendered(list: &Rendered, content_type: &'static str, request: &HeaderMap, fresh: Fresh) -> Response {
-    let encoded = encoded(list, request);
-    let etag = match &encoded {
-        // Each representation needs its own tag.
-        Some((name, _)) => format!("{}-{name}\"", list.etag.trim_end_matches('"')),
-        None => list.etag.clone(),
-    };
-    let mut response = if knows(request, &etag) {
+    let encoded = encoded(list, accepted_by(request));
+    let etag = etag(list, encoded.as_ref());
+    let is_known = knows(lines(request, header::IF_NONE_MATCH), &etag);
+    response(list, content_type, encoded, &etag, is_known, fresh)
+}
+
+/// The same for a client whose headers were read before.
+pub fn response(
+    list: &Rendered,
+    content_type: &'static str,
+    encoded: Option<Encoded>,
+    etag: &str,
+    is_known: bool,
+    fresh: Fresh,
+) -> Response {
+    let mut response = if is_known {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
@@ -56,7 +65,7 @@ pub fn rendered(list: &Rendered, content_type: &'static str, request: &HeaderMap
         }
         response
     };
-    set(&mut response, header::ETAG, &etag);
+    set(&mut response, header::ETAG, etag);
     if let Some(as_of_ms) = list.as_of_ms {
         set(&mut response, header::LAST_MODIFIED, &times::http_date(as_of_ms / 1_000));
     }
@@ -68,12 +77,24 @@ pub fn rendered(list: &Rendered, content_type: &'static str, request: &HeaderMap
     response
 }
 
-/// The first encoding that the client accepts and that makes the list smaller.
-fn encoded(list: &Rendered, request: &HeaderMap) -> Option<(&'static str, Bytes)> {
+/// The name of an encoding, and a body in it.
+pub type Encoded = (&'static str, Bytes);
+
+/// The tag of a list in an encoding. Each representation needs its own.
+pub fn etag(list: &Rendered, encoded: Option<&Encoded>) -> String {
+    match encoded {
+        Some((name, _)) => format!("{}-{name}\"", list.etag.trim_end_matches('"')),
+        None => list.etag.clone(),
+    }
+}
+
+/// A list in an encoding, by its number, if that makes it smaller.
+pub fn encoded(list: &Rendered, encoding: Option<usize>) -> Option<Encoded> {
     if list.body.len() < ENCODED_BYTES_MIN {
         return None;
     }
-    let (number, (name, encode)) = ENCODINGS.iter().enumerate().find(|(_, (name, _))| accepts(request, name))?;
+    let number = encoding?;
+    let (name, encode) = ENCODINGS.get(number)?;
     let smaller = |body: &Bytes| encode(body).filter(|encoded| encoded.len() < body.len()).map(Bytes::from);
     let body = match list.made(number) {
         Some(made) => made,
@@ -84,14 +105,29 @@ fn encoded(list: &Rendered, request: &HeaderMap) -> Option<(&'static str, Bytes)
     Some((*name, body?))
 }
 
+/// The first encoding that the client accepts: its number.
+pub fn accepted_by(request: &HeaderMap) -> Option<usize> {
+    accepted(|| lines(request, header::ACCEPT_ENCODING))
+}
+
+/// The same for the lines of its Accept-Encoding.
+pub fn accepted<'a, I: Iterator<Item = &'a [u8]>>(lines: impl Fn() -> I) -> Option<usize> {
+    ENCODINGS.iter().position(|(name, _)| names_coding(lines(), name))
+}
+
+fn lines(request: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &[u8]> {
+    request.get_all(name).iter().map(HeaderValue::as_bytes)
+}
+
 /// How to encode a long list as the client accepts it, if nobody has. A request that finds another one encoding gets the list
 /// unencoded.
 pub fn long_encoding(
     list: &Arc<Rendered>,
-    request: &HeaderMap,
+    encoding: Option<usize>,
     held: &Arc<Held>,
 ) -> Option<impl FnOnce() + Send + use<>> {
-    let (number, (_, encode)) = ENCODINGS.iter().enumerate().find(|(_, (name, _))| accepts(request, name))?;
+    let number = encoding?;
+    let (_, encode) = ENCODINGS.get(number)?;
     if list.body.len() < LONG_BODY || list.made(number).is_some() {
         return None;
     }
@@ -176,16 +212,29 @@ pub fn set(response: &mut Response, name: HeaderName, value: &str) {
 }
 
 /// Whether If-None-Match names this tag. Weak tags match, as the standard says for this header.
-fn knows(request: &HeaderMap, etag: &str) -> bool {
-    let named = request.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let mut tags = named.flat_map(|value| value.split(','));
-    tags.any(|tag| tag.trim() == "*" || tag.trim().trim_start_matches("W/") == etag)
+pub fn knows<'a>(lines: impl Iterator<Item = &'a [u8]>, etag: &str) -> bool {
+    let mut tags = lines.filter_map(text).flat_map(|line| line.split(','));
+    tags.any(|tag| tag.trim() == "*" || strong(tag.trim()) == strong(etag))
+}
+
+/// A tag without the mark of a weak one.
+fn strong(tag: &str) -> &str {
+    tag.trim_start_matches("W/")
+}
+
+/// A line of a header, if it is text.
+fn text(line: &[u8]) -> Option<&str> {
+    let is_text = line.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
+    str::from_utf8(line).ok().filter(|_| is_text)
 }
 
 /// Whether Accept-Encoding names this encoding with a weight that is not 0.
 pub fn accepts(request: &HeaderMap, name: &str) -> bool {
-    let named = request.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-    let mut codings = named.flat_map(|value| value.split(','));
+    names_coding(lines(request, header::ACCEPT_ENCODING), name)
+}
+
+fn names_coding<'a>(lines: impl Iterator<Item = &'a [u8]>, name: &str) -> bool {
+    let mut codings = lines.filter_map(text).flat_map(|line| line.split(','));
     codings.any(|coding| {
         let mut parts = coding.split(';').map(str::trim);
         let is_it = parts.next().is_some_and(|named| named.eq_ignore_ascii_case(name));
@@ -212,9 +261,9 @@ mod tests {
             ("identity", false),
             ("xgzip", false),
         ] {
-            assert_eq!(accepts(&request(&[(header::ACCEPT_ENCODING, value)]), "gzip"), expected, "{value}");
+            assert_eq!(names_coding([value.as_bytes()].into_iter(), "gzip"), expected, "{value}");
         }
-        assert!(!accepts(&HeaderMap::new(), "gzip"));
+        assert!(!accepts(&HeaderMap::new(), "gzip") && !names_coding([&b"gzip, \xff"[..]].into_iter(), "gzip"));
     }
 
     #[test]

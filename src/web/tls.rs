@@ -101,9 +101,7 @@ impl Tls {
         };
         match opened {
             Ok(Opened::Tls(stream)) => service.serve(stream, peer, admission).await,
-            Ok(Opened::Plain(stream)) => {
-                HttpService { router: plain(), ..service }.serve(stream, peer, admission).await
-            }
+            Ok(Opened::Plain(stream)) => service.serve_only(plain(), stream, peer, admission).await,
             Err(error) => debug!(%peer, %error, "TLS handshake failed"),
         }
     }

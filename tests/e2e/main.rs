@@ -49,6 +49,7 @@ mod no_way_in;
 mod output;
 mod pipelining;
 mod plots;
+mod prepared;
 mod programs;
 mod proofs;
 mod proxy;

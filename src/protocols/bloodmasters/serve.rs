@@ -10,6 +10,7 @@
 //! with status 200.
 
 use std::cmp::Reverse;
+use std::io::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use super::{CARD, NAME, list};
 use crate::model::{Address, HeartbeatKeys};
 use crate::protocols::Heartbeat;
 use crate::protocols::section::{RouteAnswer, RouteRule};
-use crate::registry::view::{Rendered, Renderer, View};
+use crate::registry::view::{Rendered, Renderer, Tag, View};
 
 /// The game announces itself every 60 s.
 pub const LIFE_MS: u64 = 180_000;
@@ -77,9 +78,18 @@ pub struct ServerLines;
 
 impl Renderer for ServerLines {
     fn render(&self, view: &View) -> Vec<u8> {
+        self.render_tagged(view).0
+    }
+
+    /// A list with the same servers says the same, whichever was proven last.
+    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
         let mut servers: Vec<_> = view.of_protocol(NAME).collect();
         servers.sort_by_key(|server| Reverse(server.proven_at_ms));
-        list::emit_servers(servers.into_iter().map(|server| server.address)).into_bytes()
+        let body = list::emit_servers(servers.iter().map(|server| server.address)).into_bytes();
+        servers.sort_by_key(|server| server.address);
+        let mut tag = Tag::default();
+        servers.iter().for_each(|server| drop(writeln!(tag, "{}", server.address))); // to memory: cannot fail
+        (body, Some(tag))
     }
 }
 

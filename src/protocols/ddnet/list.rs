@@ -61,6 +61,10 @@ impl Renderer for ServerList {
         out.push(b'\n');
         out
     }
+
+    fn version(&self, view: &View) -> u64 {
+        view.facts_serial(NAME)
+    }
 }
 
 impl ServerList {

@@ -105,6 +105,10 @@ impl Renderer for Players {
         let players = view.of_protocol(NAME).filter_map(|server| server.players_current).map(u32::from);
         players.fold(0, u32::saturating_add).to_le_bytes().to_vec()
     }
+
+    fn version(&self, view: &View) -> u64 {
+        view.facts_serial(NAME)
+    }
 }
 
 struct Records {

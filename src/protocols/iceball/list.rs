@@ -79,6 +79,10 @@ impl Renderer for MasterJson {
         let _ = serde_json::to_writer(&mut body, &document); // plain structs to memory: cannot fail
         body
     }
+
+    fn version(&self, view: &View) -> u64 {
+        view.facts_serial(NAME)
+    }
 }
 
 #[cfg(test)]

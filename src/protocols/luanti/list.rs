@@ -13,7 +13,7 @@ use super::NAME;
 use super::serve::number;
 use crate::model::{Facts, Server};
 use crate::protocols::section::Places;
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Renderer, Tag, View};
 
 /// The continents that the game's menu knows: any other ends it with an error.
 const CONTINENTS: [&[u8; 2]; 6] = [b"AF", b"AS", b"EU", b"NA", b"OC", b"SA"];
@@ -178,6 +178,11 @@ fn points(server: &Server) -> f64 {
 
 impl Renderer for ServerRows {
     fn render(&self, view: &View) -> Vec<u8> {
+        self.render_tagged(view).0
+    }
+
+    /// The round trip is measured with every query; a list with the same servers says the same whatever it was.
+    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
         let mut listed: Vec<(i64, &Server)> =
             view.of_protocol(NAME).map(|server| ((points(server) * 1_000.0) as i64, &**server)).collect();
         listed.sort_by_key(|(points, server)| (Reverse(server.overrides.priority), Reverse(*points), server.address));
@@ -187,7 +192,12 @@ impl Renderer for ServerRows {
             |at: usize, now: u64| MOST.get(at).map_or(now, |most| most.fetch_max(now, Ordering::Relaxed).max(now));
         let total_max = Total { servers: most(0, total.servers), clients: most(1, total.clients) };
         let list = listed.into_iter().map(|(_, server)| self.row(server)).collect();
-        serde_json::to_vec(&Document { total, total_max, list }).unwrap_or_default()
+        let mut document = Document { total, total_max, list };
+        let body = serde_json::to_vec(&document).unwrap_or_default();
+        document.list.iter_mut().for_each(|row| row.ping = None);
+        let mut tag = Tag::default();
+        let _ = serde_json::to_writer(&mut tag, &document); // plain data: cannot fail
+        (body, Some(tag))
     }
 }
 

@@ -1,0 +1,310 @@
+//! A connection while it asks for nothing but lists that everybody shares: their answers are [prepared](super::answers), so a
+//! request costs one read and one write. Anything else (other paths, parameters, bodies, HTTP/1.0, what cannot be read, a client
+//! that is refused) is left to hyper, with the bytes that were read. A connection that was left to hyper stays there.
+//!
+//! What holds for all connections holds here: who the client is, its budget, the time that a head and a pause in reading may
+//! take, and that a client that does not read its answer can be evicted.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use httparse::{Header, Request, Status};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::answers::Target;
+use super::charge::REQUEST_BYTES;
+use super::{Peer, Site, http, reply};
+use crate::budget::Kind;
+use crate::net::guard::Admission;
+use crate::net::stopped;
+use crate::net::tcp::Entrance;
+use crate::times;
+
+/// The longest head that is read here. Few clients send more than half of this.
+const HEAD_BYTES_MAX: usize = 4 << 10;
+/// The most headers that are read here.
+const HEADERS_MAX: usize = 32;
+/// Room for the head of an answer.
+const ANSWER_HEAD_BYTES: usize = 512;
+
+pub struct Connection<'a, S> {
+    stream: &'a mut S,
+    site: &'a Site,
+    entrance: &'a Entrance,
+    peer: SocketAddr,
+    admission: &'a Admission,
+    buffer: Vec<u8>,
+    /// How much of the buffer was read, and how much of that is answered.
+    filled: usize,
+    answered: usize,
+    /// The head of the answer.
+    head: Vec<u8>,
+    idle: Duration,
+    /// When the client has to have done something.
+    deadline: Instant,
+    /// Wakes at the deadline, or before it: moving it for every request would cost more than looking again.
+    alarm: Pin<Box<Sleep>>,
+    stopping: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// A request for a prepared list.
+struct Asked {
+    target: Arc<Target>,
+    client: SocketAddr,
+    is_head: bool,
+    encoding: Option<usize>,
+    /// Where the tags are that the client knows.
+    known: Option<Range<usize>>,
+    /// Where the request ends.
+    end: usize,
+}
+
+enum Found {
+    Asked(Asked),
+    /// More bytes are needed.
+    Incomplete,
+    /// Not for here.
+    Other,
+}
+
+impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
+    pub fn new(
+        stream: &'a mut S,
+        site: &'a Site,
+        entrance: &'a Entrance,
+        peer: SocketAddr,
+        admission: &'a Admission,
+        mut stop: watch::Receiver<bool>,
+    ) -> Connection<'a, S> {
+        let idle = entrance.settings().idle;
+        let deadline = Instant::now() + idle;
+        Connection {
+            stream,
+            site,
+            entrance,
+            peer,
+            admission,
+            buffer: vec![0; HEAD_BYTES_MAX],
+            filled: 0,
+            answered: 0,
+            head: Vec::with_capacity(ANSWER_HEAD_BYTES),
+            idle,
+            deadline,
+            alarm: Box::pin(sleep_until(deadline)),
+            stopping: Box::pin(async move { stopped(&mut stop).await }),
+        }
+    }
+
+    /// Serves until something else is asked for, which is returned; none at the end of the connection or of the program.
+    pub async fn serve(mut self) -> io::Result<Option<Bytes>> {
+        loop {
+            match self.find() {
+                Found::Asked(asked) => {
+                    let end = asked.end;
+                    if !self.answer(asked).await? {
+                        return Ok(Some(self.rest()));
+                    }
+                    self.answered = end;
+                    self.deadline = Instant::now() + self.idle;
+                }
+                Found::Incomplete if self.filled - self.answered < HEAD_BYTES_MAX => {
+                    if !self.read().await? {
+                        return Ok(None);
+                    }
+                }
+                Found::Incomplete | Found::Other => return Ok(Some(self.rest())),
+            }
+        }
+    }
+
+    /// What is not answered.
+    fn rest(mut self) -> Bytes {
+        self.buffer.truncate(self.filled);
+        Bytes::from(self.buffer).split_off(self.answered)
+    }
+
+    /// The request that the bytes begin with.
+    fn find(&self) -> Found {
+        let bytes = self.buffer.get(self.answered..self.filled).unwrap_or_default();
+        if bytes.is_empty() {
+            return Found::Incomplete;
+        }
+        let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; HEADERS_MAX];
+        let mut request = Request::new(&mut []);
+        match request.parse_with_uninit_headers(bytes, &mut headers) {
+            Ok(Status::Complete(size)) => {
+                self.read_request(&request, self.answered + size).map_or(Found::Other, Found::Asked)
+            }
+            Ok(Status::Partial) => Found::Incomplete,
+            Err(_) => Found::Other,
+        }
+    }
+
+    /// A request for a prepared list; none if it is for anything else, or may not be answered.
+    fn read_request(&self, request: &Request<'_, '_>, end: usize) -> Option<Asked> {
+        let is_head = match request.method? {
+            "GET" => false,
+            "HEAD" => true,
+            _ => return None,
+        };
+        if request.version != Some(1) || request.headers.iter().any(changes_the_meaning) {
+            return None;
+        }
+        let target = self.site.target(request.path?)?;
+        let lines = |name: &'static str| values(request.headers, name);
+        let settings = self.entrance.settings();
+        let Peer(client) = http::client(self.entrance, &settings, self.peer, lines(settings.proxies.header.name()))?;
+        let mut known = lines("if-none-match").map(|line| range_in(&self.buffer, line));
+        let asked = Asked {
+            target,
+            client,
+            is_head,
+            encoding: reply::accepted(|| lines("accept-encoding")),
+            known: known.next(),
+            end,
+        };
+        // Several lines of tags are rare.
+        known.next().is_none().then_some(asked)
+    }
+
+    /// Answers a request; false if it has to be refused.
+    async fn answer(&mut self, asked: Asked) -> io::Result<bool> {
+        let Asked { target, client, is_head, encoding, known, .. } = asked;
+        let (site, now) = (self.site, self.site.hub.clock.now());
+        if site.guard.budgets().is_over(Kind::Lists, now, client.ip()) {
+            return Ok(false);
+        }
+        let Ok(prepared) = target.prepared(site, client).await else { return Ok(false) };
+        let form = target.form(&prepared, encoding, site, client).await;
+        let known = known.and_then(|known| self.buffer.get(known));
+        let is_known = known.is_some_and(|line| reply::knows([line].into_iter(), &form.etag));
+        let (head, body) = match is_known {
+            true => (&form.not_modified, &[][..]),
+            false if is_head => (&form.whole, &[][..]),
+            false => (&form.whole, &form.body[..]),
+        };
+        site.metrics.listed(target.label, 1);
+        site.guard.budgets().charge(Kind::Lists, now, client.ip(), REQUEST_BYTES.max(body.len() as u64));
+        self.head.clear();
+        self.head.extend_from_slice(head);
+        self.head.extend_from_slice(&date(now.unix_ms / 1_000));
+        self.head.extend_from_slice(b"\r\n\r\n");
+        self.write(body).await?;
+        Ok(true)
+    }
+
+    /// Reads what there is; false at the end of the connection or of the program.
+    async fn read(&mut self) -> io::Result<bool> {
+        self.buffer.copy_within(self.answered..self.filled, 0);
+        self.filled -= std::mem::take(&mut self.answered);
+        let read = poll_fn(|cx| {
+            if self.stopping.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(0));
+            }
+            let mut room = ReadBuf::new(self.buffer.get_mut(self.filled..).unwrap_or_default());
+            match Pin::new(&mut *self.stream).poll_read(cx, &mut room) {
+                Poll::Ready(read) => Poll::Ready(read.map(|()| room.filled().len())),
+                Poll::Pending => self.poll_late(cx).map(Err),
+            }
+        });
+        let size = read.await?;
+        self.filled += size;
+        Ok(size > 0)
+    }
+
+    /// Sends the head and a body.
+    async fn write(&mut self, body: &[u8]) -> io::Result<()> {
+        let mut sent = 0;
+        poll_fn(|cx| {
+            while sent < self.head.len() + body.len() {
+                let head = self.head.get(sent..).unwrap_or_default();
+                let body = body.get(sent.saturating_sub(self.head.len())..).unwrap_or_default();
+                let parts = [IoSlice::new(head), IoSlice::new(body)];
+                let parts =
+                    if head.is_empty() { parts.get(1..) } else { parts.get(..1 + usize::from(!body.is_empty())) };
+                self.admission.touch();
+                match Pin::new(&mut *self.stream).poll_write_vectored(cx, parts.unwrap_or_default()) {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Poll::Ready(Ok(size)) => {
+                        sent += size;
+                        self.deadline = Instant::now() + self.idle;
+                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending => {
+                        self.admission.hold();
+                        return self.poll_late(cx).map(Err);
+                    }
+                }
+            }
+            ready!(Pin::new(&mut *self.stream).poll_flush(cx))?;
+            self.admission.release();
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    /// Ready when the deadline has passed.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        while self.alarm.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= self.deadline {
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
+            }
+            self.alarm.as_mut().reset(self.deadline);
+        }
+        Poll::Pending
+    }
+}
+
+/// Whether a header makes a request more than a question for a list: a body, or another use of the connection.
+fn changes_the_meaning(header: &Header<'_>) -> bool {
+    let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+    match header.name.len() {
+        6 => is("expect"),
+        7 => is("upgrade"),
+        10 => is("connection") && !header.value.eq_ignore_ascii_case(b"keep-alive"),
+        14 => is("content-length"),
+        17 => is("transfer-encoding"),
+        _ => false,
+    }
+}
+
+fn values<'a>(headers: &'a [Header<'a>], name: &'static str) -> impl DoubleEndedIterator<Item = &'a [u8]> {
+    headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+}
+
+/// Where a part of a buffer is in it.
+fn range_in(buffer: &[u8], part: &[u8]) -> Range<usize> {
+    let start = (part.as_ptr() as usize).saturating_sub(buffer.as_ptr() as usize);
+    start..start + part.len()
+}
+
+/// The length of a date in a header.
+const DATE_BYTES: usize = 29;
+
+/// The date as headers have it, written once a second in each thread.
+fn date(unix_s: u64) -> [u8; DATE_BYTES] {
+    thread_local! {
+        static WRITTEN: Cell<(u64, [u8; DATE_BYTES])> = const { Cell::new((u64::MAX, [b' '; DATE_BYTES])) };
+    }
+    let (written_s, date) = WRITTEN.get();
+    if written_s == unix_s {
+        return date;
+    }
+    let mut date = [b' '; DATE_BYTES];
+    for (place, byte) in date.iter_mut().zip(times::http_date(unix_s).bytes()) {
+        *place = byte;
+    }
+    WRITTEN.set((unix_s, date));
+    date
+}
