@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::model::{Address, Fields, Origin, Player, Server};
+use crate::protocols::join::Join;
 use crate::protocols::own_card;
 use crate::times;
 
@@ -58,6 +59,9 @@ pub struct ServerJson<'a> {
     /// The round trip from this master, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     rtt_ms: Option<f64>,
+    /// How a player joins it; absent where no way is known but to enter the address in the game.
+    #[serde(skip_serializing_if = "Join::is_unknown")]
+    join: Join,
     /// The players, where the game reports them. An empty list: nobody plays.
     #[serde(skip_serializing_if = "Option::is_none")]
     players: Option<&'a [Player]>,
@@ -91,14 +95,15 @@ impl<'a> ServerJson<'a> {
             first_seen: rfc3339(server.first_seen_ms),
             last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),
             rtt_ms: server.rtt_us.map(|us| f64::from(us.get()) / 1000.0),
+            join: own_card(&server.game).map(|card| (card.join)(server)).unwrap_or_default(),
             players: server.known_players(),
             rules: Rules(server.rules()),
         }
     }
 
-    /// The same without players and rules.
+    /// The same without players, rules and how to join.
     pub fn brief(server: &'a Server) -> ServerJson<'a> {
-        ServerJson { players: None, rules: Rules(&[]), ..ServerJson::new(server) }
+        ServerJson { join: Join::default(), players: None, rules: Rules(&[]), ..ServerJson::new(server) }
     }
 }
 
@@ -142,6 +147,10 @@ impl Serialize for Patch<'_> {
         match row.rtt_ms {
             Some(rtt_ms) => patch.map.serialize_entry("rtt_ms", &rtt_ms)?,
             None => patch.put(Fields::HAS_RTT, "rtt_ms", None::<f64>)?,
+        }
+        // It follows from the game and, where a game needs it, from the mode.
+        if self.fields.has(Fields::GAME) || self.fields.has(Fields::MODE) {
+            patch.map.serialize_entry("join", &Some(row.join).filter(|join| !join.is_unknown()))?;
         }
         patch.put(Fields::PLAYERS, "players", row.players)?;
         patch.put(Fields::RULES, "rules", Some(row.rules).filter(|rules| !rules.is_empty()))?;

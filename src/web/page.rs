@@ -14,7 +14,7 @@ use super::plots::{self, Plots, Small, Wanted, Whole};
 use super::search::Search;
 use super::template::{PageError, Template, read};
 use crate::config;
-use crate::model::{Address, Origin, Player, Server};
+use crate::model::{Address, Facts, Game, Origin, Player, Server};
 use crate::protocols::{CARDS, Card, Games, card, own_card};
 use crate::registry::view::{Renderer, View};
 use crate::store::history::ALL_GAMES;
@@ -360,25 +360,26 @@ impl<'a> Choosable<'a> {
         Choosable {
             name: card.name,
             title: card.title,
-            join: Some(join_pattern(card)),
+            join: join_pattern(&Game::Own(card.name)),
             family: card.games == Games::Family,
         }
     }
 }
 
-/// The join link with a placeholder for the address, so that the script need not know the games' links.
-fn join_pattern(card: &Card) -> String {
-    let somewhere = Address::new([192, 0, 2, 1].into(), 1);
-    somewhere.map_or_else(String::new, |any| (card.join_link)(any).replace(&any.to_string(), "{address}"))
+/// The join link of a game with a placeholder for the address, so that the script need not know the games' links.
+fn join_pattern(game: &Game) -> Option<String> {
+    let (card, any) = (own_card(game)?, Address::new([192, 0, 2, 1].into(), 1)?);
+    let link = (card.join)(&Server::new(any, game.clone(), card.proof, 0, &Facts::default())).link?;
+    Some(link.replace(&any.to_string(), "{address}"))
 }
 
 /// All games and families with a card, the others with the most servers, and the requested one.
 fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
-    let mut others: BTreeMap<&str, (usize, Option<&'static Card>)> = BTreeMap::new();
+    let mut others: BTreeMap<&str, (usize, &Game)> = BTreeMap::new();
     for server in view.games().filter(|server| card(server.game.name()).is_none()) {
-        others.entry(server.game.name()).or_insert_with(|| (0, own_card(&server.game))).0 += 1;
+        others.entry(server.game.name()).or_insert((0, &server.game)).0 += 1;
     }
-    let mut others: Vec<_> = others.into_iter().map(|(name, (servers, card))| (name, servers, card)).collect();
+    let mut others: Vec<_> = others.into_iter().map(|(name, (servers, game))| (name, servers, Some(game))).collect();
     others.sort_by_key(|(_, servers, _)| std::cmp::Reverse(*servers));
     others.truncate(OTHER_GAMES_MAX);
     if let Some(asked) = asked
@@ -387,10 +388,10 @@ fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
     {
         others.push((asked, 0, None));
     }
-    let others = others.into_iter().map(|(name, _, card)| Choosable {
+    let others = others.into_iter().map(|(name, _, game)| Choosable {
         name,
         title: name,
-        join: card.map(join_pattern),
+        join: game.and_then(join_pattern),
         family: false,
     });
     CARDS.iter().map(Choosable::known).chain(others).collect()
@@ -440,7 +441,7 @@ impl<'a> Row<'a> {
             game,
             game_title: card.map_or(game, |card| card.title),
             name: server.texts.name(),
-            link: own_card(&server.game).map(|card| (card.join_link)(server.address)),
+            link: own_card(&server.game).and_then(|card| (card.join)(server).link),
             mode: server.texts.mode(),
             map: server.texts.map(),
             version: server.texts.version(),
@@ -602,8 +603,16 @@ mod tests {
         assert_eq!(columns, ["Player", "Team", "Ping"]);
         assert_eq!(rows, [["Ann", "red", ""], ["Bob", "", "50"]]);
         assert_eq!(player_table(&[]), (vec![], vec![]));
-        for card in CARDS {
-            assert!(join_pattern(card).contains("{address}"));
+    }
+
+    #[test]
+    fn only_games_that_handle_links_have_one() {
+        let link = |game: Game| join_pattern(&game);
+        assert_eq!(link(Game::Own("iceball")).as_deref(), Some("iceball://{address}"));
+        let quake3 = Game::carried("quake3", "Quake3Arena");
+        assert_eq!(link(quake3).as_deref(), Some("quake3://connect/{address}"));
+        for game in [Game::Own("netpanzer"), Game::carried("netpanzer", "Chess"), Game::Own("quake3")] {
+            assert_eq!(link(game.clone()), None, "{game:?}");
         }
     }
 

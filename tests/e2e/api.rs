@@ -39,6 +39,7 @@ fn lists_with_filters_sorting_and_paging() {
     let first = &list["servers"][0];
     let expected = json!({
         "protocol": "iceball", "game": "iceball", "address": "127.0.0.1", "port": 2, "endpoint": "127.0.0.1:2", "name": "Alpha", "mode": "ctf", "map": "mesa.vxl",
+        "join": {"link": "iceball://127.0.0.1:2", "command": "iceball -c iceball://127.0.0.1:2"},
         "players_current": 64, "players_max": 64, "version": "0.2.1-37", "official": false, "verified_by": "cookie",
     });
     for (key, value) in expected.as_object().unwrap() {

@@ -11,7 +11,7 @@ pub mod settings;
 pub mod wire;
 
 use super::announce::AnnounceMethod;
-use super::{Card, Fetch, Games, section};
+use super::{Card, Fetch, Games, join, section};
 use crate::model::Proof;
 use wire::{Client, Details, Query, Reply};
 
@@ -41,7 +41,7 @@ pub const CARD: Card = Card {
     events: &[],
     pretend: answer::pretend,
     xml_attributes: &[],
-    join_link: |address| format!("bloodmasters://{address}"),
+    join: join::in_the_game,
     decoders: &[
         ("query", |bytes| wire::parse_queries(bytes).filter(Result::is_ok).count() > 0),
         ("reply", |bytes| Reply::parse(bytes).is_ok()),

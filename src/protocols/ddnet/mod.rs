@@ -17,6 +17,7 @@ pub mod token;
 pub mod wire;
 
 use super::announce::AnnounceMethod;
+use super::join::Join;
 use super::{Card, Fetch, Games, Take, section};
 use crate::model::Proof;
 use info::Info;
@@ -56,7 +57,7 @@ pub const CARD: Card = Card {
     events: &[],
     pretend: answer::pretend,
     xml_attributes: &[],
-    join_link: |address| format!("ddnet://{address}"),
+    join: |server| Join::by(Some("ddnet://{}"), Some("DDNet \"connect {}\""), server.address),
     decoders: &[
         ("info", |bytes| Info::parse(bytes).and_then(Info::kept).is_ok()),
         ("list", |bytes| fetch::read(bytes, Take::ALL).is_ok_and(|list| list.left_out == 0)),

@@ -11,7 +11,7 @@ pub mod wire;
 use std::net::Ipv4Addr;
 
 use super::announce::AnnounceMethod;
-use super::{Card, Fetch, Games, section};
+use super::{Card, Fetch, Games, join, section};
 use crate::model::Proof;
 use wire::{Greeting, Info, ListRecord, ListRequest, Query};
 
@@ -43,7 +43,7 @@ pub const CARD: Card = Card {
     events: &[],
     pretend: answer::pretend,
     xml_attributes: &[("skill", |facts| Some(wire::skill_number(facts.rule("skill")?)?.to_string()))],
-    join_link: |address| format!("hyperbol://{address}"),
+    join: join::in_the_game,
     decoders: &[
         ("greeting", |bytes| Greeting::parse(bytes).is_ok()),
         ("list request", |bytes| ListRequest::parse(bytes).is_ok()),

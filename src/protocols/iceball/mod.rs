@@ -10,6 +10,7 @@ pub mod settings;
 pub mod wire;
 
 use super::announce::AnnounceMethod;
+use super::join::Join;
 use super::{Card, Fetch, Games, Take, section};
 use crate::model::Proof;
 use wire::{Announcement, FromMaster, ToMaster, Version};
@@ -44,7 +45,7 @@ pub const CARD: Card = Card {
     events: &events::ALL,
     pretend: announce::pretend,
     xml_attributes: &[],
-    join_link: |address| format!("iceball://{address}"),
+    join: |server| Join::by(Some("iceball://{}"), Some("iceball -c iceball://{}"), server.address),
     decoders: &[
         ("to master", |bytes| ToMaster::parse(bytes).is_ok()),
         ("from master", |bytes| FromMaster::parse(bytes).is_ok()),

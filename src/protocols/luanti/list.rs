@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::NAME;
 use super::serve::number;
 use crate::model::{Facts, Server};
+use crate::protocols::join::Join;
 use crate::protocols::section::Places;
 use crate::registry::view::{Renderer, Tag, View};
 
@@ -199,6 +200,12 @@ impl Renderer for ServerRows {
         let _ = serde_json::to_writer(&mut tag, &document); // plain data: cannot fail
         (body, Some(tag))
     }
+}
+
+/// How players join. The game takes the address and the port apart.
+pub fn join(server: &Server) -> Join {
+    let (ip, port) = (server.address.ip(), server.address.port());
+    Join { link: None, command: Some(format!("luanti --go --address {ip} --port {port}")) }
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub const CARD: Card = Card {
     events: &[],
     pretend: answer::pretend,
     xml_attributes: &[],
-    join_link: |address| format!("luanti://{address}"),
+    join: list::join,
     decoders: &[
         ("probe", |bytes| wire::is_probe(bytes)),
         ("answer", |bytes| wire::given_id(bytes).is_some()),

@@ -12,6 +12,7 @@ pub mod settings;
 pub mod wire;
 
 use super::announce::AnnounceMethod;
+use super::join::Join;
 use super::{Card, Fetch, Games, section};
 use crate::model::Proof;
 
@@ -45,7 +46,7 @@ pub const CARD: Card = Card {
     events: &[],
     pretend: answer::pretend,
     xml_attributes: &[],
-    join_link: |address| format!("netpanzer://{address}"),
+    join: |server| Join::by(None, Some("netpanzer --connect={}"), server.address),
     decoders: &[
         ("request", |bytes| matches!(wire::RequestReader::default().read(bytes).1, Some(Ok(_)))),
         ("list", |bytes| wire::parse_list(bytes).is_ok()),

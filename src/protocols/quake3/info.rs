@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::wire::{GAME_BYTES_MAX, InfoString, PlayerLine, StatusResponse, integer, without_colours};
-use crate::model::{Details, Facts, Player, VersionText};
+use crate::model::{Details, Facts, Player, Server, VersionText};
+use crate::protocols::join::Join;
 use crate::text;
 
 /// dpmaster keeps a game type of at most this length.
@@ -104,6 +105,15 @@ fn player(line: &PlayerLine<'_>) -> Player {
         ping: line.ping,
         score: line.score,
         ..Player::default()
+    }
+}
+
+/// How players join. The other games of the family have programs and links of their own.
+pub fn join(server: &Server) -> Join {
+    match server.game.name() {
+        "Quake3Arena" => Join::by(Some("quake3://connect/{}"), Some("ioquake3 +connect {}"), server.address),
+        "Xonotic" => Join::by(None, Some("xonotic-sdl +connect {}"), server.address),
+        _ => Join::default(),
     }
 }
 

@@ -65,7 +65,7 @@ pub const CARD: Card = Card {
     events: &events::ALL,
     pretend: answer::pretend,
     xml_attributes: &[],
-    join_link: |address| format!("quake3://{address}"),
+    join: info::join,
     decoders: &[
         ("to master", |bytes| wire::ToMaster::parse(bytes).is_ok()),
         ("list request", |bytes| matches!(wire::ToMaster::parse(bytes), Ok(wire::ToMaster::List(_)))),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::NAME;
 use super::wire::{Add, Flags, Info};
 use crate::model::{Address, Details, Facts, HeartbeatKeys, Server, VersionText};
+use crate::protocols::join::{Join, plain_word};
 use crate::text;
 
 /// The keys of an announcement that lists are filtered by, beside the map and the players, which answers keep current.
@@ -153,6 +154,12 @@ fn without_colours(text: Cow<'_, str>) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
+}
+
+/// How players join: the engine needs the folder of the game, which the mode names.
+pub fn join(server: &Server) -> Join {
+    let command = plain_word(server.texts.mode()).map(|gamedir| format!("xash3d -game {gamedir} +connect {{}}"));
+    Join::by(None, command.as_deref(), server.address)
 }
 
 #[cfg(test)]

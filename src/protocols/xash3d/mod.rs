@@ -54,7 +54,7 @@ pub const CARD: Card = Card {
     events: &events::ALL,
     pretend: answer::pretend,
     xml_attributes: &[],
-    join_link: |address| format!("xash3d://{address}"),
+    join: info::join,
     decoders: &[
         ("to master", |bytes| wire::ToMaster::parse(bytes).is_ok()),
         ("add", |bytes| matches!(wire::ToMaster::parse(bytes), Ok(wire::ToMaster::Add(add)) if is_listable(&add))),
