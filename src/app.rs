@@ -38,7 +38,7 @@ use crate::net::moderator::Moderator;
 use crate::net::network;
 use crate::net::prober;
 use crate::net::relief;
-use crate::net::session::{self, SharedStreamRules, StreamService};
+use crate::net::session::{self, Numbers, SharedStreamRules, StreamService};
 use crate::net::tcp::{self, Entrance};
 use crate::net::udp::{self, SharedRules};
 use crate::prefix::Networks;
@@ -408,6 +408,7 @@ impl App {
             rules,
             announcements: self.announcements.clone(),
             metrics: self.metrics.clone(),
+            numbers: Numbers::default(),
         })
     }
 

@@ -5,6 +5,7 @@
 
 pub mod quota;
 
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use arrayvec::ArrayVec;
@@ -18,10 +19,23 @@ const IPV4_LEVELS: [(u8, u32); 2] = [(32, 1), (24, 8)];
 const IPV6_LEVELS: [(u8, u32); 3] = [(64, 1), (56, 4), (48, 16)];
 
 /// An address block that shares one limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Prefix {
     network: IpAddr,
     bits: u8,
+}
+
+/// Hashed in one or two writes, not field by field: each connection, query and announcement looks up several.
+impl Hash for Prefix {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self.network {
+            IpAddr::V4(ip) => state.write_u64(u64::from(ip.to_bits()) << 8 | u64::from(self.bits)),
+            IpAddr::V6(ip) => {
+                state.write_u128(ip.to_bits());
+                state.write_u8(self.bits);
+            }
+        }
+    }
 }
 
 impl Prefix {

@@ -19,7 +19,14 @@ pub fn clean(bytes: &[u8]) -> Cow<'_, str> {
         }
         Err(_) => return Cow::Owned(rebuild(&String::from_utf8_lossy(bytes))),
     };
-    if valid.chars().all(is_clean) { Cow::Borrowed(valid) } else { Cow::Owned(rebuild(valid)) }
+    let is_all_clean = is_plain(bytes) || valid.chars().all(is_clean);
+    if is_all_clean { Cow::Borrowed(valid) } else { Cow::Owned(rebuild(valid)) }
+}
+
+/// Whether it is printable ASCII, as nearly all text is. One answer has dozens of texts, so this looks at bytes, without a
+/// branch for each.
+fn is_plain(bytes: &[u8]) -> bool {
+    bytes.iter().fold(true, |plain, byte| plain & (b' '..=b'~').contains(byte))
 }
 
 /// A server's version string, cleaned and truncated.
@@ -65,6 +72,14 @@ mod tests {
         assert_eq!(clean(b"a\xffb"), "a\u{fffd}b");
         assert_eq!(clean(b"a\x1b[31m\tb\x7f"), "a[31mb");
         assert_eq!(clean("a\u{85}b\u{202e}c\u{2028}".as_bytes()), "abc");
+    }
+
+    #[test]
+    fn plain_text_is_clean_and_all_else_is_looked_at() {
+        for byte in 0..=u8::MAX {
+            let is_clean_ascii = byte.is_ascii() && is_clean(char::from(byte));
+            assert_eq!(is_plain(&[b'a', byte, b'z']), is_clean_ascii, "{byte:#x}");
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Speed and memory of the real program, compared with a baseline that runs on the same machine at the same time: absolute
 //! numbers say more about the machine than about the program. docs/performance.md explains the results.
 //!
-//! `cargo bench --bench speed -- [iceball] [xash] [memory] [http] [lists] [probe] [store] [cluster] [attack]`; without names, all.
+//! `cargo bench --bench speed -- [iceball] [xash] [memory] [http] [lists] [probe] [query] [store] [cluster] [attack]`; without names, all.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod answerer;
 mod attack;
 mod cluster;
 mod echo;
@@ -15,6 +16,7 @@ mod load;
 mod measure;
 mod memory;
 mod probe;
+mod query;
 mod report;
 mod store;
 mod xash;
@@ -39,6 +41,7 @@ const ALL: &[(&str, fn())] = &[
     ("http", http::run),
     ("lists", lists::run),
     ("probe", probe::run),
+    ("query", query::run),
     ("store", store::run),
     ("cluster", cluster::run),
     ("attack", attack::run),

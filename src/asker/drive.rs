@@ -7,8 +7,9 @@ use super::{Asker, Finished, Lane};
 use crate::model::Address;
 use crate::protocols::Question;
 
-/// Receive after this many questions: the answers to a longer burst may not fit into the socket's buffer.
-const BURST: usize = 16;
+/// Receive after this many questions: the answers to a longer burst may not fit into the socket's buffer. As many leave with
+/// one system call.
+const BURST: usize = 64;
 
 /// The sockets, the clock and the consumer of an asker.
 pub trait Driver {
@@ -36,8 +37,14 @@ pub trait Driver {
     /// The lane to send the next question from.
     fn lane(&mut self) -> Option<Lane>;
 
-    /// Sends a question. A failure to send counts as a lost datagram: the next try follows.
+    /// Sends a question, now or with the next [`Driver::flush`]. A failure to send counts as a lost datagram: the next try
+    /// follows.
     fn send(&mut self, lane: Lane, address: Address, question: Question) -> impl Future<Output = ()>;
+
+    /// Sends what [`Driver::send`] has kept, so that many questions leave together.
+    fn flush(&mut self) -> impl Future<Output = ()> {
+        async {}
+    }
 
     /// Takes a result.
     fn finish(&mut self, finished: Finished<Self::Tag>);
@@ -56,6 +63,7 @@ pub async fn pass<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
     while let Some((lane, address, last)) = driver.asker().next_farewell() {
         driver.send(lane, address, last).await;
     }
+    driver.flush().await;
 }
 
 /// Receives and handles the datagrams that have arrived.
@@ -78,6 +86,7 @@ async fn send<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
         driver.send(lane, address, question).await;
         sent += 1;
         if sent.is_multiple_of(BURST) {
+            driver.flush().await;
             hear(driver, buffer);
         }
     }

@@ -14,6 +14,7 @@ use super::{Found, RetryPolicy, State};
 use crate::asker::drive::{self, Driver};
 use crate::asker::{Asker, Failure, Finished, Lane, Response, Settings};
 use crate::model::Address;
+use crate::net::prober::DATAGRAM_BYTES_MAX;
 use crate::protocols::{Ask, ProvenBy, Question, game, query_of};
 
 /// Rate, concurrency and timeouts.
@@ -38,10 +39,10 @@ impl Default for Pace {
 /// Datagrams per second to one IP address, so that a forged list cannot make us flood a third party. Does not apply to
 /// loopback.
 const PER_IP_PER_SECOND: u32 = 2_000;
+/// A nonce and the facts may come as two datagrams.
+const ANSWERS_PER_QUESTION: usize = 2;
 /// There is only one socket.
 const LANE: Lane = 0;
-/// The longest answer that UDP can carry.
-const DATAGRAM_BYTES_MAX: usize = 65_535;
 /// Wait while queries are held back by the rate limit.
 const SHORT: Duration = Duration::from_millis(1);
 /// For a datagram to ourselves to arrive. It takes long only on a very busy machine.
@@ -76,10 +77,11 @@ pub async fn query_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Fo
     let queue: VecDeque<_> = queue.map(|(number, _)| Turn { number, tries: 0, losses: 0 }).collect();
     let all_loopback = found.iter().all(|server| server.address.ip().is_loopback());
     let try_us = pace.retry.server_try().as_micros() as u64;
-    let throttle = Throttle::new(pace.in_flight, try_us, try_us * u64::from(pace.retry.server_tries()));
     let mut seed = [0; 16];
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
     let socket = Socket::open(pace.receive_buffer)?;
+    let try_us_max = try_us * u64::from(pace.retry.server_tries());
+    let throttle = Throttle::new(pace.in_flight, socket.room() / ANSWERS_PER_QUESTION, try_us, try_us_max);
     let asker = Asker::new(settings(pace, all_loopback), seed);
     let started = Instant::now();
     let mut run =
@@ -155,7 +157,9 @@ impl<F: FnMut(&Found)> Run<'_, F> {
                 continue;
             };
             let tag = Tag { turn, asked_us: self.now_us(), question: Question::new(), undelivered: None };
-            if self.asker.ask(server.address, query, Ask::Proof, tag).is_err() {
+            // Long answers come to us, whatever the list says, so nobody has to prove an address first.
+            let ask = if query.facts_say_all() { Ask::Facts } else { Ask::Proof };
+            if self.asker.ask(server.address, query, ask, tag).is_err() {
                 // Another game at the same address is being queried; this one has to wait.
                 self.queue.push_back(turn);
             }
@@ -247,10 +251,21 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
     }
 
     async fn send(&mut self, _lane: Lane, address: Address, question: Question) {
-        let result = self.socket.send(&question, address).await;
         if let Some(tag) = self.asker.tag_mut(address) {
-            tag.undelivered = result.err();
-            tag.question = question;
+            (tag.undelivered, tag.question) = (None, question.clone());
+        }
+        self.socket.push(question, address);
+        if self.socket.is_full() {
+            self.flush().await;
+        }
+    }
+
+    async fn flush(&mut self) {
+        while let Err((to, error)) = self.socket.flush().await {
+            let address = Address::new(to.ip(), to.port());
+            if let Some(tag) = address.and_then(|address| self.asker.tag_mut(address)) {
+                tag.undelivered = Some(error);
+            }
         }
     }
 
@@ -321,6 +336,12 @@ mod tests {
     use crate::client::simulate::{self, Network};
     use crate::model::Game;
     use crate::protocols::card;
+    use nix::libc;
+    use nix::sys::socket::{
+        ControlMessage, ControlMessageOwned, MsgFlags, RecvMsg, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
+    };
+    use std::net::Ipv4Addr;
+    use std::os::fd::AsRawFd;
 
     /// Simulated servers on their own thread, so that they answer whatever the test is doing.
     fn simulated(game: &'static str, count: usize, delay_ms: u64) -> Vec<Found> {
@@ -335,6 +356,47 @@ mod tests {
         });
         let addresses = addresses.recv().unwrap();
         addresses.into_iter().map(|address| Found::new(Game::Own(card(game).unwrap().name), address)).collect()
+    }
+
+    /// Simulated servers at consecutive addresses in 127.0.0.0/8, which share a socket.
+    fn many(game: &'static str, count: u32) -> Vec<Found> {
+        let card = card(game).unwrap();
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        setsockopt(&socket, sockopt::Ipv4PacketInfo, &true).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let address = move |ip: Ipv4Addr| Address::new(ip.into(), port).unwrap();
+        std::thread::spawn(move || {
+            let mut control = nix::cmsg_space!(libc::in_pktinfo);
+            let mut buffer = [0; 100];
+            loop {
+                let mut slices = [io::IoSliceMut::new(&mut buffer)];
+                let fd = socket.as_raw_fd();
+                let read: RecvMsg<SockaddrIn> =
+                    recvmsg(fd, &mut slices, Some(&mut control), MsgFlags::empty()).unwrap();
+                let about = read.cmsgs().unwrap().next();
+                let Some(ControlMessageOwned::Ipv4PacketInfo(mut info)) = about else { panic!("{about:?}") };
+                let (from, size) = (read.address.unwrap(), read.bytes);
+                info.ipi_spec_dst = info.ipi_addr;
+                let at = Ipv4Addr::from_bits(u32::from_be(info.ipi_addr.s_addr));
+                for answer in card.answer.unwrap()(&(card.pretend)(5), address(at), &buffer[..size]) {
+                    let about = [ControlMessage::Ipv4PacketInfo(&info)];
+                    let slices = [io::IoSlice::new(&answer)];
+                    let _ = sendmsg(fd, &slices, &about, MsgFlags::empty(), Some(&from)); // nobody waits for it any more
+                }
+            }
+        });
+        let ip = |number| Ipv4Addr::from_bits(u32::from_be_bytes([127, 1, 0, 0]) + number);
+        (0..count).map(|number| Found::new(Game::Own(card.name), address(ip(number)))).collect()
+    }
+
+    #[tokio::test]
+    async fn ten_thousand_servers_at_an_open_rate_all_answer() {
+        let pace = Pace { per_second: 1_000_000, ..Pace::default() };
+        let mut found = many("netpanzer", 10_000);
+        query_all(&mut found, pace, |_| {}).await.unwrap();
+        let failed: Vec<_> = found.iter().filter_map(Found::failure).collect();
+        assert_eq!(failed, Vec::<&str>::new());
+        assert!(found.iter().all(|server| server.state == State::Answered && !server.facts.name.is_empty()));
     }
 
     #[tokio::test]

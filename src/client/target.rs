@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::Ipv6Addr;
+use std::net::{Ipv6Addr, SocketAddrV4};
 use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
@@ -56,6 +56,12 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Target, String> {
+        plain(text).map_or_else(|| Target::by_all_rules(text), Ok)
+    }
+}
+
+impl Target {
+    fn by_all_rules(text: &str) -> Result<Target, String> {
         // `http:host` is a valid URL, but a typed address without slashes is probably `host:port`.
         if !text.contains("://") {
             return Err(hint::no_scheme(text));
@@ -92,6 +98,14 @@ impl FromStr for Target {
         }
         Ok(Target { kind, secure, host, port: url.port(), path: path.to_string() })
     }
+}
+
+/// `NAME://IPV4:PORT`, as most lines of long files are: the result is that of the rules for all addresses, without their cost.
+fn plain(text: &str) -> Option<Target> {
+    let (scheme, rest) = text.split_once("://")?;
+    let at: SocketAddrV4 = rest.parse().ok().filter(|at: &SocketAddrV4| at.port() > 0)?;
+    let (kind @ (Kind::Game(_) | Kind::Dialect(_)), secure) = kind(scheme)? else { return None };
+    Some(Target { kind, secure, host: at.ip().to_string(), port: Some(at.port()), path: String::new() })
 }
 
 /// The host, checked by the rules for web addresses whatever the scheme: the parser accepts almost any host for others.
@@ -313,6 +327,24 @@ mod tests {
             no_master.ends_with("write bloodmasters+http://example.org or bloodmasters+https://example.org"),
             "{no_master}"
         );
+    }
+
+    #[test]
+    fn a_plain_address_is_what_all_rules_make_of_it() {
+        let hosts = ["203.0.113.5:1", "0.0.0.0:65535", "127.0.0.1:80", "127.0.0.1:443", "1.2.3.4:5"];
+        let names = CARDS.iter().map(|card| card.name).chain(DIALECTS.iter().map(|dialect| dialect.name));
+        for text in names.flat_map(|name| hosts.map(|host| format!("{name}://{host}"))) {
+            let shown = |target: &Target| {
+                let server = target.game_server().map(|server| (server.name, server.port));
+                (target.to_string(), server, target.secure, target.host.clone(), target.port, target.path.clone())
+            };
+            assert_eq!(shown(&plain(&text).unwrap()), shown(&Target::by_all_rules(&text).unwrap()), "{text}");
+        }
+        for text in
+            ["http://127.0.0.1:80", "netpanzer://127.0.0.1:0", "netpanzer://127.0.0.01:1", "netpanzer://127.0.0.1"]
+        {
+            assert!(plain(text).is_none(), "{text}");
+        }
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! The columns of a table, as selected by `--columns`, and the fields of CSV and JSON that they correspond to. A column may
 //! have two fields: `address` stands for `address` and `port`.
 
+use std::fmt::{Display, Write};
+
 use super::milliseconds;
 use crate::client::Found;
 use crate::protocols::card;
 
-/// A field of CSV and JSON: its name and its value as text.
+/// A field of CSV and JSON.
 #[derive(Debug)]
 pub struct Field {
     pub name: &'static str,
     pub kind: Kind,
-    pub text: fn(&Found) -> String,
+    /// Appends the value as text; nothing if it is unknown.
+    pub write: fn(&Found, &mut String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,28 +48,28 @@ use Kind::{Plain, Text};
 
 /// All fields of CSV, in order.
 pub const FIELDS: &[Field] = &[
-    Field { name: "game", kind: Text, text: |found| found.game.name().into() },
-    Field { name: "address", kind: Text, text: |found| found.address.ip().to_string() },
-    Field { name: "port", kind: Plain, text: |found| found.address.port().to_string() },
-    Field { name: "name", kind: Text, text: |found| found.facts.name.to_string() },
-    Field { name: "mode", kind: Text, text: |found| found.facts.mode.to_string() },
-    Field { name: "map", kind: Text, text: |found| found.facts.map.to_string() },
-    Field { name: "players_current", kind: Plain, text: |found| known(found.facts.players_current) },
-    Field { name: "players_max", kind: Plain, text: |found| known(found.facts.players_max) },
-    Field { name: "version", kind: Text, text: |found| found.facts.version.to_string() },
-    Field { name: "password", kind: Plain, text: |found| known(found.facts.password) },
-    Field { name: "official", kind: Plain, text: |found| known(found.official) },
-    Field { name: "flavor", kind: Plain, text: |found| known(found.flavor) },
-    Field { name: "rtt_ms", kind: Plain, text: |found| known(found.rtt_us.map(milliseconds)) },
-    Field { name: FAULT, kind: Text, text: |found| found.failure().unwrap_or_default().into() },
-    Field { name: "protocol", kind: Text, text: |found| found.game.protocol().into() },
-    Field { name: "via", kind: Text, text: via },
+    Field { name: "game", kind: Text, write: |found, out| out.push_str(found.game.name()) },
+    Field { name: "address", kind: Text, write: |found, out| show(out, Some(found.address.ip())) },
+    Field { name: "port", kind: Plain, write: |found, out| show(out, Some(found.address.port())) },
+    Field { name: "name", kind: Text, write: |found, out| out.push_str(&found.facts.name) },
+    Field { name: "mode", kind: Text, write: |found, out| out.push_str(&found.facts.mode) },
+    Field { name: "map", kind: Text, write: |found, out| out.push_str(&found.facts.map) },
+    Field { name: "players_current", kind: Plain, write: |found, out| show(out, found.facts.players_current) },
+    Field { name: "players_max", kind: Plain, write: |found, out| show(out, found.facts.players_max) },
+    Field { name: "version", kind: Text, write: |found, out| out.push_str(&found.facts.version) },
+    Field { name: "password", kind: Plain, write: |found, out| show(out, found.facts.password) },
+    Field { name: "official", kind: Plain, write: |found, out| show(out, found.official) },
+    Field { name: "flavor", kind: Plain, write: |found, out| show(out, found.flavor) },
+    Field { name: "rtt_ms", kind: Plain, write: |found, out| show(out, found.rtt_us.map(milliseconds)) },
+    Field { name: FAULT, kind: Text, write: |found, out| out.push_str(found.failure().unwrap_or_default()) },
+    Field { name: "protocol", kind: Text, write: |found, out| out.push_str(found.game.protocol()) },
+    Field { name: "via", kind: Text, write: |found, out| out.push_str(found.via.as_deref().unwrap_or_default()) },
 ];
 
 /// Why a server did not answer. Failed servers are shown only with this column.
 pub const FAULT: &str = "fault";
 /// Only if `--columns` names it: the format that `query --from` reads.
-pub const URL: Field = Field { name: "url", kind: Text, text: Found::url };
+pub const URL: Field = Field { name: "url", kind: Text, write: |found, out| out.push_str(&found.url()) };
 
 /// All columns, the default ones first.
 pub const COLUMNS: &[Column] = &[
@@ -136,8 +139,16 @@ pub fn fields(columns: &[&Column]) -> Vec<&'static Field> {
     chosen
 }
 
-fn known(value: Option<impl ToString>) -> String {
-    value.map(|value| value.to_string()).unwrap_or_default()
+fn known(value: Option<impl Display>) -> String {
+    let mut text = String::new();
+    show(&mut text, value);
+    text
+}
+
+fn show(out: &mut String, value: Option<impl Display>) {
+    if let Some(value) = value {
+        let _ = write!(out, "{value}"); // writing to memory cannot fail
+    }
 }
 
 fn yes_or_no(value: Option<bool>) -> String {

@@ -19,21 +19,31 @@ pub fn write(servers: &[Found], layout: &Layout) -> String {
         let _ = writer.write_record(fields.iter().map(|field| field.name)); // writing to memory cannot fail
     }
     let with_failed = fields.iter().any(|field| field.name == FAULT);
+    let mut cell = String::new();
     for found in shown(servers, with_failed) {
-        let _ = writer.write_record(fields.iter().map(|field| cell(field, found)));
+        for field in &fields {
+            cell.clear();
+            write_cell(field, found, &mut cell);
+            let _ = writer.write_field(&cell);
+        }
+        let _ = writer.write_record(None::<&[u8]>); // ends the line
     }
     String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
 }
 
-fn cell(field: &Field, found: &Found) -> String {
-    let text = (field.text)(found);
-    if field.kind == Kind::Text && is_formula(&text) { format!("'{text}") } else { text }
+fn write_cell(field: &Field, found: &Found, cell: &mut String) {
+    (field.write)(found, cell);
+    if field.kind == Kind::Text && is_formula(cell) {
+        cell.insert(0, '\'');
+    }
 }
 
 /// Whether a spreadsheet might evaluate it. Some locales treat the full-width forms like the ASCII ones.
 fn is_formula(text: &str) -> bool {
     let signs = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
-    text.trim_start_matches(' ').starts_with(signs) && !is_number(text)
+    // Nearly all begin with a letter or a digit.
+    let is_harmless = text.starts_with(|first: char| first.is_ascii_alphanumeric());
+    !is_harmless && text.trim_start_matches(' ').starts_with(signs) && !is_number(text)
 }
 
 fn is_number(text: &str) -> bool {

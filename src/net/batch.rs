@@ -1,12 +1,14 @@
-//! A UDP socket that receives and sends many datagrams with one system call, with preallocated buffers.
+//! UDP in batches: many datagrams with one system call, with preallocated buffers. [`BatchSocket`] is for threads that answer
+//! what they receive; [`Inbox`] and [`Outbox`] are for those that ask, over sockets of their own.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use arrayvec::ArrayVec;
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
 
 /// Datagrams per call.
 pub const BATCH: usize = 64;
@@ -102,6 +104,166 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
                 Err(_) => sent += 1,
             }
         }
+    }
+}
+
+type Headers = MultiHeaders<SockaddrStorage>;
+
+thread_local! {
+    /// The headers of the calls below. They have raw pointers and cannot move between threads, as tasks do; nothing in them
+    /// outlives a call, but the length of an address does: IPv4 and IPv6 have their own.
+    static RECEIVE_HEADERS: RefCell<[Headers; 2]> =
+        RefCell::new(std::array::from_fn(|_| MultiHeaders::preallocate(BATCH, None)));
+    static SEND_HEADERS: RefCell<Headers> = RefCell::new(MultiHeaders::preallocate(BATCH, None));
+}
+
+/// Datagrams that were received together and are taken one by one.
+pub struct Inbox {
+    /// One buffer per datagram, end to end. Pages that no datagram has reached take no memory.
+    buffers: Box<[u8]>,
+    bytes_max: usize,
+    received: ArrayVec<(Option<SocketAddr>, usize), BATCH>,
+    /// How many of them were taken.
+    taken: usize,
+    dropped: Option<u32>,
+}
+
+impl Inbox {
+    /// Longer datagrams are truncated.
+    pub fn new(bytes_max: usize) -> Inbox {
+        let bytes_max = bytes_max.max(1);
+        let buffers = vec![0; bytes_max * BATCH].into();
+        Inbox { buffers, bytes_max, received: ArrayVec::new(), taken: 0, dropped: None }
+    }
+
+    /// Receives what has arrived, up to a batch, without waiting. What was received before must have been taken.
+    pub fn fill(&mut self, socket: &impl AsRawFd, is_ipv6: bool) -> io::Result<usize> {
+        RECEIVE_HEADERS.with_borrow_mut(|[ipv4, ipv6]| self.receive(socket, if is_ipv6 { ipv6 } else { ipv4 }))
+    }
+
+    /// The same for a socket with `SO_RXQ_OVFL`: [`Inbox::dropped`] says how many datagrams it has dropped.
+    pub fn fill_counting(&mut self, socket: &impl AsRawFd) -> io::Result<usize> {
+        // The system writes into the headers how long each message about a datagram was, so they are good for one call.
+        self.receive(socket, &mut MultiHeaders::preallocate(BATCH, Some(nix::cmsg_space!(u32))))
+    }
+
+    fn receive(&mut self, socket: &impl AsRawFd, headers: &mut Headers) -> io::Result<usize> {
+        let Inbox { buffers, bytes_max, received, taken, dropped } = self;
+        received.clear();
+        (*taken, *dropped) = (0, None);
+        let mut buffers = buffers.chunks_exact_mut(*bytes_max);
+        let mut slices: [_; BATCH] = std::array::from_fn(|_| [IoSliceMut::new(buffers.next().unwrap_or_default())]);
+        let flags = MsgFlags::MSG_DONTWAIT;
+        for result in recvmmsg(socket.as_raw_fd(), headers, slices.iter_mut(), flags, None)? {
+            let about = result.cmsgs().ok().into_iter().flatten();
+            let counts = about.filter_map(|about| match about {
+                ControlMessageOwned::RxqOvfl(count) => Some(count),
+                _ => None,
+            });
+            *dropped = counts.last().or(*dropped);
+            received.push((result.address.as_ref().and_then(socket_addr), result.bytes));
+        }
+        Ok(received.len())
+    }
+
+    /// Whether the last batch was full, so that more may have arrived.
+    pub fn was_full(&self) -> bool {
+        self.received.is_full()
+    }
+
+    /// How many datagrams the socket has dropped so far, if the last batch says so.
+    pub fn dropped(&self) -> Option<u32> {
+        self.dropped
+    }
+
+    /// The next datagram of the batch, copied into `buffer`: its size and its sender.
+    pub fn take(&mut self, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
+        while let Some((from, size)) = self.received.get(self.taken) {
+            let start = self.taken * self.bytes_max;
+            self.taken += 1;
+            let bytes = self.buffers.get(start..start + size);
+            if let (Some(from), Some(bytes), Some(to)) = (from, bytes, buffer.get_mut(..*size)) {
+                to.copy_from_slice(bytes);
+                return Some((*size, *from));
+            }
+        }
+        None
+    }
+}
+
+/// Datagrams that wait to be sent together.
+#[derive(Default)]
+pub struct Outbox<const BYTES: usize> {
+    datagrams: Box<ArrayVec<ArrayVec<u8, BYTES>, BATCH>>,
+    to: ArrayVec<Option<SockaddrStorage>, BATCH>,
+    /// How many of them were sent, or failed.
+    done: usize,
+    /// How many calls were made.
+    calls: u64,
+}
+
+impl<const BYTES: usize> Outbox<BYTES> {
+    /// Adds a datagram. One that finds the outbox full is lost, so send before.
+    pub fn push(&mut self, to: SocketAddr, bytes: ArrayVec<u8, BYTES>) {
+        if !self.is_full() {
+            self.to.push(Some(to.into()));
+            self.datagrams.push(bytes);
+        }
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.datagrams.is_full()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.datagrams.is_empty()
+    }
+
+    /// Sends all, without waiting. An error is about one datagram, which counts as sent: call it again for the others. After
+    /// [`io::ErrorKind::WouldBlock`], all that were not sent are still there.
+    pub fn send(&mut self, socket: &impl AsRawFd) -> Result<(), (SocketAddr, io::Error)> {
+        let mut has_failed = false;
+        while let (Some(waiting), Some(to)) = (self.datagrams.get(self.done..), self.to.get(self.done..))
+            && let Some(Some(first)) = to.first()
+        {
+            let slices: ArrayVec<[IoSlice<'_>; 1], BATCH> =
+                waiting.iter().map(|datagram| [IoSlice::new(datagram)]).collect();
+            let flags = MsgFlags::MSG_DONTWAIT;
+            self.calls += 1;
+            let sent = SEND_HEADERS.with_borrow_mut(|headers| {
+                sendmmsg(socket.as_raw_fd(), headers, slices.iter(), to, [], flags).map(Iterator::count)
+            });
+            let error = match sent {
+                Ok(count) => {
+                    self.done += count.max(1);
+                    has_failed = false;
+                    continue;
+                }
+                Err(Errno::EINTR) => continue,
+                Err(error) => error,
+            };
+            // An earlier datagram's ICMP error is reported once, so the second call succeeds.
+            if error != Errno::EAGAIN && !std::mem::replace(&mut has_failed, true) {
+                continue;
+            }
+            let first = socket_addr(first).unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
+            self.done += usize::from(error != Errno::EAGAIN);
+            return Err((first, error.into()));
+        }
+        self.clear();
+        Ok(())
+    }
+
+    /// Drops what was not sent.
+    pub fn clear(&mut self) {
+        self.datagrams.clear();
+        self.to.clear();
+        self.done = 0;
+    }
+
+    /// Calls so far, for tests.
+    pub fn calls(&self) -> u64 {
+        self.calls
     }
 }
 

@@ -11,12 +11,15 @@ use std::task::Poll;
 
 use siphasher::sip::SipHasher13;
 use socket2::SockRef;
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tracing::debug;
 
-use super::prober::{destination, socket_with};
+use super::batch::{BATCH, Inbox, Outbox};
+use super::prober::{DATAGRAM_BYTES_MAX, destination, socket_with};
 use crate::asker::Lane;
 use crate::model::Address;
+use crate::protocols::{QUESTION_BYTES_MAX, Question};
 
 /// Sockets in use at a time.
 const CURRENT: usize = 8;
@@ -24,8 +27,8 @@ const CURRENT: usize = 8;
 const USED_US: u64 = 2_000_000;
 /// Upper bound on open sockets, those in use and those that only wait for answers. Usually far fewer.
 const OPEN_MAX: usize = 64;
-/// Datagrams taken from one socket before the others get their turn.
-const DATAGRAMS_MAX: usize = 64;
+/// Questions that wait to be sent together.
+const QUESTIONS_MAX: usize = CURRENT * BATCH;
 /// Receive buffer of each socket.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -37,14 +40,12 @@ pub struct Lanes {
     linger_us: u64,
     key: [u8; 16],
     picked: u64,
-    reading: Reading,
-}
-
-/// Which socket is being read, and how many datagrams it has given.
-#[derive(Default)]
-struct Reading {
-    place: usize,
-    datagrams: usize,
+    /// The place of the socket that is read next, and the lane of the datagrams in the inbox.
+    reading: usize,
+    read: Lane,
+    inbox: Inbox,
+    questions: Vec<(Lane, Address, Question)>,
+    outbox: Outbox<QUESTION_BYTES_MAX>,
 }
 
 struct Open {
@@ -58,8 +59,18 @@ struct Open {
 impl Lanes {
     /// `key` is secret. Fails if not a single socket can be opened.
     pub fn new(key: [u8; 16], now_us: u64, linger_us: u64) -> io::Result<Lanes> {
-        let mut lanes =
-            Lanes { open: VecDeque::new(), opened: 0, linger_us, key, picked: 0, reading: Reading::default() };
+        let mut lanes = Lanes {
+            open: VecDeque::new(),
+            opened: 0,
+            linger_us,
+            key,
+            picked: 0,
+            reading: 0,
+            read: 0,
+            inbox: Inbox::new(DATAGRAM_BYTES_MAX),
+            questions: Vec::with_capacity(QUESTIONS_MAX),
+            outbox: Outbox::default(),
+        };
         lanes.open(now_us + USED_US)?;
         Ok(lanes)
     }
@@ -104,11 +115,44 @@ impl Lanes {
         current().nth(number).or(self.open.back()).map(|open| open.lane)
     }
 
+    /// Sends a datagram now.
     pub fn send(&self, lane: Lane, to: Address, bytes: &[u8]) -> io::Result<usize> {
-        let open = self.open.iter().rev().find(|open| open.lane == lane);
-        let open = open.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+        let open = self.find(lane).ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
         // Not through tokio, which assumes that a new socket is not writable yet.
         SockRef::from(&open.socket).send_to(bytes, &destination(to, open.mapped).into())
+    }
+
+    /// Keeps a question for [`Lanes::flush`].
+    pub fn ask(&mut self, lane: Lane, to: Address, question: Question) {
+        self.questions.push((lane, to, question));
+        if self.questions.len() >= QUESTIONS_MAX {
+            self.flush();
+        }
+    }
+
+    /// Sends the questions, those of each socket together. One that cannot be sent is lost, like any datagram.
+    pub fn flush(&mut self) {
+        let mut questions = std::mem::take(&mut self.questions);
+        questions.sort_unstable_by_key(|(lane, ..)| *lane);
+        for same in questions.chunk_by(|one, next| one.0 == next.0).flat_map(|same| same.chunks(BATCH)) {
+            let Some(&(lane, ..)) = same.first() else { continue };
+            let Some(open) = self.open.iter().rev().find(|open| open.lane == lane) else { continue };
+            for (_, to, question) in same {
+                self.outbox.push(destination(*to, open.mapped), question.clone());
+            }
+            while let Err((to, error)) = self.outbox.send(&open.socket) {
+                debug!(%to, %error, "prober: sending failed");
+                if error.kind() == io::ErrorKind::WouldBlock {
+                    self.outbox.clear();
+                }
+            }
+        }
+        questions.clear();
+        self.questions = questions;
+    }
+
+    fn find(&self, lane: Lane) -> Option<&Open> {
+        self.open.iter().rev().find(|open| open.lane == lane)
     }
 
     /// Waits until any socket is readable.
@@ -125,23 +169,32 @@ impl Lanes {
         self.open.len()
     }
 
-    /// Reads a datagram from any of them. None when all are empty, or when each has had its turn.
+    /// Reads a datagram from any of them, a batch from each in turn. None when all are empty, or when each has had its turn.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)> {
-        while let Some(open) = self.open.get(self.reading.place) {
-            if self.reading.datagrams >= DATAGRAMS_MAX {
-                self.reading = Reading { place: self.reading.place + 1, datagrams: 0 };
-                continue;
+        loop {
+            if let Some((size, from)) = self.inbox.take(buffer) {
+                return Some((self.read, size, from));
             }
-            self.reading.datagrams += 1;
-            match open.socket.try_recv_from(buffer) {
-                Ok((size, from)) => return Some((open.lane, size, from)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.reading.datagrams = DATAGRAMS_MAX,
-                // An ICMP error of an earlier question, which times out.
-                Err(error) => debug!(%error, "prober: receiving failed"),
+            let Some(open) = self.open.get(self.reading) else {
+                self.reading = 0;
+                return None;
+            };
+            self.reading += 1;
+            self.read = open.lane;
+            let inbox = &mut self.inbox;
+            let result = open.socket.try_io(Interest::READABLE, || match inbox.fill(&open.socket, open.mapped) {
+                // The socket is empty: tokio need not ask it again before the system reports the next datagram.
+                Ok(_) if !inbox.was_full() => Err(io::ErrorKind::WouldBlock.into()),
+                result => result,
+            });
+            match result {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    // An ICMP error of an earlier question, which times out.
+                    debug!(%error, "prober: receiving failed");
+                }
+                _ => {}
             }
         }
-        self.reading = Reading::default();
-        None
     }
 }
 
@@ -213,6 +266,42 @@ mod tests {
             };
             assert_eq!(received, (lane, 6, destination(to, lanes.open[0].mapped)));
         }
+    }
+
+    #[tokio::test]
+    async fn questions_leave_together_and_all_answers_arrive() {
+        let game = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = Address::new([127, 0, 0, 1].into(), game.local_addr().unwrap().port()).unwrap();
+        let mut lanes = Lanes::new([1; 16], 0, LINGER_US).unwrap();
+        lanes.open_new(0);
+        const COUNT: usize = 800;
+        let (mut asked, mut heard) = (Vec::new(), Vec::new());
+        let mut buffer = [0; 100];
+        for round in 0..COUNT / 200 {
+            for number in 0..200u8 {
+                let lane = lanes.pick(0).unwrap();
+                let question: Question = [round as u8, number].into_iter().collect();
+                asked.push((lane, [round as u8, number]));
+                lanes.ask(lane, to, question);
+            }
+            lanes.flush();
+            for _ in 0..200 {
+                let (size, from) = game.recv_from(&mut buffer).unwrap();
+                game.send_to(&buffer[..size], from).unwrap();
+            }
+            while heard.len() < asked.len() {
+                lanes.readable().await;
+                while let Some((lane, size, from)) = lanes.receive(&mut buffer) {
+                    assert_eq!((size, from.port()), (2, to.port()));
+                    heard.push((lane, [buffer[0], buffer[1]]));
+                }
+            }
+        }
+        asked.sort_unstable();
+        heard.sort_unstable();
+        assert_eq!(heard, asked, "each on the lane that asked");
+        let calls = lanes.outbox.calls() as usize;
+        assert!(calls <= COUNT / 200 * CURRENT, "{calls} calls for {COUNT} questions");
     }
 
     #[tokio::test]

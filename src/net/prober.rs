@@ -36,7 +36,7 @@ const DUE_MAX: usize = 4096;
 /// Upper bound on announced servers that wait for their query.
 const PROOFS_MAX: usize = 4096;
 /// The longest possible datagram: a full server has a long list of players.
-const DATAGRAM_BYTES_MAX: usize = 65_535;
+pub const DATAGRAM_BYTES_MAX: usize = 65_535;
 const RECEIVE_BUFFER: usize = 8 << 20;
 
 /// A heartbeat is answered within 4 s: three tries, and some time for the answer. If rounds are shorter than that, the tries
@@ -122,6 +122,9 @@ pub trait Ports {
     /// A random port of those in use.
     fn pick(&mut self, now_us: u64) -> Option<Lane>;
     fn send(&mut self, lane: Lane, to: Address, bytes: &[u8]) -> io::Result<usize>;
+    /// Sends a question with the next [`Ports::flush`].
+    fn ask(&mut self, lane: Lane, to: Address, question: Question);
+    fn flush(&mut self);
     /// Reads a datagram from any of them. None when all are empty, or when each has had its turn.
     fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)>;
 }
@@ -145,6 +148,14 @@ impl Ports for Lanes {
 
     fn send(&mut self, lane: Lane, to: Address, bytes: &[u8]) -> io::Result<usize> {
         Lanes::send(self, lane, to, bytes)
+    }
+
+    fn ask(&mut self, lane: Lane, to: Address, question: Question) {
+        Lanes::ask(self, lane, to, question);
+    }
+
+    fn flush(&mut self) {
+        Lanes::flush(self);
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)> {
@@ -347,9 +358,11 @@ impl<P: Ports> Driver for Worker<P> {
 
     async fn send(&mut self, lane: Lane, address: Address, question: Question) {
         self.metrics.questions.inc();
-        if let Err(error) = self.lanes.send(lane, address, &question) {
-            debug!(%address, %error, "prober: sending failed");
-        }
+        self.lanes.ask(lane, address, question);
+    }
+
+    async fn flush(&mut self) {
+        self.lanes.flush();
     }
 
     fn finish(&mut self, finished: Finished<Purpose>) {
@@ -443,6 +456,10 @@ mod tests {
         fn send(&mut self, _lane: Lane, _to: Address, bytes: &[u8]) -> io::Result<usize> {
             Ok(bytes.len())
         }
+
+        fn ask(&mut self, _lane: Lane, _to: Address, _question: Question) {}
+
+        fn flush(&mut self) {}
 
         fn receive(&mut self, _buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)> {
             None

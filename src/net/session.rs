@@ -1,8 +1,10 @@
 //! Drives a protocol's session over a TCP connection: reads, writes and timeouts.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -38,6 +40,20 @@ pub struct StreamService {
     pub rules: SharedStreamRules,
     pub announcements: Arc<Announcements>,
     pub metrics: Arc<Metrics>,
+    pub numbers: Numbers,
+}
+
+/// Numbers that nobody can foretell, one for each connection, without a system call for each.
+#[derive(Default)]
+pub struct Numbers {
+    key: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Numbers {
+    fn next(&self) -> u32 {
+        self.key.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed)) as u32
+    }
 }
 
 /// Serves one connection to its end.
@@ -49,11 +65,8 @@ pub async fn serve(
     idle: Duration,
 ) {
     let Ok(local) = stream.local_addr() else { return };
-    let mut random = [0; 4];
-    if getrandom::fill(&mut random).is_err() {
-        return;
-    }
-    converse(stream, (peer, local), u32::from_ne_bytes(random), admission, service, idle).await;
+    let random = service.numbers.next();
+    converse(stream, (peer, local), random, admission, service, idle).await;
 }
 
 /// The same over any stream between two addresses, `(peer, local)`.

@@ -249,6 +249,12 @@ pub trait Query: Sync {
         u32::MAX
     }
 
+    /// Whether the answer to [`Ask::Facts`] says everything that the answer to [`Ask::Proof`] says, so that a client that may
+    /// ask for a long answer at once needs no other question.
+    fn facts_say_all(&self) -> bool {
+        true
+    }
+
     /// What shows that an answer belongs to a question.
     fn proven_by(&self) -> ProvenBy {
         ProvenBy::Nonce
@@ -292,7 +298,8 @@ pub enum ProvenBy {
 }
 
 /// A question, with room to spare.
-pub type Question = ArrayVec<u8, 64>;
+pub type Question = ArrayVec<u8, QUESTION_BYTES_MAX>;
+pub const QUESTION_BYTES_MAX: usize = 64;
 
 /// A valid answer. Only one with a nonce can prove an address.
 #[derive(Debug, PartialEq, Eq)]

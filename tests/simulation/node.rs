@@ -26,11 +26,11 @@ use rallypoint::net::batch::Datagram;
 use rallypoint::net::datagram_lists::{self, SendPackets};
 use rallypoint::net::guard::Guard;
 use rallypoint::net::prober::{self, Ports, Worker};
-use rallypoint::net::session::{self, StreamService};
+use rallypoint::net::session::{self, Numbers, StreamService};
 use rallypoint::net::udp::{self, Datagrams};
 use rallypoint::protocols::post::Post;
 use rallypoint::protocols::section::{Cookies, LocalAddresses, RouteAnswer, Surroundings};
-use rallypoint::protocols::{Card, Heartbeat, ListRequest, Reply};
+use rallypoint::protocols::{Card, Heartbeat, ListRequest, Question, Reply};
 use rallypoint::registry::view::{Batch, Delta, Renderer};
 use rallypoint::store::{Restored, Store, Writer, history};
 use tokio::io::DuplexStream;
@@ -171,6 +171,7 @@ impl Node {
                     rules: Arc::new(ArcSwap::from_pointee(rules)),
                     announcements: announcements.clone(),
                     metrics: metrics.clone(),
+                    numbers: Numbers::default(),
                 };
                 streams.push((card, Arc::new(service)));
             }
@@ -477,6 +478,12 @@ impl Ports for SimulatedPorts {
         self.sent.push((*port, to, bytes.to_vec()));
         Ok(bytes.len())
     }
+
+    fn ask(&mut self, lane: Lane, to: Address, question: Question) {
+        let _ = self.send(lane, to, &question); // from a port that is closed, it is lost
+    }
+
+    fn flush(&mut self) {}
 
     fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)> {
         let (lane, bytes, from) = self.inbox.pop_front()?;

@@ -33,31 +33,6 @@ impl Query for GameQuery {
 fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
     let get = |key: &[u8]| text::clean(status.get(key).unwrap_or_default());
     let number = |key: &[u8]| get(key).parse::<u16>().ok();
-    let mut details = Details::default();
-    for (key, value) in &status.pairs {
-        let (key, value) = (text::clean(key), text::clean(value));
-        let numbered = key.rsplit_once('_').filter(|(_, number)| number.parse::<u16>().is_ok());
-        match numbered {
-            Some(("player", _)) => {
-                details.players.push(Player { name: value.into(), ..Player::default() });
-            }
-            // These follow their player.
-            Some((field @ ("kills" | "deaths" | "score" | "points"), _)) => {
-                let number = value.parse().ok();
-                if let Some(player) = details.players.last_mut() {
-                    match field {
-                        "kills" => player.kills = number,
-                        "deaths" => player.deaths = number,
-                        "score" => player.score = number,
-                        _ => player.points = number,
-                    }
-                }
-            }
-            Some(("flag" | "flagu", _)) => {}
-            _ if IN_FACTS.contains(&&*key) => {}
-            _ => details.rules.push((key.into(), value.into())),
-        }
-    }
     let password = match &*get(b"password") {
         "y" => Some(true),
         "n" => Some(false),
@@ -71,16 +46,58 @@ fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
         players_current: number(b"numplayers"),
         players_max: number(b"maxplayers"),
         password,
-        details: Some(Arc::new(details.bounded())),
+        details: Some(Arc::new(details(status))),
         ..Facts::default()
     };
     allow_players(&Game::Own(NAME), &mut facts);
     facts
 }
 
+/// A status has dozens of keys, most of them of players, so they are compared as bytes; only what is kept is cleaned.
+fn details(status: &Status<'_>) -> Details {
+    let mut details = Details::default();
+    for (key, value) in &status.pairs {
+        match (numbered(key), details.players.last_mut()) {
+            (Some(b"player"), _) => {
+                details.players.push(Player { name: text::clean(value).into(), ..Player::default() });
+            }
+            // These follow their player.
+            (Some(b"kills"), Some(player)) => player.kills = number(value),
+            (Some(b"deaths"), Some(player)) => player.deaths = number(value),
+            (Some(b"score"), Some(player)) => player.score = number(value),
+            (Some(b"points"), Some(player)) => player.points = number(value),
+            (Some(b"kills" | b"deaths" | b"score" | b"points" | b"flag" | b"flagu"), _) => {}
+            _ if IN_FACTS.contains(key) => {}
+            _ => details.rules.push((text::clean(key).into(), text::clean(value).into())),
+        }
+    }
+    details.bounded()
+}
+
+/// The key without its number: `kills` of `kills_3`.
+fn numbered(key: &[u8]) -> Option<&[u8]> {
+    let digits = key.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let (name, number) = key.split_at_checked(key.len() - digits)?;
+    number.iter().try_fold(0u16, |sum, digit| sum.checked_mul(10)?.checked_add(u16::from(digit - b'0')))?;
+    name.strip_suffix(b"_").filter(|_| digits > 0)
+}
+
+fn number(value: &[u8]) -> Option<i32> {
+    str::from_utf8(value).ok()?.parse().ok()
+}
+
 /// Keys that are in the facts already, so they are not rules.
-const IN_FACTS: [&str; 9] =
-    ["gamename", "hostname", "gamestyle", "mapname", "gameversion", "numplayers", "maxplayers", "password", "empty"];
+const IN_FACTS: [&[u8]; 9] = [
+    b"gamename",
+    b"hostname",
+    b"gamestyle",
+    b"mapname",
+    b"gameversion",
+    b"numplayers",
+    b"maxplayers",
+    b"password",
+    b"empty",
+];
 
 #[cfg(test)]
 mod tests {
@@ -119,6 +136,32 @@ mod tests {
         assert!(
             details.players.len() * 100 + bytes <= Details::BYTES_MAX && details.rules[0] == ("x".into(), "1".into())
         );
+    }
+
+    #[test]
+    fn the_number_of_a_key_says_whose_it_is() {
+        for (key, expected) in [
+            ("kills_3", Some("kills")),
+            ("a_b_65535", Some("a_b")),
+            ("_0", Some("")),
+            ("kills_65536", None),
+            ("kills_", None),
+            ("kills3", None),
+            ("3", None),
+            ("", None),
+        ] {
+            assert_eq!(numbered(key.as_bytes()), expected.map(str::as_bytes), "{key}");
+        }
+        let details =
+            heard(br"gamename\netpanzer\kills_0\1\player_0\A\kills_0\-2\flag_0\x\units_per\5\kills_x\7\final\").details;
+        let details = details.unwrap();
+        assert_eq!(
+            (details.players.len(), details.players[0].kills),
+            (1, Some(-2)),
+            "what precedes a player is nobody's"
+        );
+        let rules: Vec<_> = details.rules.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(rules, ["units_per=5", "kills_x=7"]);
     }
 
     #[test]

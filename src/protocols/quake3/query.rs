@@ -36,6 +36,11 @@ impl Query for GameQuery {
         }
     }
 
+    /// A status does not say which game it is.
+    fn facts_say_all(&self) -> bool {
+        false
+    }
+
     fn spacing_us(&self) -> u64 {
         SPACING_US
     }

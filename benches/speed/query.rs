@@ -1,0 +1,152 @@
+//! `rallypoint query` and qstat, both asking the same 10,000 simulated servers, in alternating rounds. qstat gets its best
+//! settings: with each number of servers at once it is tried before.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use rallypoint::protocols::{Card, card};
+
+use crate::answerer::Answerer;
+use crate::measure;
+use crate::report::Report;
+use crate::support::Folder;
+
+const SERVERS: u32 = 10_000;
+const ROUNDS: usize = 7;
+/// qstat takes minutes for one round when servers take a while to answer.
+const ROUNDS_WITH_DELAY: usize = 3;
+const DELAY: Duration = Duration::from_millis(30);
+const OPEN: &[&str] = &["--rate", "1000000"];
+/// Servers that qstat asks at once; the first is its default.
+const MAXSIM: [&str; 4] = ["20", "100", "400", "900"];
+
+pub fn run() {
+    for (name, kind) in [("netpanzer", "NETP"), ("quake3", "Q3S")] {
+        let Some(games) = Answerer::start(card(name).unwrap(), SERVERS) else {
+            return println!("skipped: raw sockets are not allowed. Run it in a namespace: unshare -rn");
+        };
+        let folder = Folder::new("query");
+        let (ours, theirs) = (folder.path().join("ours"), folder.path().join("qstat"));
+        let mut files = [&ours, &theirs].map(|path| std::fs::File::create(path).unwrap());
+        for address in games.addresses() {
+            writeln!(files[0], "{name}://{address}").unwrap();
+            writeln!(files[1], "{kind} {address}").unwrap();
+        }
+        let bench = Bench { card: card(name).unwrap(), games, ours: &ours, theirs: &theirs };
+        bench.run();
+    }
+}
+
+struct Bench<'a> {
+    card: &'static Card,
+    games: Answerer,
+    ours: &'a Path,
+    theirs: &'a Path,
+}
+
+/// One run of a program.
+struct Run {
+    seconds: f64,
+    cpu_seconds: f64,
+    answered: usize,
+}
+
+impl Bench<'_> {
+    fn run(&self) {
+        let has_qstat =
+            Command::new("quakestat").arg("-v").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+        if !has_qstat {
+            println!("without a comparison: Debian's package qstat is not installed");
+        }
+        self.query(OPEN); // the simulated servers prepare their answers
+        for (name, options, delay, target) in [
+            ("no delay, --rate 1000000", OPEN, Duration::ZERO, Some(8.0)),
+            ("no delay", &[][..], Duration::ZERO, None),
+            ("30 ms, --rate 1000000", OPEN, DELAY, Some(100.0)),
+            ("30 ms", &[][..], DELAY, None),
+        ] {
+            // How qstat waits is the same for all protocols.
+            let is_waiting = !delay.is_zero();
+            let rounds = if is_waiting { ROUNDS_WITH_DELAY } else { ROUNDS };
+            self.games.set_delay(delay);
+            let maxsim = if is_waiting { MAXSIM[0] } else { self.best() };
+            self.compare(&format!("{}, {name}", self.card.title), options, has_qstat.then_some(maxsim), rounds, target);
+        }
+    }
+
+    fn compare(&self, name: &str, options: &[&str], maxsim: Option<&str>, rounds: usize, target: Option<f64>) {
+        let (mut ours, mut theirs, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            let before = self.lost();
+            let run = self.query(options);
+            assert_eq!(run.answered, SERVERS as usize, "{name}: not all answered");
+            lost.push((self.lost() - before) as f64);
+            ours.push(run);
+            theirs.extend(maxsim.map(|maxsim| self.qstat(maxsim)));
+        }
+        let rate = |runs: &[Run]| runs.iter().map(|run| f64::from(SERVERS) / run.seconds).collect::<Vec<_>>();
+        let cpu = |runs: &[Run]| runs.iter().map(|run| run.cpu_seconds * 1e6 / f64::from(SERVERS)).collect::<Vec<_>>();
+        let (rates, cpus) = ((rate(&ours), rate(&theirs)), (cpu(&ours), cpu(&theirs)));
+        let cpu_name = format!("{name}: processor time a server");
+        let (speed, cost) = (Report::new(name, "servers/s", &rates.0), Report::new(&cpu_name, "µs", &cpus.0));
+        if theirs.is_empty() {
+            speed.untargeted();
+            return cost.untargeted();
+        }
+        let (speed, cost) = (speed.beside("qstat", &rates.1), cost.beside("qstat", &cpus.1));
+        match target {
+            Some(target) => drop(speed.at_least(target)),
+            None => speed.untargeted(),
+        }
+        cost.untargeted();
+        let found: Vec<_> = theirs.iter().map(|run| run.answered as f64).collect();
+        Report::new(&format!("{name}: found by qstat"), "servers", &found).untargeted();
+        Report::new(&format!("{name}: answers lost to our own buffers"), "datagrams", &lost).at_most(0.0);
+    }
+
+    fn query(&self, options: &[&str]) -> Run {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+        command.args(["query", "--format", "csv", "--no-header", "--from"]).arg(self.ours).args(options);
+        // One line for each server; those that failed have a reason.
+        measured(&mut command, |line| !line.contains("no answer") && !line.contains("it answers, but"))
+    }
+
+    fn qstat(&self, maxsim: &str) -> Run {
+        let mut command = Command::new("quakestat");
+        command.args(["-nh", "-u", "-maxsim", maxsim, "-sendinterval", "0", "-f"]).arg(self.theirs);
+        measured(&mut command, |_| true)
+    }
+
+    /// With how many servers at once qstat is fastest.
+    fn best(&self) -> &'static str {
+        let seconds = |maxsim: &&str| (self.qstat(maxsim).seconds * 1e6) as u64;
+        MAXSIM.into_iter().min_by_key(seconds).unwrap_or(MAXSIM[0])
+    }
+
+    /// Datagrams that the system dropped because the buffer of a socket was full: of all sockets but the simulated servers'.
+    fn lost(&self) -> u64 {
+        let counters = std::fs::read_to_string("/proc/net/snmp").unwrap();
+        let mut udp = counters.lines().filter(|line| line.starts_with("Udp:"));
+        let (names, values) = (udp.next().unwrap(), udp.next().unwrap());
+        let place = names.split_whitespace().position(|name| name == "RcvbufErrors").unwrap();
+        let all: u64 = values.split_whitespace().nth(place).unwrap().parse().unwrap();
+        all - measure::dropped(self.games.port())
+    }
+}
+
+/// Runs a program, and counts the lines that it prints.
+fn measured(command: &mut Command, counts: impl Fn(&str) -> bool) -> Run {
+    let cpu = || {
+        let used = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
+        (used.user_time().num_microseconds() + used.system_time().num_microseconds()) as f64 / 1e6
+    };
+    let (before, began) = (cpu(), Instant::now());
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().unwrap();
+    let (seconds, cpu_seconds) = (began.elapsed().as_secs_f64(), cpu() - before);
+    let answered = String::from_utf8_lossy(&output.stdout).lines().filter(|line| counts(line)).count();
+    Run { seconds, cpu_seconds, answered }
+}
