@@ -10,10 +10,10 @@ use rallypoint::store::sqlite;
 use rusqlite::Connection;
 
 use crate::load::{self, Content, Texts};
-use crate::report::verdict;
-use crate::support::{Folder, Server, until};
+use crate::report::Report;
+use crate::support::{Folder, Server, until_within};
 
-const LISTED: u32 = 100_000;
+const STARTS: usize = 5;
 /// Servers that announce themselves.
 const PROVEN: u32 = 20_000;
 const COUNTED: u16 = 10_000;
@@ -22,7 +22,8 @@ const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 1440 * MINUTE_MS;
 
 pub fn run() {
-    start_with_a_long_list();
+    start_with_a_long_list(100_000, 0.3);
+    start_with_a_long_list(1_000_000, 1.5);
     writing();
     history();
 }
@@ -67,36 +68,43 @@ fn written(pid: u32) -> u64 {
     bytes
 }
 
-fn start_with_a_long_list() {
+/// Seconds from the start of the program until all servers of its file are listed, after a kill.
+fn start_with_a_long_list(listed: u32, target_s: f64) {
     let folder = Folder::new("bench-start");
     let set = format!("data_dir={}", folder.path().display());
     drop(Server::start(&[&set]));
     let connection = Connection::open(folder.path().join(sqlite::FILE)).unwrap();
-    // Twenty per address, just proven.
-    let now = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+    // Twenty per address, proven within the last hundred seconds in no particular order.
+    let (now, proven) = ("CAST(unixepoch('subsec') * 1000 AS INTEGER)", "i * 7919 % 100000");
     let insert = format!(
-        "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {LISTED} - 1)
-         INSERT INTO servers SELECT unhex(format('0a%06x%04x', i / 20, 20000 + i % 20)), 'iceball', 'cookie', {now},
-         {now}, {now}, 120000, NULL, 'server number ' || i, 'ctf', 'mesa.vxl', '0.2.1-37', i % 32, 32, NULL, NULL, NULL
+        "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {listed} - 1)
+         INSERT INTO servers (address, game, protocol, proof, proven_at, first_seen, last_seen, life, name, mode, map,
+         version, players, players_max)
+         SELECT unhex(format('0a%06x%04x', i / 20, 20000 + i % 20)), 'iceball', 'iceball', 'cookie', {now} - {proven},
+         {now} - {proven}, {now} - {proven}, 3600000, 'server number ' || i, 'ctf', 'mesa.vxl', '0.2.1-37', i % 32, 32
          FROM n"
     );
     connection.execute(&insert, []).unwrap();
     drop(connection);
     // Start once to write the table `lives`; then kill it.
     let first = Server::start(&[&set]);
-    until("its first pass", || {
+    until_within(Duration::from_secs(60), "its first pass", || {
         let stamps = Connection::open(folder.path().join(sqlite::FILE)).ok()?;
         let parts: u32 = stamps.query_row("SELECT count(*) FROM lives", [], |row| row.get(0)).ok()?;
-        (parts >= LISTED / 1024).then_some(())
+        (parts >= listed / 1024).then_some(())
     });
     drop(first);
-    let began = Instant::now();
-    let server = Server::start(&[&set]);
-    let listed = server.json("/readyz")["servers"].as_u64().unwrap();
-    let took = began.elapsed().as_secs_f64();
-    assert_eq!(listed, u64::from(LISTED));
-    verdict(&format!("{LISTED} servers in the file, seconds until they are listed"), took, took <= 1.0, "at most 1");
-    assert_eq!(server.listed().len(), LISTED as usize);
+    let mut times = Vec::new();
+    for _ in 0..STARTS {
+        let began = Instant::now();
+        let server = Server::start(&[&set]);
+        let found = server.json("/readyz")["servers"].as_u64().unwrap();
+        times.push(began.elapsed().as_secs_f64());
+        assert_eq!(found, u64::from(listed));
+    }
+    Report::new("from the start until all servers of the file are listed", "s", &times)
+        .servers(listed)
+        .at_most(target_s);
 }
 
 fn history() {

@@ -117,6 +117,11 @@ impl Hub {
         }
     }
 
+    /// Makes room for so many more servers, so that the registry's tables need not grow step by step.
+    pub fn reserve(&self, servers: usize) {
+        self.registry().reserve(servers);
+    }
+
     pub fn set_settings(&self, settings: Settings) {
         self.registry().set_settings(settings, self.clock.now());
     }

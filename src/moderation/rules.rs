@@ -54,8 +54,12 @@ impl Rules {
         let subjects =
             networks.map(|net| Subject::Network(*net)).chain(servers.map(|address| Subject::Server(*address)));
         let new = Rules::new(subjects.chain(names.cloned().map(Subject::Name)));
-        let is_empty = new.networks.is_empty() && new.unlisted.is_empty() && new.hidden.is_empty();
-        (!is_empty).then_some(new)
+        (!new.is_empty()).then_some(new)
+    }
+
+    /// Whether nothing is kept off the list.
+    pub fn is_empty(&self) -> bool {
+        self.networks.is_empty() && self.unlisted.is_empty() && self.hidden.is_empty()
     }
 
     /// Whether a server is kept off the list. A server that the configuration names can be banned and unlisted, but its name

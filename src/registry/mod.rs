@@ -537,15 +537,20 @@ impl Registry {
 
     /// A new entry, with what the operator's configuration says of its address.
     fn insert(&mut self, server: Server, end_ms: u64, asked: bool, listed: bool) -> u32 {
+        let named = self.named.get(&server.address);
+        let overrides = named.map(|named| named.overrides).unwrap_or_default();
+        self.insert_shared(Arc::new(Server { overrides, ..server }), end_ms, asked, listed)
+    }
+
+    /// The same for a server that has the operator's configuration already.
+    fn insert_shared(&mut self, server: Arc<Server>, end_ms: u64, asked: bool, listed: bool) -> u32 {
         let address = server.address;
-        let named = self.named.get(&address);
-        let counted = named.is_none();
-        let server = Server { overrides: named.map(|named| named.overrides).unwrap_or_default(), ..server };
+        let counted = !self.named.contains_key(&address);
         let at = self.place(Slot {
             address,
             end_ms,
             proven_at_ms: server.proven_at_ms,
-            server: Some(Arc::new(server)),
+            server: Some(server),
             end_tick: 0,
             ask_tick: 0,
             restored_end_s: 0,

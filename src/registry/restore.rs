@@ -4,6 +4,7 @@
 //! Other nodes only ever see the saved end, without the grace period, and nothing until the cluster's time is known. Then it
 //! is also known whether this node's clock was stepped since the file was written.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use super::{Outcome, REPUBLISH_PART, Refusal, Registry, Slot};
@@ -74,6 +75,15 @@ impl Registry {
         Some(if is_known { end_ms.saturating_sub(self.time.unix_ms(now)) } else { 0 })
     }
 
+    /// Makes room for so many more servers, at most as many as may be listed.
+    pub fn reserve(&mut self, servers: usize) {
+        let servers = servers.min(self.settings.servers_max.saturating_sub(self.len()));
+        let Registry { by_address, slots, hasher, dirty, .. } = self;
+        slots.reserve(servers);
+        dirty.reserve(servers);
+        by_address.reserve(servers, |&at| slots.get(at as usize).map_or(0, |slot| hasher.hash_one(slot.address)));
+    }
+
     /// Lists a server from the store again. Limits per address are not checked: it had passed them.
     pub(super) fn restore(&mut self, change: &Change<'_>, now: Now) -> Outcome {
         let &Change::Restore { ref server, ends_at_ms, grace_ms, behind_ms, ask_in_ms } = change else {
@@ -102,7 +112,10 @@ impl Registry {
         }
         let is_named = named.is_some();
         let overrides = named.map(|named| named.overrides).unwrap_or_default();
-        let server = Server { overrides, ..Server::clone(server) };
+        let server = match server.overrides == overrides {
+            true => server.clone(),
+            false => Arc::new(Server { overrides, ..Server::clone(server) }),
+        };
         let (end_ms, asked) = (now.mono_ms + left_ms, server.was_asked());
         let is_weaker = |known: &Arc<Server>| known.strength() < server.strength();
         let at = match self.slot_of(server.address) {
@@ -110,7 +123,7 @@ impl Registry {
             // Either a named server, whose entry exists and is already queried, or a weaker proof arrived first.
             Some((at, slot)) => {
                 slot.proven_at_ms = server.proven_at_ms;
-                slot.server = Some(Arc::new(server));
+                slot.server = Some(server);
                 (slot.end_ms, slot.listed) = (end_ms, true);
                 let newly_asked = asked && !slot.asked;
                 slot.asked |= asked;
@@ -125,7 +138,7 @@ impl Registry {
                 if !is_named && let Err(refusal) = self.make_room_for(server.address.ip(), server.via.is_some()) {
                     return Outcome::Refused(refusal);
                 }
-                let at = self.insert(server, end_ms, asked, true);
+                let at = self.insert_shared(server, end_ms, asked, true);
                 self.queue_ask(at, now.mono_ms + ask_in_ms);
                 at
             }

@@ -4,7 +4,7 @@
 //! If there are more slots than one pass writes, a round over all of them takes several passes. Servers that are published
 //! as proven meanwhile go into extra rows (with negative numbers), until a later round has covered them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use rusqlite::Connection;
 
@@ -180,11 +180,55 @@ pub struct Stamps {
     pub proven_at_ms: u64,
 }
 
+/// The timestamps of all servers, sorted by address. Rows of servers come in nearly the same order, so that finding the
+/// timestamps of each costs less than in a hash table.
+#[derive(Default)]
+pub struct AllStamps(Vec<(Address, Stamps)>);
+
+impl AllStamps {
+    /// Of several timestamps of an address, the latest count.
+    fn new(mut all: Vec<(Address, Stamps)>) -> AllStamps {
+        all.sort_unstable_by_key(|(address, _)| *address);
+        all.dedup_by(|(address, next), (known, stamps)| {
+            let is_same = address == known;
+            if is_same {
+                stamps.ends_at_ms = stamps.ends_at_ms.max(next.ends_at_ms);
+                stamps.proven_at_ms = stamps.proven_at_ms.max(next.proven_at_ms);
+            }
+            is_same
+        });
+        AllStamps(all)
+    }
+
+    /// The timestamps of an address. `next` is where to look first: the place after the last one that was found.
+    pub fn get(&self, address: Address, next: &mut usize) -> Option<Stamps> {
+        let is_next = self.0.get(*next).is_some_and(|(found, _)| *found == address);
+        let at = if is_next { *next } else { self.0.binary_search_by_key(&address, |(found, _)| *found).ok()? };
+        *next = at + 1;
+        self.0.get(at).map(|(_, stamps)| *stamps)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[cfg(test)]
+    pub fn values(&self) -> impl Iterator<Item = &Stamps> {
+        self.0.iter().map(|(_, stamps)| stamps)
+    }
+
+    /// Addresses that divide all of them into about `parts` equal parts.
+    pub fn quantiles(&self, parts: usize) -> impl Iterator<Item = Address> {
+        let step = self.0.len().div_ceil(parts.max(1)).max(1);
+        self.0.iter().step_by(step).skip(1).map(|(address, _)| *address)
+    }
+}
+
 /// Reads all valid timestamps; none from a file with an older format.
-pub fn read(connection: &Connection) -> rusqlite::Result<HashMap<Address, Stamps>> {
-    let mut stamps = HashMap::new();
+pub fn read(connection: &Connection) -> rusqlite::Result<AllStamps> {
+    let mut stamps = Vec::new();
     if sqlite::version(connection)? < VERSION_MIN {
-        return Ok(stamps);
+        return Ok(AllStamps::default());
     }
     let mut select = connection.prepare("SELECT data FROM lives")?;
     let mut rows = select.query([])?;
@@ -193,7 +237,7 @@ pub fn read(connection: &Connection) -> rusqlite::Result<HashMap<Address, Stamps
             decode(data, &mut stamps);
         }
     }
-    Ok(stamps)
+    Ok(AllStamps::new(stamps))
 }
 
 /// Format of one life: length of the address u8, address, end in seconds u32 LE (rounded up), proof in seconds u32 LE
@@ -210,7 +254,7 @@ fn encode(lives: &[Life]) -> Vec<u8> {
     out
 }
 
-fn decode(mut bytes: &[u8], stamps: &mut HashMap<Address, Stamps>) {
+fn decode(mut bytes: &[u8], stamps: &mut Vec<(Address, Stamps)>) {
     let mut next = || {
         let (size, rest) = bytes.split_first()?;
         let (address, rest) = rest.split_at_checked((*size).into())?;
@@ -220,11 +264,8 @@ fn decode(mut bytes: &[u8], stamps: &mut HashMap<Address, Stamps>) {
         let ms = |seconds: &[u8; 4]| u64::from(u32::from_le_bytes(*seconds)) * 1_000;
         Some((address_from(address)?, Stamps { ends_at_ms: ms(end), proven_at_ms: ms(proven) }))
     };
-    while let Some((address, found)) = next() {
-        // An address may occur more than once: the latest counts.
-        let known = stamps.entry(address).or_insert(found);
-        known.ends_at_ms = known.ends_at_ms.max(found.ends_at_ms);
-        known.proven_at_ms = known.proven_at_ms.max(found.proven_at_ms);
+    while let Some(found) = next() {
+        stamps.push(found);
     }
 }
 
@@ -241,13 +282,33 @@ mod tests {
         };
         let lives = [life("192.0.2.1:5", 1_760_000_000_001), life("[2001:db8::1]:6", 1_760_000_009_000)];
         let bytes = encode(&lives);
-        let mut stamps = HashMap::new();
+        let mut stamps = Vec::new();
         decode(&bytes, &mut stamps);
         let expected = |ends_at_ms, proven_at_ms| Stamps { ends_at_ms, proven_at_ms };
-        assert_eq!(stamps[&lives[0].address], expected(1_760_000_001_000, 1_759_999_899_000));
-        assert_eq!(stamps[&lives[1].address], expected(1_760_000_009_000, 1_759_999_908_000));
+        assert_eq!(stamps[0], (lives[0].address, expected(1_760_000_001_000, 1_759_999_899_000)));
+        assert_eq!(stamps[1], (lives[1].address, expected(1_760_000_009_000, 1_759_999_908_000)));
         for len in 0..bytes.len() {
-            decode(&bytes[..len], &mut HashMap::new());
+            decode(&bytes[..len], &mut Vec::new());
         }
+    }
+
+    #[test]
+    fn stamps_are_found_in_any_order_and_the_latest_of_an_address_count() {
+        let address = |port: u16| Address::new([192, 0, 2, 1].into(), port).unwrap();
+        let stamps = |ends_at_ms, proven_at_ms| Stamps { ends_at_ms, proven_at_ms };
+        let mut all: Vec<_> = (1..=100).rev().map(|port| (address(port), stamps(u64::from(port), 1))).collect();
+        all.extend([(address(7), stamps(3, 9)), (address(7), stamps(5, 2))]);
+        let all = AllStamps::new(all);
+        assert_eq!(all.len(), 100);
+        let mut next = 0;
+        for port in (1..=100).chain([50, 3, 3, 100]) {
+            let expected = stamps(port.into(), if port == 7 { 9 } else { 1 });
+            assert_eq!(all.get(address(port), &mut next), Some(expected), "{port}");
+        }
+        assert_eq!(all.get(address(101), &mut next), None);
+        assert_eq!(all.get(address(1), &mut next), Some(stamps(1, 1)), "after one that is unknown");
+        let ports = |parts| all.quantiles(parts).map(|address| address.port()).collect::<Vec<_>>();
+        assert_eq!((ports(4), ports(1), ports(0)), (vec![26, 51, 76], vec![], vec![]));
+        assert_eq!(AllStamps::default().quantiles(4).count(), 0);
     }
 }

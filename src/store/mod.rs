@@ -110,20 +110,20 @@ impl Store {
     }
 
     /// Lists the servers of the last run again, except banned ones. Apply the operator's overrides first.
-    pub fn restore(&mut self, hub: &Hub, is_banned: impl Fn(IpAddr) -> bool) -> Restored {
+    pub fn restore(&mut self, hub: &Hub, is_banned: impl Fn(IpAddr) -> bool + Sync) -> Restored {
         let without_room;
-        let connection = match &self.connection {
-            Some(connection) => connection,
-            // On a full disk, the file can still be read.
+        let (connection, others) = match &self.connection {
+            Some(connection) => (connection, restore::others(&self.path)),
+            // On a full disk, the file can still be read, by one connection.
             None => match sqlite::open_without_room(&self.path) {
                 Ok(connection) => {
                     without_room = connection;
-                    &without_room
+                    (&without_room, Vec::new())
                 }
                 Err(_) => return Restored::default(), // already logged
             },
         };
-        let restored = match restore::restore(connection, hub, is_banned) {
+        let restored = match restore::restore(connection, others, hub, is_banned) {
             Ok(restored) => restored,
             Err(error) => {
                 warn!("{}: {error}; starting with an empty list", self.path.display());

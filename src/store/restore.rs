@@ -11,12 +11,15 @@
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rusqlite::Connection;
 
-use super::lives::{self, Stamps};
-use super::row;
+use super::lives::{self, AllStamps, Stamps};
+use super::row::{self, Range};
+use super::sqlite;
 use crate::hub::Hub;
 use crate::model::{Change, Proof, Server};
 use crate::registry::{Outcome, Refusal};
@@ -27,6 +30,14 @@ const ASK_WITHIN_MS: u64 = 3_000;
 const LAG_MAX_MS: u64 = 2_000;
 /// An unchanged proof is published after 1/4 of a life at the latest.
 const QUARTER: u64 = 4;
+/// Fewer servers than this are read by one thread.
+const SHARED_MIN: usize = 4_096;
+/// More threads than this would wait for the disk and for memory.
+const THREADS_MAX: usize = 8;
+/// Several, so that a thread that is delayed does not delay the others.
+const RANGES_PER_THREAD: usize = 4;
+/// Changes that are made and applied at once: a million of them would take more memory than the list.
+const APPLIED_AT_ONCE: usize = 4096;
 
 /// The outcomes of all rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,42 +51,125 @@ pub struct Restored {
     pub unreadable: usize,
 }
 
-pub fn restore(connection: &Connection, hub: &Hub, is_banned: impl Fn(IpAddr) -> bool) -> rusqlite::Result<Restored> {
-    let mut restored = Restored::default();
-    let mut servers: Vec<Server> = Vec::new();
-    row::servers(connection, |server| match server {
-        Some(server) if is_banned(server.address.ip()) => restored.refused += 1,
-        Some(server) => servers.push(server),
-        None => restored.unreadable += 1,
-    })?;
+/// Lists the servers of the file. Threads with the `others` read some of them at the same time.
+pub fn restore(
+    connection: &Connection,
+    others: Vec<Connection>,
+    hub: &Hub,
+    is_banned: impl Fn(IpAddr) -> bool + Sync,
+) -> rusqlite::Result<Restored> {
     let stamps = lives::read(connection)?;
     let lag_ms = lives::lag_ms(connection)?;
     let behind_ms = lives::behind_ms(connection)?;
-    let now_ms = hub.clock.now().unix_ms;
-    let newest = |server: Server| {
-        let stamps = stamps.get(&server.address).copied();
-        up_to_date(server, stamps, now_ms)
-    };
-    let mut servers: Vec<(Server, u64)> = servers.into_iter().map(newest).collect();
+    let reader = Reader { stamps, now_ms: hub.clock.now().unix_ms, is_banned };
+    let parts = reader.read(connection, others)?;
+    drop(reader);
+    let mut restored = Restored::default();
+    let mut servers = Vec::with_capacity(parts.iter().map(|part| part.servers.len()).sum());
+    for part in parts {
+        servers.extend(part.servers);
+        restored.refused += part.banned;
+        restored.unreadable += part.unreadable;
+    }
     // Of servers that are due at the same moment, the registry hands out the last one added first.
-    servers.sort_by_key(|(server, _)| Reverse(server.proven_at_ms));
-    let asked = servers.iter().filter(|(server, _)| server.was_asked()).count() as u64;
+    servers.sort_by_key(|row| Reverse(row.proven_at_ms));
+    hub.reserve(servers.len());
+    let asked = servers.iter().filter(|row| row.was_asked).count() as u64;
     let mut turn = asked;
-    let changes: Vec<Change<'static>> = servers
-        .into_iter()
-        .map(|(server, ends_at_ms)| {
-            turn -= u64::from(server.was_asked());
-            let ask_in_ms = turn * ASK_WITHIN_MS / asked.max(1);
-            let grace_ms = grace_ms(&server, lag_ms);
-            Change::Restore { server: Arc::new(server), ends_at_ms, grace_ms, behind_ms, ask_in_ms }
-        })
-        .collect();
-    hub.apply(&changes, hub.clock.now(), |_, outcome| match outcome {
-        Outcome::Added => restored.listed += 1,
-        Outcome::Refused(Refusal::Late) => restored.ended += 1,
-        _ => restored.refused += 1,
+    let mut changes = servers.into_iter().map(|row| {
+        turn -= u64::from(row.was_asked);
+        let ask_in_ms = turn * ASK_WITHIN_MS / asked.max(1);
+        let grace_ms = grace_ms(&row.server, lag_ms);
+        Change::Restore { server: row.server, ends_at_ms: row.ends_at_ms, grace_ms, behind_ms, ask_in_ms }
     });
-    Ok(restored)
+    let now = hub.clock.now();
+    loop {
+        let some: Vec<Change<'static>> = changes.by_ref().take(APPLIED_AT_ONCE).collect();
+        if some.is_empty() {
+            return Ok(restored);
+        }
+        hub.apply(&some, now, |_, outcome| match outcome {
+            Outcome::Added => restored.listed += 1,
+            Outcome::Refused(Refusal::Late) => restored.ended += 1,
+            _ => restored.refused += 1,
+        });
+    }
+}
+
+/// Connections for other threads, one per core besides this thread's. As many as can be opened: fewer only take longer.
+pub fn others(path: &Path) -> Vec<Connection> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    (1..threads).map_while(|_| sqlite::open_to_read(path).ok()).collect()
+}
+
+/// Reads the rows of servers, in several threads if there are many.
+struct Reader<B> {
+    stamps: AllStamps,
+    now_ms: u64,
+    is_banned: B,
+}
+
+/// The rows of one range.
+#[derive(Default)]
+struct Part {
+    servers: Vec<RestoredRow>,
+    banned: usize,
+    unreadable: usize,
+}
+
+/// A server with its newest timestamps. What the order depends on is beside it: the servers are all over the memory.
+struct RestoredRow {
+    server: Arc<Server>,
+    ends_at_ms: u64,
+    proven_at_ms: u64,
+    was_asked: bool,
+}
+
+impl<B: Fn(IpAddr) -> bool + Sync> Reader<B> {
+    /// All rows, in order. Each thread reads one range after another, through a connection of its own.
+    fn read(&self, connection: &Connection, mut others: Vec<Connection>) -> rusqlite::Result<Vec<Part>> {
+        if self.stamps.len() < SHARED_MIN {
+            others.clear();
+        }
+        let count = if others.is_empty() { 1 } else { RANGES_PER_THREAD * (others.len() + 1) };
+        let ranges = Range::divided(self.stamps.quantiles(count));
+        let next = AtomicUsize::new(0);
+        let work = |connection: &Connection| -> rusqlite::Result<Vec<(usize, Part)>> {
+            let mut parts = Vec::new();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(range) = ranges.get(number) else { return Ok(parts) };
+                parts.push((number, self.read_range(connection, range)?));
+            }
+        };
+        let work = &work;
+        let mut parts = std::thread::scope(|scope| -> rusqlite::Result<_> {
+            let others: Vec<_> = others.into_iter().map(|other| scope.spawn(move || work(&other))).collect();
+            let mut parts = work(connection)?;
+            for other in others {
+                let ended = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                parts.extend(ended?);
+            }
+            Ok(parts)
+        })?;
+        parts.sort_by_key(|(number, _)| *number);
+        Ok(parts.into_iter().map(|(_, part)| part).collect())
+    }
+
+    fn read_range(&self, connection: &Connection, range: &Range) -> rusqlite::Result<Part> {
+        let (mut part, mut next) = (Part::default(), 0);
+        row::servers_in(connection, range, |server| match server {
+            Some(server) if (self.is_banned)(server.address.ip()) => part.banned += 1,
+            Some(server) => {
+                let stamps = self.stamps.get(server.address, &mut next);
+                let (server, ends_at_ms) = up_to_date(server, stamps, self.now_ms);
+                let (proven_at_ms, was_asked) = (server.proven_at_ms, server.was_asked());
+                part.servers.push(RestoredRow { server: Arc::new(server), ends_at_ms, proven_at_ms, was_asked });
+            }
+            None => part.unreadable += 1,
+        })?;
+        Ok(part)
+    }
 }
 
 /// The server with its newest timestamps, and the end of its life.

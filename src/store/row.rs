@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use rusqlite::{Connection, Row, named_params};
+use rusqlite::{Connection, Row, named_params, params_from_iter};
 
 use crate::model::{
     Address, Details, Facts, HeartbeatKey, HeartbeatKeys, Origin, Proof, Server, VersionText, round_trip,
@@ -68,10 +68,45 @@ pub fn delete(connection: &Connection, address: Address) -> rusqlite::Result<()>
     Ok(())
 }
 
+/// A range of rows: from an address on, and before an address. None: from the first, to the last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Range {
+    pub from: Option<Vec<u8>>,
+    pub before: Option<Vec<u8>>,
+}
+
+impl Range {
+    /// Divides all rows at these addresses. Every row is in exactly one of the ranges, even if its address is invalid, and the
+    /// ranges are in the order of the rows.
+    pub fn divided(at: impl IntoIterator<Item = Address>) -> Vec<Range> {
+        let mut at: Vec<Vec<u8>> = at.into_iter().map(address_bytes).collect();
+        at.sort_unstable();
+        at.dedup();
+        let from = std::iter::once(None).chain(at.iter().cloned().map(Some));
+        let before = at.iter().cloned().map(Some).chain([None]);
+        from.zip(before).map(|(from, before)| Range { from, before }).collect()
+    }
+}
+
 /// Calls `each` for every row, with None for an invalid one.
-pub fn servers(connection: &Connection, mut each: impl FnMut(Option<Server>)) -> rusqlite::Result<()> {
-    let mut select = connection.prepare("SELECT * FROM servers")?;
-    let mut rows = select.query([])?;
+pub fn servers(connection: &Connection, each: impl FnMut(Option<Server>)) -> rusqlite::Result<()> {
+    servers_in(connection, &Range::default(), each)
+}
+
+/// The same for a range of rows.
+pub fn servers_in(
+    connection: &Connection,
+    range: &Range,
+    mut each: impl FnMut(Option<Server>),
+) -> rusqlite::Result<()> {
+    let (condition, bounds) = match (&range.from, &range.before) {
+        (None, None) => ("", vec![]),
+        (Some(from), None) => ("WHERE address >= ?1", vec![from]),
+        (None, Some(before)) => ("WHERE address < ?1", vec![before]),
+        (Some(from), Some(before)) => ("WHERE address >= ?1 AND address < ?2", vec![from, before]),
+    };
+    let mut select = connection.prepare(&format!("SELECT * FROM servers {condition}"))?;
+    let mut rows = select.query(params_from_iter(bounds))?;
     while let Some(row) = rows.next()? {
         each(read(row));
     }

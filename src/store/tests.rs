@@ -1,6 +1,7 @@
 //! What the store keeps and restores, and files that are damaged or without room.
 
 mod damage;
+mod parallel;
 mod removed;
 mod versions;
 

@@ -63,7 +63,7 @@ fn a_file_of_an_older_version_is_restored_where_there_is_no_room_to_migrate_it()
     older.pragma_update(None, "user_version", 2).unwrap();
     drop(older);
     let (file, hub) = (sqlite::open_without_room(&folder.file()).unwrap(), hub());
-    let restored = restore::restore(&file, &hub, |_| false).unwrap();
+    let restored = restore::restore(&file, Vec::new(), &hub, |_| false).unwrap();
     assert_eq!((restored.listed, restored.unreadable), (1, 0));
     assert_eq!(hub.listed(address(1)).unwrap().game, game_named("tanks").unwrap());
 }
