@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::iceball::{fill, start};
 use crate::load::{self, Content, Texts};
-use crate::report::verdict;
-use crate::support::Server;
+use crate::report::{Report, verdict};
+use crate::support::{Server, get};
 
 const FREE_KIB: u64 = 32 << 10;
 const TARGET: f64 = 400.0;
@@ -29,9 +29,31 @@ pub fn run() {
             report(&server, count, "after /master.json, without the list itself", list);
             println!("  /master.json has {:.0} bytes per server", list as f64 / f64::from(count));
         }
+        if let Texts::Typical = texts {
+            after_readers(&server, filled);
+        }
         // Last, because the snapshot stays in memory.
         event_reader(&server, filled);
     }
+}
+
+/// What stays after a list was read in every encoding, has changed, and nobody reads it any more.
+fn after_readers(server: &Server, count: u32) {
+    let mib = || server.memory_kib() as f64 / 1024.0;
+    // Large lists are freed when nobody has asked for them for half a minute.
+    std::thread::sleep(Duration::from_secs(40));
+    let before = mib();
+    for encoding in ["identity", "gzip", "zstd", "br"] {
+        let headers = format!("Accept-Encoding: {encoding}\r\n");
+        let size = get(server.address("web.listen"), "/master.json", &headers).body.len();
+        println!("  /master.json as {encoding}: {size} bytes; then {:.0} MiB of memory, {before:.0} before", mib());
+    }
+    let content = Content { texts: Texts::Typical, players: 31, changing: 1 };
+    load::drive(server.address("iceball.listen"), content, None, load::jumping(count, 1).take(1));
+    std::thread::sleep(Duration::from_secs(40));
+    Report::new("left after readers of /master.json in all encodings and a change", "MiB", &[mib() - before])
+        .servers(count)
+        .at_most(64.0);
 }
 
 /// Memory for the first reader of the event stream: its snapshot is rendered as a whole and kept for later readers.

@@ -8,6 +8,7 @@
 //! and their time is charged to that client.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,11 @@ const GROUP_KEPT: Duration = Duration::from_millis(500);
 /// Upper bound on cached lists; a further one replaces the least recently used one. It is more than all renderers that are
 /// kept for clients' own filters, so that those cannot replace a list that takes long to render.
 const LISTS_MAX: usize = 256;
+
+/// A list of this size is not kept for longer than [`UNUSED_KEPT`] without a request. Smaller ones stay: the next client gets
+/// them at once.
+const LARGE_BYTES: usize = 32 << 20;
+const UNUSED_KEPT: Duration = Duration::from_secs(30);
 
 pub struct Lists {
     cells: Mutex<Cells>,
@@ -72,6 +78,10 @@ struct Cell {
     last: ArcSwapOption<Last>,
     /// Held by the thread or task that renders.
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// Whether it was asked for since [`Cell::forget_unused`] looked last.
+    is_used: AtomicBool,
+    /// When that first found that it was not.
+    unused_since: Mutex<Option<Instant>>,
 }
 
 /// A list as it was last rendered.
@@ -144,6 +154,12 @@ impl Lists {
 
     fn groups(&self) -> MutexGuard<'_, Vec<Group>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frees large lists that nobody asks for any more. Their readers keep them until they have them.
+    pub fn forget_unused(&self) {
+        let now = Instant::now();
+        self.cells().iter().for_each(|(_, cell)| cell.forget_unused(now));
     }
 
     /// Does work that takes long, on a thread of its own. Once begun, it is done to its end, even if the client is gone: others
@@ -221,6 +237,7 @@ impl Lists {
 
 impl Cell {
     fn find(&self, renderer: &dyn Renderer, serial: u64) -> Found {
+        self.is_used.store(true, Ordering::Relaxed);
         let good = || {
             let last = self.last.load_full()?;
             let is_good = last.fresh.is_good(serial, Instant::now()) && !renderer.is_stale();
@@ -236,6 +253,20 @@ impl Cell {
                 let last = self.last.load_full().filter(|last| last.fresh.is_recent(Instant::now()));
                 last.map_or(Found::Wait, |last| Found::List(last.list.clone()))
             }
+        }
+    }
+
+    /// Frees a large list if nobody has asked for it for a while.
+    fn forget_unused(&self, now: Instant) {
+        let mut since = self.unused_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_used.swap(false, Ordering::Relaxed) {
+            *since = None;
+            return;
+        }
+        let since = *since.get_or_insert(now);
+        let is_large = |last: &Last| last.list.body.len() >= LARGE_BYTES;
+        if now.saturating_duration_since(since) >= UNUSED_KEPT && self.last.load().as_deref().is_some_and(is_large) {
+            self.last.store(None);
         }
     }
 
@@ -293,8 +324,39 @@ impl Freshness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
     use std::sync::mpsc;
+
+    #[test]
+    fn a_large_list_that_nobody_asks_for_is_freed_and_a_small_one_stays() {
+        struct Bytes(usize);
+        impl Renderer for Bytes {
+            fn render(&self, _: &View) -> Vec<u8> {
+                vec![0; self.0]
+            }
+        }
+        let (lists, views) = (Lists::new(SharedAccounts::default()), Views::default());
+        let small: Arc<dyn Renderer> = Arc::new(Bytes(1_000));
+        let large: Arc<dyn Renderer> = Arc::new(Bytes(LARGE_BYTES));
+        let read = |renderer| lists.get_blocking(renderer, || views.newest());
+        let start = Instant::now();
+        let forget = |after: Duration| {
+            lists.cells().iter().for_each(|(_, cell)| cell.forget_unused(start + after));
+            lists.held.bytes()
+        };
+        let both = 1_000 + LARGE_BYTES;
+        drop((read(&small), read(&large)));
+        assert_eq!(forget(Duration::ZERO), both, "just asked for");
+        assert_eq!(forget(UNUSED_KEPT), both, "the first look that finds it unused");
+        assert_eq!(forget(UNUSED_KEPT * 2 - Duration::from_millis(1)), both);
+        let reader = read(&large);
+        assert_eq!(forget(UNUSED_KEPT * 2), both, "asked for again");
+        assert_eq!(forget(UNUSED_KEPT * 3), both);
+        assert_eq!(forget(UNUSED_KEPT * 4), both, "a slow reader has it");
+        drop(reader);
+        assert_eq!(lists.held.bytes(), 1_000);
+        assert_eq!(read(&large).body.len(), LARGE_BYTES, "rendered again");
+    }
 
     #[test]
     fn an_expensive_list_is_good_for_19_times_as_long_as_it_took() {

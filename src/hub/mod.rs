@@ -303,6 +303,7 @@ impl Hub {
             let started = Instant::now();
             self.free_former_view();
             self.lists.forget_groups();
+            self.lists.forget_unused();
             self.wait(started.elapsed() * (PACE_SHARE - 1), false);
             self.wait(EXPIRE_EVERY.saturating_sub(rest), true);
         }
