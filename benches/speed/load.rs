@@ -1,7 +1,7 @@
-//! A load generator: many simulated servers of Iceball or, for comparison, of Xash3D. Each has its own address in
-//! 127.0.0.0/8, but all share one socket: every send call chooses its source address.
+//! A load generator: many simulated servers of a protocol over datagrams. Each has its own address in 127.0.0.0/8, but all
+//! share one socket: every send call chooses its source address.
 //!
-//! A window of announcements is in flight, every `MSOK` is answered with its `HSHK`, and unanswered announcements are sent
+//! A window of announcements is in flight, every challenge of the master is answered, and unanswered announcements are sent
 //! again. The window is smaller than the receive buffers of the other side, so hardly anything is lost.
 
 use std::collections::HashMap;
@@ -19,6 +19,7 @@ use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt,
 };
 use nix::unistd::Pid;
+use rallypoint::cookie;
 use rallypoint::protocols::iceball::wire::{self, Announcement, Version};
 
 /// Announcements in flight.
@@ -57,12 +58,95 @@ pub struct Content {
     pub changing: u32,
 }
 
-/// The protocol of the simulated servers.
-#[derive(Clone, Copy, PartialEq, Eq)]
+impl Content {
+    /// The players of the server with this number.
+    fn players_at(self, number: u32) -> u16 {
+        if number.is_multiple_of(self.changing) { self.players } else { 3 }
+    }
+}
+
+/// The protocol of the simulated servers: a server announces itself, the master challenges it, the server answers. Masters of
+/// all but Iceball identify a server by its source port, so there is one at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Iceball,
-    /// Xash3D's: a challenge, then the server's data with the answer. Its master identifies a server by its source port.
     Xash,
+    Quake3,
+}
+
+/// What a simulated server sends.
+type Sent = ArrayVec<u8, 320>;
+
+const XASH_CHALLENGE: &[u8] = b"\xff\xff\xff\xffs\n";
+const QUAKE3_CHALLENGE: &[u8] = b"\xff\xff\xff\xffgetinfo ";
+
+impl Dialect {
+    pub const ALL: [Dialect; 3] = [Dialect::Iceball, Dialect::Xash, Dialect::Quake3];
+
+    /// The start of an announcement. Answers to challenges start otherwise.
+    pub fn announcement_start(self) -> &'static [u8] {
+        match self {
+            Dialect::Iceball => &wire::ANNOUNCE,
+            Dialect::Xash => b"q\xff",
+            Dialect::Quake3 => b"\xff\xff\xff\xffheartbeat ",
+        }
+    }
+
+    /// What the server with this port number begins with.
+    fn announcement(self, content: Content, port: u16, players: u16) -> Sent {
+        match self {
+            Dialect::Iceball => {
+                let mut datagram = announcement(content.texts);
+                datagram[10..12].copy_from_slice(&(FIRST_PORT + port).to_le_bytes());
+                datagram[12..14].copy_from_slice(&players.to_le_bytes());
+                Sent::try_from(&datagram[..]).unwrap()
+            }
+            Dialect::Xash => Sent::try_from(&b"q\xff\x01\x02\x03\x04"[..]).unwrap(),
+            Dialect::Quake3 => Sent::try_from(&b"\xff\xff\xff\xffheartbeat DarkPlaces\n"[..]).unwrap(),
+        }
+    }
+
+    /// What a server answers to a challenge; None if this is no challenge: some masters also query their servers.
+    fn answer(self, bytes: &[u8], players: u16) -> Option<Sent> {
+        let text = match self {
+            Dialect::Iceball => {
+                let mut answer = Sent::try_from(bytes).unwrap();
+                assert!(answer.starts_with(&wire::ACCEPTED), "{answer:?}");
+                answer[..4].copy_from_slice(&wire::HANDSHAKE);
+                return Some(answer);
+            }
+            Dialect::Xash => {
+                let number = bytes.strip_prefix(XASH_CHALLENGE)?.first_chunk::<4>()?;
+                format!(
+                    "0\n\\protocol\\49\\challenge\\{}\\players\\{players}\\max\\64\\bots\\0\\gamedir\\valve\\map\\crossfire\\type\\d\
+                     \\password\\0\\os\\l\\secure\\0\\lan\\0\\version\\0.20\\region\\255\\product\\valve\\nat\\0\n",
+                    u32::from_le_bytes(*number)
+                )
+                .into_bytes()
+            }
+            Dialect::Quake3 => {
+                let challenge = bytes.strip_prefix(QUAKE3_CHALLENGE)?;
+                let info = format!(
+                    "\\gamename\\Xonotic\\modname\\data\\gameversion\\806\\sv_maxclients\\24\\clients\\{players}\\bots\\0\\mapname\\stormkeep\
+                     \\hostname\\Somebody's server [EU]\\protocol\\3\\qcstatus\\dm:0.8.6:P105:S19:F0:MXonotic\\challenge\\"
+                );
+                [b"\xff\xff\xff\xffinfoResponse\n", info.as_bytes(), challenge].concat()
+            }
+        };
+        Some(text.as_slice().try_into().unwrap())
+    }
+
+    /// A challenge that is as long as the master's, for a loop that does nothing else.
+    pub fn challenge<const N: usize>(self, announcement: &[u8], reply: &mut ArrayVec<u8, N>) {
+        // How much longer the cookie is than the announcement.
+        const PADDING: usize = wire::ACCEPTED.len() + cookie::OVERHEAD - wire::BODY;
+        let parts: [&[u8]; 3] = match self {
+            Dialect::Iceball => [&wire::ACCEPTED, &announcement[wire::ACCEPTED.len()..], &[0; PADDING]],
+            Dialect::Xash => [XASH_CHALLENGE, b"abcd", b"\x01\x02\x03\x04"],
+            Dialect::Quake3 => [QUAKE3_CHALLENGE, b"0123456789abcdefghijkl", b""],
+        };
+        parts.iter().for_each(|part| reply.try_extend_from_slice(part).unwrap());
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,25 +174,31 @@ pub fn jumping(ips: u32, per_ip: u16) -> impl Iterator<Item = Visit> {
 /// batches, as a server at its limits does. Otherwise the scheduler would decide how many datagrams each receive call finds,
 /// and with few of them the cost of the call hides all other costs.
 pub fn drive(master: SocketAddr, content: Content, hold: Option<u32>, visits: impl Iterator<Item = Visit>) -> Driven {
-    let SocketAddr::V4(master) = master else { panic!("{master} is not IPv4") };
-    let hold = hold.map(|pid| Pid::from_raw(pid as i32));
-    Driver::new(UdpSocket::bind("0.0.0.0:0").unwrap(), master, content, hold).run(visits)
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    Drive { socket: &socket, dialect: Dialect::Iceball, master, hold, is_gentle: false }.run(content, visits)
 }
 
-/// The same with few announcements in flight, from the given socket: for a master with one small receive buffer.
-pub fn drive_gently(
-    socket: &UdpSocket,
-    dialect: Dialect,
-    master: SocketAddr,
-    content: Content,
-    hold: Option<u32>,
-    visits: impl Iterator<Item = Visit>,
-) -> Driven {
-    let SocketAddr::V4(master) = master else { panic!("{master} is not IPv4") };
-    let hold = hold.map(|pid| Pid::from_raw(pid as i32));
-    let mut driver = Driver::new(socket.try_clone().unwrap(), master, content, hold);
-    (driver.dialect, driver.window) = (dialect, GENTLE_WINDOW);
-    driver.run(visits)
+/// Where announcements go, and how.
+#[derive(Clone, Copy)]
+pub struct Drive<'a> {
+    /// Where they come from. It is the same one in all drives with servers that are known by their source port.
+    pub socket: &'a UdpSocket,
+    pub dialect: Dialect,
+    pub master: SocketAddr,
+    /// The process that is held, as in [`drive`].
+    pub hold: Option<u32>,
+    /// Few announcements are in flight: for a master with one small receive buffer.
+    pub is_gentle: bool,
+}
+
+impl Drive<'_> {
+    pub fn run(&self, content: Content, visits: impl Iterator<Item = Visit>) -> Driven {
+        let SocketAddr::V4(master) = self.master else { panic!("{} is not IPv4", self.master) };
+        let hold = self.hold.map(|pid| Pid::from_raw(pid as i32));
+        let mut driver = Driver::new(self.socket.try_clone().unwrap(), master, content, hold);
+        (driver.dialect, driver.window) = (self.dialect, if self.is_gentle { GENTLE_WINDOW } else { WINDOW });
+        driver.run(visits)
+    }
 }
 
 /// The outstanding answers of an address.
@@ -130,7 +220,7 @@ struct Driver {
     waiting: HashMap<u32, Waiting>,
     in_flight: usize,
     /// Handshakes to send, with their source addresses.
-    handshakes: Vec<(u32, ArrayVec<u8, 256>)>,
+    handshakes: Vec<(u32, Sent)>,
     driven: Driven,
 }
 
@@ -196,23 +286,9 @@ impl Driver {
     }
 
     fn announce(&mut self, visit: &Visit) {
-        if self.dialect == Dialect::Xash {
-            let slices = [[IoSlice::new(XASH_CHALLENGE)]];
-            return send(&self.socket, &mut self.send_headers, self.master, visit.ip, &slices);
-        }
-        let mut datagram = announcement(self.content.texts);
-        let datagrams: Vec<_> = (visit.ports.clone())
-            .map(|port| {
-                let players = if (visit.ip + u32::from(port)).is_multiple_of(self.content.changing) {
-                    self.content.players
-                } else {
-                    3
-                };
-                datagram[10..12].copy_from_slice(&(FIRST_PORT + port).to_le_bytes());
-                datagram[12..14].copy_from_slice(&players.to_le_bytes());
-                datagram
-            })
-            .collect();
+        let content = self.content;
+        let one = |port: u16| self.dialect.announcement(content, port, content.players_at(visit.ip + u32::from(port)));
+        let datagrams: Vec<_> = visit.ports.clone().map(one).collect();
         for some in datagrams.chunks(BATCH) {
             let slices: Vec<_> = some.iter().map(|datagram| [IoSlice::new(datagram)]).collect();
             send(&self.socket, &mut self.send_headers, self.master, visit.ip, &slices);
@@ -241,14 +317,8 @@ impl Driver {
         let answers: ArrayVec<_, BATCH> =
             received.map(|message| (destination_of(message.cmsgs().unwrap()), message.bytes)).collect();
         for ((ip, size), buffer) in answers.iter().zip(self.buffers.iter_mut()) {
-            let answer = match self.dialect {
-                Dialect::Iceball => {
-                    assert!(buffer[..*size].starts_with(&wire::ACCEPTED), "{:?}", &buffer[..*size]);
-                    buffer[..4].copy_from_slice(&wire::HANDSHAKE);
-                    buffer[..*size].try_into().unwrap()
-                }
-                Dialect::Xash => xash_server(&buffer[..*size], self.content.players),
-            };
+            let players = self.content.players_at(*ip);
+            let Some(answer) = self.dialect.answer(&buffer[..*size], players) else { continue };
             self.handshakes.push((*ip, answer));
             // An announcement that was sent twice may be answered twice.
             if let Some(waiting) = self.waiting.get_mut(ip) {
@@ -275,22 +345,8 @@ impl Driver {
     }
 }
 
-/// A Xash3D server's request for a challenge, with a number of its own.
-const XASH_CHALLENGE: &[u8] = b"q\xff\x01\x02\x03\x04";
-
-/// Its announcement, with the challenge that it received.
-fn xash_server(answer: &[u8], players: u16) -> ArrayVec<u8, 256> {
-    let number = answer.strip_prefix(b"\xff\xff\xff\xffs\n").and_then(|rest| rest.first_chunk::<4>()).unwrap();
-    let text = format!(
-        "0\n\\protocol\\49\\challenge\\{}\\players\\{players}\\max\\64\\bots\\0\\gamedir\\valve\\map\\crossfire\\type\\d\
-         \\password\\0\\os\\l\\secure\\0\\lan\\0\\version\\0.20\\region\\255\\product\\valve\\nat\\0\n",
-        u32::from_le_bytes(*number)
-    );
-    text.as_bytes().try_into().unwrap()
-}
-
 /// The number of the simulated server that a datagram was sent to.
-fn destination_of(mut about: impl Iterator<Item = ControlMessageOwned>) -> u32 {
+pub fn destination_of(mut about: impl Iterator<Item = ControlMessageOwned>) -> u32 {
     let ip = about.find_map(|about| match about {
         ControlMessageOwned::Ipv4PacketInfo(info) => Some(u32::from_be(info.ipi_addr.s_addr)),
         _ => None,
@@ -298,7 +354,8 @@ fn destination_of(mut about: impl Iterator<Item = ControlMessageOwned>) -> u32 {
     ip.unwrap() - FIRST
 }
 
-fn send(
+/// Sends from the simulated server with this number.
+pub fn send(
     socket: &UdpSocket,
     headers: &mut MultiHeaders<SockaddrIn>,
     to: SockaddrIn,

@@ -1,7 +1,7 @@
 //! Speed and memory of the real program, compared with a baseline that runs on the same machine at the same time: absolute
 //! numbers say more about the machine than about the program. docs/performance.md explains the results.
 //!
-//! `cargo bench --bench speed -- [iceball] [xash] [memory] [http] [lists] [probe] [query] [store] [cluster] [attack]`; without names, all.
+//! `cargo bench --bench speed -- [PART…]`; without names, all. An unknown name prints the list of parts.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -9,13 +9,17 @@ mod answerer;
 mod attack;
 mod cluster;
 mod echo;
+mod exchange;
 mod http;
 mod iceball;
 mod lists;
 mod load;
 mod measure;
 mod memory;
+mod peer;
+mod posts;
 mod probe;
+mod quake3;
 mod query;
 mod report;
 mod store;
@@ -37,6 +41,8 @@ mod support;
 const ALL: &[(&str, fn())] = &[
     ("iceball", iceball::run),
     ("xash", xash::run),
+    ("quake3", quake3::run),
+    ("posts", posts::run),
     ("memory", memory::run),
     ("http", http::run),
     ("lists", lists::run),
@@ -50,8 +56,11 @@ const ALL: &[(&str, fn())] = &[
 fn main() {
     // Cargo adds `--bench`.
     let names: Vec<_> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    if names == [echo::ARGUMENT] {
-        return echo::serve();
+    match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [echo::ARGUMENT, dialect] => return echo::serve(dialect),
+        [quake3::ARGUMENT] => return quake3::serve(&peer::messages()),
+        [posts::ARGUMENT, name, game_port] => return posts::serve(name, game_port.parse().unwrap()),
+        _ => {}
     }
     if let Some(unknown) = names.iter().find(|name| !ALL.iter().any(|(known, _)| known == name)) {
         let known: Vec<_> = ALL.iter().map(|(name, _)| *name).collect();

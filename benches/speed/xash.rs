@@ -1,67 +1,59 @@
-//! The cost of an announcement compared with xash3d-master, the fastest master known: challenge and data there, announcement
-//! and handshake here, from the same generator, in turns. Both list only servers that have proven their address.
+//! Xash3D's announcements, also compared with xash3d-master, the fastest other master known: the same datagrams from the same
+//! generator, in turns. Both list only servers that have proven their address.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::iceball::start;
-use crate::load::{self, Content, Dialect, Texts};
+use crate::exchange::{Exchange, listed, settle, start};
+use crate::load::{self, Content, Dialect, Drive, Texts};
 use crate::measure::cpu;
 use crate::report::Report;
 use crate::support::until;
 
 const SERVERS: u32 = 10_000;
-const ROUNDS: u16 = 7;
+const ROUNDS: u16 = 5;
 /// Announcements per server and round: enough that the clock's resolution of 10 ms does not matter.
 const TIMES: u16 = 5;
 /// Installed by `cargo install xash3d-master --root target/xash`.
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/xash/bin/xash3d-master");
 
 pub fn run() {
+    Exchange { title: "Xash3D", dialect: Dialect::Xash, listener: "xash3d.listen", per_ip: 1 }.run();
     if !Path::new(PROGRAM).exists() {
         return println!("not installed: cargo install xash3d-master --root target/xash");
     }
-    let xash = Xash::start();
-    let server = start();
+    let (xash, server) = (Xash::start(), start());
     let sockets = [(); 2].map(|()| UdpSocket::bind("0.0.0.0:0").unwrap());
-    let content = |players| Content { texts: Texts::Typical, players, changing: 10 };
-    let address = server.address("iceball.listen");
-    let visits = || (0..TIMES).flat_map(|_| load::all(0..SERVERS, 1));
-    let ours = |content, held: bool| {
-        cost(server.id(), || match held {
-            true => load::drive(address, content, Some(server.id()), visits()),
-            false => load::drive_gently(&sockets[0], Dialect::Iceball, address, content, None, visits()),
-        })
-    };
-    let theirs = |content, held: bool| {
-        let hold = held.then_some(xash.child.id());
-        cost(xash.child.id(), || load::drive_gently(&sockets[1], Dialect::Xash, xash.address, content, hold, visits()))
-    };
+    let ours = |players, is_held| cost(&sockets[0], server.address("xash3d.listen"), server.id(), players, is_held);
+    let theirs = |players, is_held| cost(&sockets[1], xash.address, xash.child.id(), players, is_held);
     // In the first round, all servers are new.
-    ours(content(3), false);
-    theirs(content(3), false);
-    assert_eq!(server.json("/readyz")["servers"], SERVERS);
+    ours(3, false);
+    theirs(3, false);
+    assert_eq!(listed(&server), SERVERS);
     assert!(xash.lists_some(), "xash3d-master lists no servers");
     // At its limits, each has a full receive buffer; otherwise, only a few datagrams are in flight.
-    for (when, held) in [("at their limits", true), ("few in flight", false)] {
+    for (when, is_held) in [("at their limits", true), ("few in flight", false)] {
         let (mut our_costs, mut their_costs) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
-            our_costs.push(ours(content(10 + round), held));
-            their_costs.push(theirs(content(10 + round), held));
+            our_costs.push(ours(10 + round, is_held));
+            their_costs.push(theirs(10 + round, is_held));
         }
-        let name = format!("announcement + handshake, {when}");
-        Report::new(&name, "ns", &our_costs).servers(SERVERS).beside("xash3d-master", &their_costs).at_most(1.0);
+        let name = format!("Xash3D: announcement + handshake, {when}");
+        Report::new(&name, "µs", &our_costs).servers(SERVERS).beside("xash3d-master", &their_costs).at_most(1.0);
     }
 }
 
-/// Nanoseconds of processor time per announcement.
-fn cost(pid: u32, drive: impl FnOnce() -> load::Driven) -> f64 {
+/// Microseconds of processor time per announcement.
+fn cost(socket: &UdpSocket, master: SocketAddr, pid: u32, players: u16, is_held: bool) -> f64 {
+    let content = Content { texts: Texts::Typical, players, changing: 10 };
+    let visits = (0..TIMES).flat_map(|_| load::all(0..SERVERS, 1));
+    let drive = Drive { socket, dialect: Dialect::Xash, master, hold: is_held.then_some(pid), is_gentle: true };
     let before = cpu(pid);
-    let driven = drive();
-    std::thread::sleep(Duration::from_millis(300)); // until everything in flight has been processed
-    (cpu(pid) - before).as_nanos() as f64 / driven.pairs as f64
+    let driven = drive.run(content, visits);
+    settle(pid);
+    (cpu(pid) - before).as_secs_f64() * 1e6 / driven.pairs as f64
 }
 
 /// A running xash3d-master, killed when dropped.

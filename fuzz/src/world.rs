@@ -153,7 +153,8 @@ fn place(block: u8, number: usize) -> Address {
     Address::new(ip, 20_000 + number as u16 % 3).expect("a port")
 }
 
-fn server(card: &'static Card, number: usize, address: Address, empty: &View) -> Server {
+/// A listed server.
+pub fn server(card: &'static Card, number: usize, address: Address, empty: &View) -> Server {
     let announce = announced(card, number, address, empty).unwrap_or_else(|| plain(card, number, address));
     let overrides =
         Overrides { official: number.is_multiple_of(5), priority: number as i32 % 3, flavor: number as u8 % 8 };

@@ -7,7 +7,7 @@ mod check;
 mod doctor;
 mod events;
 mod fast;
-mod filter;
+pub mod filter;
 mod frames;
 mod games;
 mod history;
@@ -21,7 +21,7 @@ pub mod plot;
 mod plots;
 mod reply;
 mod routes;
-mod search;
+pub mod search;
 mod template;
 mod tls;
 

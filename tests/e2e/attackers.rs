@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg};
 
-use crate::load::{self, Content, Dialect, Texts, Visit};
+use crate::load::{self, Content, Dialect, Drive, Texts, Visit};
 use crate::support::{Game, LIMIT, Server, announcement, connect_from, until, until_within};
 
 /// What a master is started with, so that the addresses above are what they are.
@@ -403,8 +403,8 @@ impl Real {
         let content = Content { texts: Texts::Longest, players, changing: 1 };
         let ip = |number: u32| real_ip(number.into()).to_bits() - load::FIRST;
         let visits = (0..REAL).map(|number| Visit { ip: ip(number), ports: 0..1 });
-        let _ =
-            load::drive_gently(&self.socket, Dialect::Iceball, server.address("iceball.listen"), content, None, visits);
+        let (socket, master) = (&self.socket, server.address("iceball.listen"));
+        Drive { socket, dialect: Dialect::Iceball, master, hold: None, is_gentle: true }.run(content, visits);
     }
 
     /// They announce themselves with so many players until the list has all of them.

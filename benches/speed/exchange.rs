@@ -1,0 +1,132 @@
+//! The server's cost of an announcement with its handshake, compared with the same datagrams through an echo server, and its
+//! memory, while the list grows from 1,000 to 1,000,000 servers.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use crate::echo::Echo;
+use crate::load::{self, Content, Dialect, Drive, Texts};
+use crate::measure::{cpu, dropped, median};
+use crate::report::Report;
+use crate::support::Server;
+
+/// The echo and the server take turns, so that a disturbance of the machine affects both, or only some rounds.
+const ROUNDS: u16 = 5;
+/// Announcements per round: enough that the clock's resolution of 10 ms does not matter.
+const ANNOUNCEMENTS: usize = 100_000;
+const SIZES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
+/// What an exchange may cost, as a ratio to the echo.
+const RATIO_MAX: f64 = 1.5;
+
+/// A protocol whose servers announce themselves with datagrams.
+pub struct Exchange {
+    pub title: &'static str,
+    pub dialect: Dialect,
+    /// The key of its listener.
+    pub listener: &'static str,
+    /// Servers at an address.
+    pub per_ip: u16,
+}
+
+impl Exchange {
+    pub fn run(&self) {
+        let server = start();
+        let (socket, mut echo) = (UdpSocket::bind("0.0.0.0:0").unwrap(), Echo::start(self.dialect));
+        let (mut listed, mut ratios) = (0, Vec::new());
+        for servers in SIZES {
+            let ips = servers / u32::from(self.per_ip);
+            let added = self.fill(&server, &socket, listed..ips);
+            println!("{servers} listed; each new one took {added} ns of the server's time");
+            listed = ips;
+            let memory = server.memory_kib() as f64 / 1024.0;
+            Report::new(&format!("{}: memory", self.title), "MiB", &[memory]).servers(servers).untargeted();
+            ratios.push(median(self.compare(&server, &socket, &mut echo, servers)));
+        }
+        println!("the echo received in batches of {:.1}", echo.batch());
+        // Ratios to the echo at the same time, so that a machine that became slower meanwhile does not matter.
+        let growth = ratios[SIZES.len() - 1] / ratios[1];
+        Report::new("the ratio at 1,000,000 to that at 10,000", "", &[growth]).at_most(1.5);
+    }
+
+    /// The ratios of all rounds: the server's time to the echo's.
+    fn compare(&self, server: &Server, socket: &UdpSocket, echo: &mut Echo, servers: u32) -> Vec<f64> {
+        let ips = servers / u32::from(self.per_ip);
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            let content = Content { texts: Texts::Typical, players: 10 + round, changing: 10 };
+            theirs.push(self.cost(echo.address(), echo.id(), socket, ips, content));
+            ours.push(self.cost(server.address(self.listener), server.id(), socket, ips, content));
+        }
+        assert_eq!(listed(server), servers);
+        let name = format!("{}: announcement + handshake", self.title);
+        let report = Report::new(&name, "µs", &ours).servers(servers);
+        report.beside("an echo of the same datagrams", &theirs).at_most(RATIO_MAX);
+        ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect()
+    }
+
+    /// Microseconds of processor time for one announcement and its handshake.
+    fn cost(&self, master: SocketAddr, pid: u32, socket: &UdpSocket, ips: u32, content: Content) -> f64 {
+        let drive = Drive { socket, dialect: self.dialect, master, hold: Some(pid), is_gentle: false };
+        let visits = ANNOUNCEMENTS / usize::from(self.per_ip);
+        let (lost, before) = (dropped(master.port()), cpu(pid));
+        let driven = drive.run(content, load::jumping(ips, self.per_ip).take(visits));
+        let lost = dropped(master.port()) - lost;
+        // Lost datagrams cost nothing, and repeated ones cost twice.
+        let few = (lost + driven.sent_again) * 1000 < driven.pairs;
+        assert!(few, "{lost} datagrams were lost, {driven:?}; a larger net.core.rmem_max may help");
+        settle(pid);
+        (cpu(pid) - before).as_secs_f64() * 1e6 / driven.pairs as f64
+    }
+
+    /// Announces servers and checks that they are listed. Returns the server's time per new server, in nanoseconds.
+    fn fill(&self, server: &Server, socket: &UdpSocket, ips: std::ops::Range<u32>) -> u64 {
+        let master = server.address(self.listener);
+        let drive = Drive { socket, dialect: self.dialect, master, hold: None, is_gentle: false };
+        let content = Content { texts: Texts::Typical, players: 3, changing: 10 };
+        let expected = ips.end * u32::from(self.per_ip);
+        fill_with(server, expected, || drive.run(content, load::all(ips.clone(), self.per_ip)).pairs)
+    }
+}
+
+/// No server expires during a benchmark, and an address and its network may have many servers.
+pub fn start() -> Server {
+    let lives = ["iceball.life=1h", "quake3.life=1h", "xash3d.life=1h", "probe.every=15m"];
+    Server::start(&[&lives[..], &["guard.max_servers_per_ip=65535", "guard.exempt=127.0.0.0/8"]].concat())
+}
+
+/// Announces servers until all are listed. Returns the server's time per new server, in nanoseconds.
+pub fn fill_with(server: &Server, expected: u32, announce: impl Fn() -> u64) -> u64 {
+    let before = cpu(server.id());
+    let mut pairs = 0;
+    // A lost handshake shows only in the list.
+    for _ in 0..3 {
+        pairs += announce();
+        let start = Instant::now();
+        // Several times the interval at which the list is published.
+        while start.elapsed() < Duration::from_secs(10) {
+            if listed(server) == expected {
+                return (cpu(server.id()) - before).as_nanos() as u64 / pairs;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    panic!("{} are listed, not {expected}", listed(server));
+}
+
+/// Waits until the process is idle.
+pub fn settle(pid: u32) {
+    let start = Instant::now();
+    let mut before = cpu(pid);
+    while start.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = cpu(pid);
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
+pub fn listed(server: &Server) -> u32 {
+    server.json("/readyz")["servers"].as_u64().unwrap() as u32
+}
