@@ -54,6 +54,9 @@ const ALL: &[(&str, fn())] = &[
 ];
 
 fn main() {
+    if std::env::args().any(|argument| argument == "--list") {
+        return ALL.iter().for_each(|(name, _)| println!("{name}"));
+    }
     // Cargo adds `--bench`.
     let names: Vec<_> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {

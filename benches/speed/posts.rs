@@ -23,7 +23,7 @@ use crate::support::{Response, Server, connect_from, split, until};
 
 /// The argument that makes this program the bare threads.
 pub const ARGUMENT: &str = "serve-posts";
-const SERVERS: u32 = 2_000;
+const SERVERS: u32 = 6_000;
 const ROUNDS: usize = 5;
 /// Servers that announce themselves at once. Some answers come only when the server is published.
 const THREADS: u32 = 128;
