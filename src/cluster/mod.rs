@@ -5,13 +5,15 @@
 //! the store lacks. Between sessions the node serves alone. Nothing here is on the hot path.
 //!
 //! [`buckets`] creates and repairs the store's buckets. The other modules know no socket and no clock: [`record`] (format
-//! of the stored values), [`clock`] (the store's time), [`outbox`] (what has to be put), [`share`] (which node queries
+//! of the stored values), [`clock`] (the store's time), [`outbox`] (what has to be put), [`in_flight`] (what the store
+//! has not acknowledged yet), [`share`] (which node queries
 //! which server), [`keyring`] (the shared cookie keys), [`decision`] (the operator's decisions), and `simulation.rs`, which tests all of it in virtual time.
 
 mod buckets;
 pub mod clock;
 pub mod decision;
 mod decisions;
+mod in_flight;
 pub mod keyring;
 pub mod outbox;
 pub mod record;

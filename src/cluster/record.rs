@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
@@ -27,6 +28,8 @@ use crate::text;
 
 /// The longest value. A longer one is put without its players and rules.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
+/// Room for a value without players and rules.
+const VALUE_BYTES_USUAL: usize = 512;
 /// The longest life that the configuration allows.
 const LIFE_MS_MAX: u64 = 2 * 86_400_000;
 const VERSION: u8 = 1;
@@ -64,12 +67,19 @@ pub fn address(key: &str) -> Option<Address> {
     let (kind, rest) = key.split_once('.')?;
     let (ip, port) = rest.split_once('.')?;
     let ip: IpAddr = match kind {
-        "v4" => ip.replace('-', ".").parse::<Ipv4Addr>().ok()?.into(),
+        "v4" => ipv4(ip)?.into(),
         "v6" if ip.len() == 32 => Ipv6Addr::from_bits(u128::from_str_radix(ip, 16).ok()?).into(),
         _ => return None,
     };
     let address = Address::new(ip, port.parse().ok()?)?;
     (!address.ip().is_unspecified() && !address.ip().is_multicast()).then_some(address)
+}
+
+/// An IPv4 address with hyphens in the place of dots.
+fn ipv4(text: &str) -> Option<Ipv4Addr> {
+    let mut dotted = ArrayString::<15>::new();
+    text.chars().try_for_each(|c| dotted.try_push(if c == '-' { '.' } else { c }).ok())?;
+    dotted.parse().ok()
 }
 
 /// Why a value is not a valid record.
@@ -95,9 +105,10 @@ pub struct Record {
 #[derive(Serialize, Deserialize)]
 struct Wire<'a> {
     v: u8,
+    #[serde(borrow)]
     by: Cow<'a, str>,
     put: u64,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(borrow, skip_serializing_if = "Option::is_none", default)]
     listed: Option<WireListed<'a>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     gone: Option<WireGone>,
@@ -122,7 +133,9 @@ struct WireListed<'a> {
     /// Absent in records of older nodes: it follows from the game's name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     protocol: Option<Cow<'a, str>>,
+    #[serde(borrow)]
     game: Cow<'a, str>,
+    #[serde(borrow)]
     proof: Cow<'a, str>,
     node: u8,
     at: u64,
@@ -137,13 +150,13 @@ struct WireListed<'a> {
     stronger_gone: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     rtt_us: Option<u32>,
-    #[serde(skip_serializing_if = "str::is_empty", default)]
+    #[serde(borrow, skip_serializing_if = "str::is_empty", default)]
     name: Cow<'a, str>,
-    #[serde(skip_serializing_if = "str::is_empty", default)]
+    #[serde(borrow, skip_serializing_if = "str::is_empty", default)]
     mode: Cow<'a, str>,
-    #[serde(skip_serializing_if = "str::is_empty", default)]
+    #[serde(borrow, skip_serializing_if = "str::is_empty", default)]
     map: Cow<'a, str>,
-    #[serde(skip_serializing_if = "str::is_empty", default)]
+    #[serde(borrow, skip_serializing_if = "str::is_empty", default)]
     version: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     players: Option<u16>,
@@ -232,7 +245,18 @@ pub fn encode(by: &str, put_ms: u64, local: &LocalState, offset: Offset) -> Vec<
 }
 
 fn json(wire: &Wire<'_>) -> Vec<u8> {
-    serde_json::to_vec(wire).unwrap_or_default() // plain data and text keys: cannot fail
+    let mut bytes = Vec::with_capacity(VALUE_BYTES_USUAL);
+    match serde_json::to_writer(&mut bytes, wire) {
+        Ok(()) => bytes,
+        Err(_) => Vec::new(), // plain data and text keys: cannot fail
+    }
+}
+
+/// How every value begins that this version of the program puts as the node `by`.
+pub fn start_by(by: &str) -> Vec<u8> {
+    let mut bytes = json(&Wire { v: VERSION, by: by.into(), put: 0, listed: None, gone: None });
+    bytes.truncate(bytes.len().saturating_sub(b"0}".len()));
+    bytes
 }
 
 fn wire_details(details: &Details) -> WireDetails<'_> {
@@ -423,6 +447,19 @@ mod tests {
         server.node = 77;
         server.first_seen_ms = T - 9_000;
         server
+    }
+
+    #[test]
+    fn every_value_of_a_node_begins_in_the_same_way() {
+        let gone =
+            Gone { address: "192.0.2.1:1".parse().unwrap(), at_ms: 1, game_at_ms: 0, quit: true, foreign: false };
+        for by in ["one", "a \"node\"", "é"] {
+            for local in [local(server("192.0.2.1:1")), LocalState::Gone(gone)] {
+                let value = encode(by, T, &local, NONE);
+                let other = start_by("on");
+                assert!(value.starts_with(&start_by(by)) && !value.starts_with(&other), "{by}");
+            }
+        }
     }
 
     fn local(server: Server) -> LocalState {

@@ -9,14 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_nats::jetstream::context::{ContextBuilder, PublishError};
+use async_nats::jetstream::Context;
+use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::kv::{Entry, Operation, Store, Watch, WatcherError};
 use async_nats::jetstream::stream::StorageType;
-use async_nats::jetstream::{Context, publish::PublishAck};
-use async_nats::{Client, datetime::DateTime};
+use async_nats::{Client, Message, StatusCode, Subscriber, datetime::DateTime};
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::{ReadyChunks, StreamExt};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::{Notify, watch};
@@ -27,6 +26,7 @@ use super::buckets::{BucketSpec, SessionError};
 use super::clock::{self, Offset};
 use super::decision;
 use super::decisions::Decisions;
+use super::in_flight::{InFlight, Put, accepted};
 use super::keyring;
 use super::outbox::{Outbox, RejectedPuts, StoredRecords, must_put};
 use super::record::{self, RecordError, VALUE_BYTES_MAX};
@@ -79,11 +79,23 @@ struct KeepAlive {
     mono: u64,
 }
 
-type Acks = FuturesUnordered<BoxFuture<'static, (Address, bool, Result<PublishAck, PublishError>)>>;
+/// The store's replies to puts, as many at a time as have arrived.
+type Replies = ReadyChunks<Subscriber>;
+
+/// What is put and its replies.
+struct Puts {
+    in_flight: InFlight,
+    replies: Replies,
+    /// The subject of a reply without the number of its put.
+    inbox: String,
+}
 
 pub struct Session<'a> {
     cluster: &'a Cluster,
+    client: Client,
     context: Context,
+    /// How our own records begin.
+    own_start: Vec<u8>,
     servers: Store,
     keys: Store,
     /// None: they are not shared, or not at the moment.
@@ -111,12 +123,7 @@ impl<'a> Session<'a> {
                 format!("NATS's max_payload is {payload_bytes_max} bytes, but must be at least {VALUE_BYTES_MAX}");
             return Err(SessionError(reason));
         }
-        let context = ContextBuilder::new()
-            .timeout(ACK_TIMEOUT)
-            .ack_timeout(ACK_TIMEOUT)
-            .max_ack_inflight(IN_FLIGHT_MAX * 2)
-            .backpressure_on_inflight(true)
-            .build(client);
+        let context = ContextBuilder::new().timeout(ACK_TIMEOUT).ack_timeout(ACK_TIMEOUT).build(client.clone());
         let replicas = cluster.settings.replicas;
         let servers = BucketSpec {
             name: SERVERS,
@@ -141,7 +148,9 @@ impl<'a> Session<'a> {
             servers: servers.open(&context).await?,
             keys: keys.open(&context).await?,
             decisions: tokio::sync::Mutex::new(None),
+            client,
             context,
+            own_start: record::start_by(&cluster.name),
             cluster,
             batches: tokio::sync::Mutex::new(cluster.hub.subscribe()),
             outbox: Mutex::default(),
@@ -211,11 +220,13 @@ impl<'a> Session<'a> {
             while let Ok(batch) = batches.try_recv() {
                 self.outbox().note(&batch);
             }
-            let mut acks = Acks::new();
+            let Ok(mut puts) = self.open_puts().await else { return };
             while *self.caught_up.borrow() && !self.outbox().is_empty() {
-                self.put_some(&mut acks).await;
+                self.put_some(&mut puts).await;
             }
-            while acks.next().await.is_some() {}
+            while let Some(replies) = puts.next_replies().await {
+                self.take_replies(&mut puts, &replies);
+            }
             let _ = self.servers.delete(self.keep_alive_key()).await; // otherwise it times out at the other nodes
         };
         let decide = async {
@@ -250,6 +261,10 @@ impl<'a> Session<'a> {
         if let Some(name) = entry.key.strip_prefix(NODE_PREFIX) {
             return self.take_keep_alive(name, entry, created_ms, now);
         }
+        let caught_up = *self.caught_up.borrow();
+        if caught_up && entry.value.starts_with(&self.own_start) && !self.has_twin.load(Ordering::Relaxed) {
+            return; // our own echo, recognized without decoding it
+        }
         let Some(address) = record::address(&entry.key).filter(|_| entry.operation == Operation::Put) else { return };
         if self.cluster.guard.bans().contains(address.ip()) {
             return;
@@ -266,9 +281,8 @@ impl<'a> Session<'a> {
             }
             Err(error) => return self.cluster.warn("record", || format!("ignoring record {}: {error:?}", entry.key)),
         };
-        let caught_up = *self.caught_up.borrow();
         if caught_up && record.by == self.cluster.name && !self.has_twin.load(Ordering::Relaxed) {
-            return; // our own echo
+            return; // the same, of another version of this program
         }
         let by = record.by.clone();
         let (remote, ahead_ms) = record.into_local_time(created_ms, self.offset(now), now);
@@ -356,11 +370,15 @@ impl<'a> Session<'a> {
         let stored = self.stored().take().unwrap_or_default();
         self.reconcile(&stored);
         drop(stored);
-        let mut acks = Acks::new();
+        let mut puts = match self.open_puts().await {
+            Ok(puts) => puts,
+            Err(error) => return error,
+        };
         let mut refill = interval(REFILL_EVERY);
         refill.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut hold_until = Instant::now();
         loop {
+            let mut is_good = true;
             tokio::select! {
                 batch = batches.recv() => match batch {
                     Ok(batch) => self.outbox().note(&batch),
@@ -368,19 +386,24 @@ impl<'a> Session<'a> {
                     Err(RecvError::Lagged(_)) => self.reconcile(&StoredRecords::default()),
                     Err(RecvError::Closed) => return SessionError("the hub is gone".into()),
                 },
-                Some((address, even_if_foreign, result)) = acks.next() => {
-                    if !self.acknowledged(address, even_if_foreign, result) {
-                        hold_until = Instant::now() + RETRY_PAUSE;
-                    }
-                }
+                replies = puts.replies.next() => match replies {
+                    Some(replies) => is_good = self.take_replies(&mut puts, &replies),
+                    None => return SessionError("the subscription to replies ended".into()),
+                },
                 () = self.to_put.notified() => {}
                 _ = refill.tick() => {
+                    is_good = self.take_overdue(&mut puts);
                     self.outbox().refill(REFILL_MOST);
                     self.cluster.set_rejected(self.rejected().lasting(self.now().mono_ms));
                 }
             }
-            while Instant::now() >= hold_until && acks.len() < IN_FLIGHT_MAX && !self.outbox().is_empty() {
-                self.put_some(&mut acks).await;
+            if !is_good {
+                hold_until = Instant::now() + RETRY_PAUSE;
+            }
+            while puts.in_flight.len() < IN_FLIGHT_MAX && !self.outbox().is_empty() && Instant::now() >= hold_until {
+                if !self.put_some(&mut puts).await {
+                    hold_until = Instant::now() + RETRY_PAUSE;
+                }
             }
         }
     }
@@ -394,51 +417,90 @@ impl<'a> Session<'a> {
         self.outbox().reconcile(servers, removals, stored, &self.cluster.share);
     }
 
-    /// Puts a batch from the queue without waiting for acknowledgements.
-    async fn put_some(&self, acks: &mut Acks) {
+    async fn open_puts(&self) -> Result<Puts, SessionError> {
+        let inbox = format!("{}.", self.client.new_inbox());
+        let subscribed = self.client.subscribe(format!("{inbox}*")).await;
+        let replies = subscribed.map_err(|error| SessionError::caused_by("cannot subscribe to replies", &error))?;
+        Ok(Puts { in_flight: InFlight::default(), replies: replies.ready_chunks(PUT_BATCH), inbox })
+    }
+
+    /// Puts a batch from the queue without waiting for replies. Returns whether all could be sent.
+    async fn put_some(&self, puts: &mut Puts) -> bool {
         let waiting = self.outbox().take(PUT_BATCH);
         let now = self.now();
         let local = self.cluster.hub.local_states(waiting.iter().map(|(address, _)| *address), now);
+        let mut all_sent = true;
         for ((address, even_if_foreign), local) in waiting.into_iter().zip(local) {
             let Some(local) = local.filter(|local| must_put(local, even_if_foreign)) else {
                 self.rejected().forget(address);
                 continue;
             };
             let value = record::encode(&self.cluster.name, now.unix_ms, &local, self.offset(now));
-            let sent = self.send(&record::key(address), value).await;
-            acks.push(Box::pin(async move {
-                let result = match sent {
-                    Ok(ack) => ack.await,
-                    Err(error) => Err(error),
-                };
-                (address, even_if_foreign, result)
-            }));
+            let put = Put { address, even_if_foreign, sent_ms: now.mono_ms };
+            let number = puts.in_flight.add(put);
+            let (subject, reply) = (self.subject(address), format!("{}{number}", puts.inbox));
+            let sent = timeout(ACK_TIMEOUT, self.client.publish_with_reply(subject, reply, Bytes::from(value))).await;
+            let reason = match sent {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => SessionError::caused_by("not put", &error).0,
+                Err(_) => "not put: the connection to NATS takes nothing".into(),
+            };
+            puts.in_flight.take(number);
+            self.not_put(put, reason);
+            all_sent = false;
         }
+        all_sent
     }
 
-    async fn send(
-        &self,
-        key: &str,
-        value: Vec<u8>,
-    ) -> Result<async_nats::jetstream::context::PublishAckFuture, PublishError> {
-        self.context.publish(format!("{}{key}", self.servers.prefix), Bytes::from(value)).await
+    fn subject(&self, address: Address) -> String {
+        format!("{}{}", self.servers.prefix, record::key(address))
     }
 
-    /// Whether the store accepted the record; if not, queues it again.
-    fn acknowledged(&self, address: Address, even_if_foreign: bool, result: Result<PublishAck, PublishError>) -> bool {
+    /// Whether the store accepted all of these records; queues the others again.
+    fn take_replies(&self, puts: &mut Puts, replies: &[Message]) -> bool {
+        let (mut all_accepted, mut accepted_count) = (true, 0);
+        for reply in replies {
+            let number = reply.subject.strip_prefix(&*puts.inbox).and_then(|number| number.parse().ok());
+            let Some(put) = number.and_then(|number| puts.in_flight.take(number)) else { continue };
+            let result = match reply.status {
+                Some(StatusCode::NO_RESPONDERS) => Err("no stream found for the subject".into()),
+                _ => accepted(&reply.payload),
+            };
+            match result {
+                Ok(()) => {
+                    self.rejected().forget(put.address);
+                    accepted_count += 1;
+                }
+                Err(reason) => {
+                    self.not_put(put, format!("not put: {reason}"));
+                    all_accepted = false;
+                }
+            }
+        }
         if let Some(figures) = self.cluster.figures() {
-            let counter = if result.is_ok() { &figures.puts } else { &figures.put_failures };
-            counter.inc();
+            figures.puts.inc_by(accepted_count);
         }
-        let Err(error) = result else {
-            self.rejected().forget(address);
-            return true;
-        };
-        let error = SessionError::caused_by("not put", &error);
-        debug!(%address, "cluster: {error}");
-        self.outbox().push(address, even_if_foreign);
-        self.rejected().note(address, self.now().mono_ms, error.0);
-        false
+        all_accepted
+    }
+
+    /// Queues records again whose replies did not come in time. Returns whether there were none.
+    fn take_overdue(&self, puts: &mut Puts) -> bool {
+        let since_ms = self.now().mono_ms.saturating_sub(ACK_TIMEOUT.as_millis() as u64);
+        let mut none = true;
+        while let Some(put) = puts.in_flight.take_older(since_ms) {
+            self.not_put(put, "not put: no reply in time".into());
+            none = false;
+        }
+        none
+    }
+
+    fn not_put(&self, put: Put, reason: String) {
+        if let Some(figures) = self.cluster.figures() {
+            figures.put_failures.inc();
+        }
+        debug!(address = %put.address, "cluster: {reason}");
+        self.outbox().push(put.address, put.even_if_foreign);
+        self.rejected().note(put.address, self.now().mono_ms, reason);
     }
 
     // Keep-alives and the clock.
@@ -565,6 +627,13 @@ impl<'a> Session<'a> {
 
     fn stored(&self) -> MutexGuard<'_, Option<StoredRecords>> {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Puts {
+    /// The next replies; None if none is missing, or none can come.
+    async fn next_replies(&mut self) -> Option<Vec<Message>> {
+        if self.in_flight.is_empty() { None } else { self.replies.next().await }
     }
 }
 
