@@ -29,9 +29,7 @@ const GROUP_KEPT: Duration = Duration::from_millis(500);
 /// kept for clients' own filters, so that those cannot replace a list that takes long to render.
 const LISTS_MAX: usize = 256;
 
-/// A list of this size is not kept for longer than [`UNUSED_KEPT`] without a request. Smaller ones stay: the next client gets
-/// them at once.
-const LARGE_BYTES: usize = 32 << 20;
+/// How long a [large](Rendered::is_large) list is kept without a request. Smaller ones stay: the next client gets them at once.
 const UNUSED_KEPT: Duration = Duration::from_secs(30);
 
 pub struct Lists {
@@ -264,7 +262,7 @@ impl Cell {
             return;
         }
         let since = *since.get_or_insert(now);
-        let is_large = |last: &Last| last.list.body.len() >= LARGE_BYTES;
+        let is_large = |last: &Last| last.list.is_large();
         if now.saturating_duration_since(since) >= UNUSED_KEPT && self.last.load().as_deref().is_some_and(is_large) {
             self.last.store(None);
         }
@@ -337,14 +335,14 @@ mod tests {
         }
         let (lists, views) = (Lists::new(SharedAccounts::default()), Views::default());
         let small: Arc<dyn Renderer> = Arc::new(Bytes(1_000));
-        let large: Arc<dyn Renderer> = Arc::new(Bytes(LARGE_BYTES));
+        let large: Arc<dyn Renderer> = Arc::new(Bytes(Rendered::LARGE_BYTES));
         let read = |renderer| lists.get_blocking(renderer, || views.newest());
         let start = Instant::now();
         let forget = |after: Duration| {
             lists.cells().iter().for_each(|(_, cell)| cell.forget_unused(start + after));
             lists.held.bytes()
         };
-        let both = 1_000 + LARGE_BYTES;
+        let both = 1_000 + Rendered::LARGE_BYTES;
         drop((read(&small), read(&large)));
         assert_eq!(forget(Duration::ZERO), both, "just asked for");
         assert_eq!(forget(UNUSED_KEPT), both, "the first look that finds it unused");
@@ -355,7 +353,7 @@ mod tests {
         assert_eq!(forget(UNUSED_KEPT * 4), both, "a slow reader has it");
         drop(reader);
         assert_eq!(lists.held.bytes(), 1_000);
-        assert_eq!(read(&large).body.len(), LARGE_BYTES, "rendered again");
+        assert_eq!(read(&large).body.len(), Rendered::LARGE_BYTES, "rendered again");
     }
 
     #[test]

@@ -84,6 +84,13 @@ impl Tag {
 }
 
 impl Rendered {
+    /// A list of this size is kept only while clients ask for it.
+    pub const LARGE_BYTES: usize = 32 << 20;
+
+    pub fn is_large(&self) -> bool {
+        self.body.len() >= Rendered::LARGE_BYTES
+    }
+
     pub fn new(body: impl Into<Bytes>) -> Rendered {
         let body = body.into();
         let mut tag = Tag::default();

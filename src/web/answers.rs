@@ -64,7 +64,8 @@ impl Target {
             None => Arc::new(Prepared::new(list)),
         };
         prepared.serial.store(serial, Ordering::Relaxed);
-        self.last.store(Some(prepared.clone()));
+        // A large list is the hub's alone, which frees it when nobody asks for it.
+        self.last.store(Some(prepared.clone()).filter(|prepared| !prepared.list.is_large()));
         Ok(prepared)
     }
 
