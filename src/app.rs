@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::admin::answer::{Answers, Reload};
 use crate::admin::socket::AdminSocket;
@@ -249,14 +249,14 @@ impl App {
                 }
                 continue;
             };
-            let listener = listening(&key, tcp)?;
+            info!("{key}: listening on {}", tcp.local_addr()?);
             let streams = service.and_then(|service| Some((service.card, service.streams.clone()?)));
             match (transport, streams) {
-                (Transport::Stream, Some((card, rules))) => self.serve_stream(listener, self.service(card.name, rules)),
+                (Transport::Stream, Some((card, rules))) => self.serve_stream(tcp, &self.service(card.name, rules)),
                 (Transport::Stream, None) | (Transport::Datagrams { .. }, _) => {}
                 (Transport::Http | Transport::DatagramsAndHttp { .. }, _) => {
                     let home = Home(card.map(|card| card.name));
-                    self.serve_http(listener, home, self.tls.clone().filter(|_| tls));
+                    self.serve_http(TcpListener::from_std(tcp)?, home, self.tls.clone().filter(|_| tls));
                 }
             }
         }
@@ -412,12 +412,24 @@ impl App {
         })
     }
 
-    fn serve_stream(&mut self, listener: TcpListener, service: Arc<StreamService>) {
-        let entrance = self.entrance.clone();
-        let serve = move |stream, peer, admission| {
-            session::serve(stream, peer, admission, service.clone(), entrance.settings().idle)
-        };
-        self.accept(listener, None, serve);
+    /// Each core accepts connections of its own, and serves them to their end: a list is one short conversation, and waking
+    /// another thread for it would cost more than the list.
+    fn serve_stream(&mut self, listener: std::net::TcpListener, service: &Arc<StreamService>) {
+        let cores = self.cores.clone();
+        for (listener, core) in listen::share(listener, cores.all().len()).into_iter().zip(cores.all()) {
+            let (entrance, service, stop) = (self.entrance.clone(), service.clone(), self.stop_tasks.subscribe());
+            let serve = move |stream, peer, admission| {
+                session::serve(stream, peer, admission, service.clone(), entrance.settings().idle)
+            };
+            let entrance = self.entrance.clone();
+            let accepting = async move {
+                match TcpListener::from_std(listener) {
+                    Ok(listener) => tcp::accept(listener, entrance, None, stop, serve).await,
+                    Err(error) => error!(%error, "cannot listen"),
+                }
+            };
+            self.tasks.spawn_on(accepting, core);
+        }
     }
 
     fn accept<S, F>(&mut self, listener: TcpListener, cores: Option<Arc<Cores>>, serve: S)
@@ -480,12 +492,6 @@ fn connections_max(config: &Config) -> usize {
         );
     }
     wanted.min(possible)
-}
-
-fn listening(key: &str, listener: std::net::TcpListener) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::from_std(listener)?;
-    info!("{key}: listening on {}", listener.local_addr()?);
-    Ok(listener)
 }
 
 fn probe_settings(config: &Config) -> prober::ProbeSettings {

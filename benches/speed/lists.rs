@@ -6,11 +6,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::unistd::gettid;
+
+use crate::measure::{cpu, thread_cpu};
 use crate::report::Report;
 use crate::support::{self, Server, connect};
 
 const SERVERS: u16 = 100;
-const READERS: usize = 2;
+/// Enough to keep all cores of the machine busy, whoever answers.
+const READERS: usize = 8;
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(700);
 
@@ -39,6 +43,7 @@ pub fn run() {
     // The second `final` makes the master close; it is not part of the comparison.
     let list = support::exchange(server.address("netpanzer.listen"), &[&question, &br"\final\"[..]].concat());
     compare(
+        server.id(),
         server.address("netpanzer.listen"),
         Exchange { name: "netPanzer", greeting: vec![], request: question, list },
     );
@@ -51,16 +56,18 @@ pub fn run() {
     stream.write_all(&request).unwrap();
     let mut list = Vec::new();
     stream.read_to_end(&mut list).unwrap();
-    compare(server.address("hyperbol.listen"), Exchange { name: "Hyperbol", greeting, request, list });
+    compare(server.id(), server.address("hyperbol.listen"), Exchange { name: "Hyperbol", greeting, request, list });
 }
 
-fn compare(address: SocketAddr, exchange: Exchange) {
+fn compare(server: u32, address: SocketAddr, exchange: Exchange) {
     assert!(exchange.list.len() > 500, "{} bytes are too few for {SERVERS} servers", exchange.list.len());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let bare = listener.local_addr().unwrap();
     let replayed = exchange.clone();
     // Runs until the benchmark ends.
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
+        sender.send(gettid().as_raw()).unwrap();
         let mut buffer = [0; 1024];
         for mut stream in listener.incoming().flatten() {
             let _ = stream.write_all(&replayed.greeting);
@@ -68,18 +75,37 @@ fn compare(address: SocketAddr, exchange: Exchange) {
             let _ = stream.write_all(&replayed.list);
         }
     });
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let bare_thread = receiver.recv().unwrap();
+    let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
     for _ in 0..ROUNDS {
-        theirs.push(rate(bare, &exchange));
-        ours.push(rate(address, &exchange));
+        theirs.add(bare, &exchange, || thread_cpu(bare_thread));
+        ours.add(address, &exchange, || cpu(server));
     }
     println!("{}: {} bytes", exchange.name, exchange.list.len());
     let name = format!("{}'s list of {SERVERS}, one connection each", exchange.name);
-    Report::new(&name, "lists/s", &ours).beside("a plain thread", &theirs).at_least(0.7);
+    Report::new(&name, "lists/s", &ours.rates).beside("a plain thread", &theirs.rates).at_least(0.95);
+    let name = format!("{name}: processor time");
+    Report::new(&name, "µs", &ours.costs).beside("a plain thread", &theirs.costs).untargeted();
 }
 
-/// Lists fetched per second.
-fn rate(address: SocketAddr, exchange: &Exchange) -> f64 {
+/// Lists per second, and the server's processor time for a list.
+#[derive(Default)]
+struct Rounds {
+    rates: Vec<f64>,
+    costs: Vec<f64>,
+}
+
+impl Rounds {
+    fn add(&mut self, address: SocketAddr, exchange: &Exchange, used: impl Fn() -> Duration) {
+        let before = used();
+        let (fetched, seconds) = fetch_some(address, exchange);
+        self.rates.push(fetched / seconds);
+        self.costs.push((used() - before).as_secs_f64() * 1e6 / fetched);
+    }
+}
+
+/// How many lists were fetched, in how many seconds.
+fn fetch_some(address: SocketAddr, exchange: &Exchange) -> (f64, f64) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..READERS).map(|_| scope.spawn(|| fetch_until(&stop, address, exchange))).collect();
@@ -87,7 +113,7 @@ fn rate(address: SocketAddr, exchange: &Exchange) -> f64 {
         std::thread::sleep(ROUND);
         stop.store(true, Ordering::Relaxed);
         let fetched: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
-        fetched as f64 / start.elapsed().as_secs_f64()
+        (fetched as f64, start.elapsed().as_secs_f64())
     })
 }
 

@@ -4,7 +4,16 @@ use std::time::Duration;
 
 /// Processor time of a process so far: all threads, user and system.
 pub fn cpu(pid: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    cpu_in(&format!("/proc/{pid}/stat"))
+}
+
+/// The same of one of this process's threads.
+pub fn thread_cpu(tid: i32) -> Duration {
+    cpu_in(&format!("/proc/self/task/{tid}/stat"))
+}
+
+fn cpu_in(path: &str) -> Duration {
+    let stat = std::fs::read_to_string(path).unwrap();
     // The name, in parentheses, may contain spaces; utime and stime are the 12th and 13th fields after it.
     let after_name = stat.rsplit_once(')').unwrap().1;
     let ticks: u64 = after_name.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();

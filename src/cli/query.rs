@@ -13,7 +13,7 @@ use super::out::message;
 use super::{Exit, Failure, help, list, run_async};
 use crate::client::target::GameServer;
 use crate::client::{Found, Target, addresses};
-use crate::model::Game;
+use crate::model::{Address, Game};
 
 /// Concurrent DNS lookups.
 const RESOLVING_MAX: usize = 32;
@@ -134,8 +134,8 @@ async fn resolve(targets: Vec<Target>) -> Vec<Found> {
     let mut servers = Vec::with_capacity(targets.len());
     for (number, target) in targets.into_iter().enumerate() {
         let Ok(GameServer { name, port, .. }) = target.game_server() else { continue };
-        if target.host.parse::<std::net::IpAddr>().is_ok() {
-            servers.extend(target.address(port).await.ok().map(|address| (number, name, address)));
+        if let Ok(ip) = target.host.parse() {
+            servers.extend(Address::new(ip, port).map(|address| (number, name, address)));
             continue;
         }
         let permits = permits.clone();

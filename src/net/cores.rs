@@ -32,9 +32,14 @@ impl Cores {
         let threads = runtimes.into_iter().enumerate().map(|(number, runtime)| {
             let (guard, stop) = (guard.clone(), stop.clone());
             let run = move || runtime.block_on(until_the_end(guard, stop));
-            std::thread::Builder::new().name(format!("http-{number}")).spawn(run)
+            std::thread::Builder::new().name(format!("core-{number}")).spawn(run)
         });
         Ok((Cores { handles, next: AtomicUsize::new(0) }, threads.collect::<io::Result<_>>()?))
+    }
+
+    /// All cores, for a port that each of them accepts connections at.
+    pub fn all(&self) -> &[Handle] {
+        &self.handles
     }
 
     /// The core for the next connection: each in turn. The system would distribute them by chance.

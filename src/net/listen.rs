@@ -6,7 +6,7 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
-use tracing::info;
+use tracing::{debug, info};
 
 /// Pending connections that the system queues.
 const BACKLOG: i32 = 4096;
@@ -76,7 +76,23 @@ pub fn all<T>(
 }
 
 pub fn tcp(address: SocketAddr, key: &str) -> Result<TcpListener, ListenError> {
-    bind_tcp(address).map_err(|error| ListenError { address, protocol: "TCP", key: key.into(), error })
+    listener(address, false).map_err(|error| ListenError { address, protocol: "TCP", key: key.into(), error })
+}
+
+/// Up to `count` listeners on the address of this one; the system distributes the connections among them. Like a UDP port, it is
+/// shared only after the first has bound it alone.
+pub fn share(first: TcpListener, count: usize) -> Vec<TcpListener> {
+    let more = || -> io::Result<Vec<TcpListener>> {
+        let address = first.local_addr()?;
+        socket2::SockRef::from(&first).set_reuse_port(true)?;
+        (1..count).map(|_| listener(address, true)).collect()
+    };
+    // One is enough to serve; it is only slower.
+    let more = more().unwrap_or_else(|error| {
+        debug!(%error, "cannot share a TCP port");
+        Vec::new()
+    });
+    std::iter::once(first).chain(more).collect()
 }
 
 /// `count` sockets on one address; the system distributes the senders among them.
@@ -103,10 +119,11 @@ pub fn tcp_and_udp(
     }
 }
 
-fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+fn listener(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     only_its_family(&socket, address)?;
     socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
     // Connections inherit these options.
     socket.set_tcp_nodelay(true)?;
@@ -139,7 +156,7 @@ fn udp_socket(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
     only_its_family(&socket, address)?;
     socket.set_reuse_port(shared)?;
     if let Err(error) = socket.set_recv_buffer_size(RECEIVE_BUFFER) {
-        tracing::debug!(%error, "cannot enlarge the receive buffer");
+        debug!(%error, "cannot enlarge the receive buffer");
     }
     socket.bind(&address.into())?;
     Ok(socket.into())
@@ -161,6 +178,26 @@ mod tests {
         };
         assert!(connection.tcp_nodelay().unwrap());
         assert_eq!(connection.tcp_notsent_lowat().unwrap(), UNSENT_BYTES_MAX);
+    }
+
+    #[test]
+    fn listeners_on_one_port_share_its_connections_and_no_other_program_does() {
+        let first = tcp("127.0.0.1:0".parse().unwrap(), "a.key").unwrap();
+        let address = first.local_addr().unwrap();
+        assert!(listener(address, true).is_err(), "it is not shared yet");
+        let listeners = share(first, 3);
+        assert_eq!(listeners.len(), 3);
+        assert!(tcp(address, "a.key").is_err(), "another start of this program");
+        let mut served = [false; 3];
+        let mut clients = Vec::new();
+        while served.contains(&false) {
+            clients.push(std::net::TcpStream::connect(address).unwrap());
+            for (listener, served) in listeners.iter().zip(&mut served) {
+                *served |= listener.accept().is_ok();
+            }
+            assert!(clients.len() < 1_000, "{served:?}");
+        }
+        assert_eq!(share(tcp("127.0.0.1:0".parse().unwrap(), "a.key").unwrap(), 1).len(), 1);
     }
 
     #[test]

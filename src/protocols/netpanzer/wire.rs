@@ -237,22 +237,15 @@ pub struct Status<'a> {
 impl<'a> Status<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Status<'a>, WireError> {
         let bytes = bytes.strip_prefix(&[SEPARATOR]).unwrap_or(bytes);
-        let mut ends = memchr::memchr_iter(SEPARATOR, bytes).chain([bytes.len()]);
-        let mut start = 0;
-        let mut next = || {
-            let end = ends.next()?;
-            let token = bytes.get(start..end);
-            start = end + 1;
-            token
-        };
+        let mut tokens = bytes.split(|&byte| byte == SEPARATOR);
         // Every pair has two separators.
         let mut pairs = Vec::with_capacity(memchr::memchr_iter(SEPARATOR, bytes).count() / 2);
         loop {
-            let key = next().ok_or(WireError::NotFinal)?;
+            let key = tokens.next().ok_or(WireError::NotFinal)?;
             if key == FINAL {
                 break;
             }
-            pairs.push((key, next().ok_or(WireError::NotFinal)?));
+            pairs.push((key, tokens.next().ok_or(WireError::NotFinal)?));
         }
         let status = Status { pairs };
         let is_known = status.get(b"gamename").or(status.get(b"hostname")).is_some();
