@@ -13,7 +13,7 @@ use super::filter::Wrong;
 use super::{JSON, Peer, Site, parameters};
 use crate::model::Server;
 use crate::protocols::CARDS;
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Renderer, Tag, View};
 
 /// The most games in the answer: servers choose the names of their games.
 const GAMES_MAX: usize = 1_000;
@@ -88,7 +88,15 @@ pub struct GamesRenderer;
 
 impl Renderer for GamesRenderer {
     fn render(&self, view: &View) -> Vec<u8> {
-        serde_json::to_vec(&games(view)).unwrap_or_default()
+        self.render_tagged(view).0
+    }
+
+    /// The same counts say the same in any view.
+    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
+        let (list, mut tag) = (games(view), Tag::default());
+        let body = serde_json::to_vec(&list).unwrap_or_default();
+        let _ = serde_json::to_writer(&mut tag, &GameList { serial: 0, ..list }); // to memory: cannot fail
+        (body, Some(tag))
     }
 }
 
@@ -132,6 +140,7 @@ pub async fn list(
 mod tests {
     use super::*;
     use crate::model::{Address, Facts, Game, Proof};
+    use crate::registry::view::Rendered;
     use serde_json::json;
 
     fn server(port: u16, game: Game, players: Option<u16>) -> Arc<Server> {
@@ -165,6 +174,17 @@ mod tests {
         assert_eq!(protocols.len(), CARDS.len(), "also those without servers");
         let quake3 = protocols.iter().find(|protocol| protocol["protocol"] == "quake3").unwrap();
         assert_eq!((&quake3["servers"], &quake3["players_current"]), (&json!(3), &json!(6)));
+    }
+
+    #[test]
+    fn the_tag_follows_from_the_counts() {
+        let tag = |serial, players| {
+            let view = View::new(serial, 0, vec![server(1, Game::Own("netpanzer"), Some(players))]);
+            let (body, tag) = GamesRenderer.render_tagged(&view);
+            Rendered::of(&view, body, tag).etag
+        };
+        assert_eq!(tag(1, 3), tag(2, 3));
+        assert_ne!(tag(1, 3), tag(1, 4));
     }
 
     #[test]

@@ -101,9 +101,9 @@ impl<'a> ServerJson<'a> {
         }
     }
 
-    /// The same without players, rules and how to join.
+    /// The same without players and rules.
     pub fn brief(server: &'a Server) -> ServerJson<'a> {
-        ServerJson { join: Join::default(), players: None, rules: Rules(&[]), ..ServerJson::new(server) }
+        ServerJson { players: None, rules: Rules(&[]), ..ServerJson::new(server) }
     }
 }
 
