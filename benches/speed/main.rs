@@ -9,6 +9,7 @@ mod answerer;
 mod attack;
 mod cluster;
 mod echo;
+mod events;
 mod exchange;
 mod http;
 mod iceball;
@@ -45,6 +46,7 @@ const ALL: &[(&str, fn())] = &[
     ("posts", posts::run),
     ("memory", memory::run),
     ("http", http::run),
+    ("events", events::run),
     ("lists", lists::run),
     ("probe", probe::run),
     ("query", query::run),
