@@ -31,10 +31,12 @@ impl Fields {
     pub const RULES: Fields = Fields(1 << 15);
     /// The game and its protocol. They never differ between two states of a server: another game is another server.
     pub const GAME: Fields = Fields(1 << 16);
+    /// How to join it, which follows from the game and, in some, from the mode.
+    pub const JOIN: Fields = Fields(1 << 17);
     /// Everything, for a reader that may not know the server.
     pub const ALL: Fields = Fields(u32::MAX);
     /// What a list of many servers does without.
-    pub const DETAILS: Fields = Fields(Fields::PLAYERS.0 | Fields::RULES.0);
+    pub const DETAILS: Fields = Fields(Fields::PLAYERS.0 | Fields::RULES.0 | Fields::JOIN.0);
 
     /// The fields that differ between two states of a server.
     pub fn between(before: &Server, after: &Server) -> Fields {
@@ -43,7 +45,7 @@ impl Fields {
         if before.texts != after.texts {
             let (before, after) = (&before.texts, &after.texts);
             note(Fields::NAME, before.name() != after.name());
-            note(Fields::MODE, before.mode() != after.mode());
+            note(Fields::MODE | Fields::JOIN, before.mode() != after.mode());
             note(Fields::MAP, before.map() != after.map());
             note(Fields::VERSION, before.version() != after.version());
         }
@@ -117,7 +119,7 @@ mod tests {
             (seen, Fields::NONE),
             (timed, Fields::HAS_RTT),
             (with(&Facts { name: "n".into(), ..known() }), Fields::NAME),
-            (with(&Facts { mode: "n".into(), map: "m".into(), ..known() }), Fields::MODE | Fields::MAP),
+            (with(&Facts { mode: "n".into(), map: "m".into(), ..known() }), Fields::MODE | Fields::JOIN | Fields::MAP),
             (with(&Facts { players_current: None, ..known() }), Fields::PLAYERS_CURRENT),
             (with(&Facts { players_max: Some(8), ..known() }), Fields::PLAYERS_MAX),
             (with(&Facts { password: Some(false), ..known() }), Fields::PASSWORD),

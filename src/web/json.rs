@@ -148,10 +148,7 @@ impl Serialize for Patch<'_> {
             Some(rtt_ms) => patch.map.serialize_entry("rtt_ms", &rtt_ms)?,
             None => patch.put(Fields::HAS_RTT, "rtt_ms", None::<f64>)?,
         }
-        // It follows from the game and, where a game needs it, from the mode.
-        if self.fields.has(Fields::GAME) || self.fields.has(Fields::MODE) {
-            patch.map.serialize_entry("join", &Some(row.join).filter(|join| !join.is_unknown()))?;
-        }
+        patch.put(Fields::JOIN, "join", Some(row.join).filter(|join| !join.is_unknown()))?;
         patch.put(Fields::PLAYERS, "players", row.players)?;
         patch.put(Fields::RULES, "rules", Some(row.rules).filter(|rules| !rules.is_empty()))?;
         patch.map.end()
