@@ -169,6 +169,7 @@ impl App {
         app.apply_named_servers();
         app.restore()?;
         app.threads.push(app.hub.start().context("cannot start a thread")?);
+        app.threads.push(app.site.prepare_lists().context("cannot start a thread")?);
         let stop = app.stop_tasks.subscribe();
         let prober_worker = match &cluster {
             Some(cluster) => {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -273,6 +273,11 @@ impl Metrics {
     /// Records a round trip to a game server.
     pub fn rtt(&self, rtt_us: u32) {
         self.rtt.observe(f64::from(rtt_us) / 1e6);
+    }
+
+    /// What counts the lists of this name.
+    pub fn lists_served(&self, list: &'static str) -> Counter {
+        self.lists.get_or_create(&OfList { list }).clone()
     }
 
     /// Counts lists that were served. The name is one of ours, so labels stay bounded.

@@ -11,6 +11,7 @@ mod cluster;
 mod echo;
 mod events;
 mod exchange;
+mod first;
 mod http;
 mod iceball;
 mod lists;
@@ -47,6 +48,7 @@ const ALL: &[(&str, fn())] = &[
     ("memory", memory::run),
     ("http", http::run),
     ("events", events::run),
+    ("first", first::run),
     ("lists", lists::run),
     ("probe", probe::run),
     ("query", query::run),

@@ -4,11 +4,14 @@
 //! Only one thread renders a list at a time. Clients that come meanwhile get the list as it was before; they wait only where
 //! there is none, or if it is old because there was no recent request.
 //!
+//! A common list that takes long is [prepared](Lists::prepare) by a thread beside the clients, while it is asked for: none of them
+//! waits for it. Some lists are kept ready even if nobody asks, at a slower pace, for the first who does.
+//!
 //! Lists that many clients share have threads of their own. Lists with a client's own parameters wait in a [queue](super::queue),
 //! and their time is charged to that client.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +26,15 @@ use crate::registry::view::{Rendered, Renderer, View};
 
 /// Upper bound on the age of an expensive list.
 const STALE_MAX: Duration = Duration::from_secs(2);
+/// A list that takes longer than this is prepared beside the clients. A client can wait for one that takes less.
+const QUICK: Duration = Duration::from_millis(4);
+/// For how long a list is prepared after a client has asked for it.
+const ASKED_FOR: Duration = Duration::from_secs(30);
+/// Preparing a list that nobody asks for may use this fraction (1/N) of a core, or more if the list would be older than this.
+const KEPT_SHARE: u32 = 100;
+const KEPT_STALE_MAX: Duration = Duration::from_secs(5);
+/// Lists of more servers are not kept ready, nor are large ones: they would take most of the memory.
+const KEPT_SERVERS_MAX: usize = 250_000;
 /// How long a group's view is kept after that, for the next request.
 const GROUP_KEPT: Duration = Duration::from_millis(500);
 /// Upper bound on cached lists; a further one replaces the least recently used one. It is more than all renderers that are
@@ -35,6 +47,11 @@ const UNUSED_KEPT: Duration = Duration::from_secs(30);
 pub struct Lists {
     cells: Mutex<Cells>,
     groups: Mutex<Vec<Group>>,
+    /// Renderers of lists that are kept ready.
+    kept: Mutex<Vec<Arc<dyn Renderer>>>,
+    /// Whether a thread prepares lists.
+    prepares: AtomicBool,
+    started: Instant,
     /// How many common lists are rendered at a time: their number is bounded, and nobody else's work delays them.
     common: Arc<Semaphore>,
     /// Lists with clients' own parameters, and other work that takes long.
@@ -52,6 +69,9 @@ impl Lists {
         Lists {
             cells: Mutex::default(),
             groups: Mutex::default(),
+            kept: Mutex::default(),
+            prepares: AtomicBool::new(false),
+            started: Instant::now(),
             common: Arc::new(Semaphore::new(common)),
             queue: Queue::new(cores.saturating_sub(common), accounts),
             held: Arc::default(),
@@ -80,6 +100,10 @@ struct Cell {
     is_used: AtomicBool,
     /// When that first found that it was not.
     unused_since: Mutex<Option<Instant>>,
+    /// When a client last asked for it, in milliseconds since the start; 0: nobody has.
+    asked_at_ms: AtomicU64,
+    /// Whether the last list is large: one that nobody asks for is not rendered then.
+    is_large: AtomicBool,
 }
 
 /// A list as it was last rendered.
@@ -104,10 +128,10 @@ impl Lists {
         ip: IpAddr,
         view: impl Fn() -> Arc<View>,
     ) -> Result<Arc<Rendered>, Refusal> {
-        let cell = self.cell(renderer);
+        let cell = self.asked(renderer);
         let view = || self.view_for(&**renderer, view());
         let turn = loop {
-            match cell.find(&**renderer, view().serial) {
+            match cell.find(&**renderer, &view(), self.prepares.load(Ordering::Relaxed)) {
                 Found::List(list) => return Ok(list),
                 Found::Turn(turn) => break turn,
                 Found::Wait => drop(cell.turn.lock().await),
@@ -186,10 +210,10 @@ impl Lists {
 
     /// The same for a thread that may block. It takes no place: there are few such threads, and each renders one list at a time.
     pub fn get_blocking(&self, renderer: &Arc<dyn Renderer>, view: impl Fn() -> Arc<View>) -> Arc<Rendered> {
-        let cell = self.cell(renderer);
+        let cell = self.asked(renderer);
         let view = || self.view_for(&**renderer, view());
         loop {
-            match cell.find(&**renderer, view().serial) {
+            match cell.find(&**renderer, &view(), self.prepares.load(Ordering::Relaxed)) {
                 Found::List(list) => return list,
                 Found::Turn(turn) => {
                     let (view, started) = (view(), Instant::now());
@@ -200,6 +224,63 @@ impl Lists {
                 Found::Wait => drop(cell.turn.blocking_lock()),
             }
         }
+    }
+
+    /// Sets which lists are kept ready.
+    pub fn keep(&self, renderers: Vec<Arc<dyn Renderer>>) {
+        *self.kept() = renderers;
+    }
+
+    /// Lists that take long are prepared from now on.
+    pub fn begin_to_prepare(&self) {
+        self.prepares.store(true, Ordering::Relaxed);
+    }
+
+    /// Renders the list that has waited for longest, if one is due. `finish` completes a list before clients get it: it is called
+    /// with the list before it, if clients have asked for that. Returns when to look again, if nothing is due now.
+    pub fn prepare(
+        &self,
+        newest: &Arc<View>,
+        finish: &dyn Fn(&Arc<Rendered>, Option<&Rendered>),
+    ) -> Result<(), Option<Instant>> {
+        let now = Instant::now();
+        let kept = self.kept().clone();
+        let is_kept = |renderer: &Arc<dyn Renderer>| kept.iter().any(|kept| Arc::ptr_eq(kept, renderer));
+        let may_keep = newest.servers.len() <= KEPT_SERVERS_MAX && !self.held.is_high();
+        if may_keep {
+            kept.iter().for_each(|renderer| drop(self.cell(renderer)));
+        }
+        let due = |(renderer, cell): &(Arc<dyn Renderer>, Arc<Cell>)| {
+            let since = now.saturating_duration_since(self.started + Duration::from_millis(cell.asked_at_ms()));
+            let is_asked_for = cell.asked_at_ms() > 0 && since < ASKED_FOR;
+            let is_wanted = renderer.is_common() && (is_asked_for || may_keep && is_kept(renderer));
+            let at = cell.due(&**renderer, newest, is_asked_for).filter(|_| is_wanted)?;
+            Some((at.unwrap_or(self.started), is_asked_for))
+        };
+        let all: Vec<_> = self.cells().clone();
+        let next = all.iter().filter_map(|one| Some((due(one)?, one))).min_by_key(|((at, _), _)| *at);
+        let Some(((at, is_asked_for), (renderer, cell))) = next else { return Err(None) };
+        if at > now {
+            return Err(Some(at));
+        }
+        // If a client renders it meanwhile, that is as good.
+        let Ok(turn) = cell.turn.clone().try_lock_owned() else { return Err(Some(now + PACE_MIN)) };
+        let view = self.view_for(&**renderer, newest.clone());
+        let finish = |list: &Arc<Rendered>, before: Option<&Rendered>| finish(list, before.filter(|_| is_asked_for));
+        cell.render_and(&**renderer, &view, &self.held, turn, &finish);
+        self.rest(&**renderer, view.serial, now);
+        Ok(())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Arc<dyn Renderer>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place of a list that a client asks for.
+    fn asked(&self, renderer: &Arc<dyn Renderer>) -> Arc<Cell> {
+        let cell = self.cell(renderer);
+        cell.asked_at_ms.store(self.started.elapsed().as_millis().max(1) as u64, Ordering::Relaxed);
+        cell
     }
 
     /// Takes lists with clients' own parameters out of the cache. Their memory is free once their readers have them.
@@ -234,11 +315,13 @@ impl Lists {
 }
 
 impl Cell {
-    fn find(&self, renderer: &dyn Renderer, serial: u64) -> Found {
+    fn find(&self, renderer: &dyn Renderer, view: &View, is_prepared: bool) -> Found {
         self.is_used.store(true, Ordering::Relaxed);
+        let version = renderer.version(view);
         let good = || {
-            let last = self.last.load_full()?;
-            let is_good = last.fresh.is_good(serial, Instant::now()) && !renderer.is_stale();
+            let (last, now) = (self.last.load_full()?, Instant::now());
+            let is_good = last.fresh.is_good(version, now) && !renderer.is_stale();
+            let is_good = is_good || is_prepared && renderer.is_common() && last.fresh.is_prepared(now);
             is_good.then(|| last.list.clone())
         };
         if let Some(list) = good() {
@@ -268,6 +351,24 @@ impl Cell {
         }
     }
 
+    fn asked_at_ms(&self) -> u64 {
+        self.asked_at_ms.load(Ordering::Relaxed)
+    }
+
+    /// When to prepare the list, if it is another one in this view: None within for one that was never rendered.
+    fn due(&self, renderer: &dyn Renderer, view: &View, is_asked_for: bool) -> Option<Option<Instant>> {
+        if !is_asked_for && self.is_large.load(Ordering::Relaxed) {
+            return None;
+        }
+        let Some(last) = self.last.load_full() else { return Some(None) };
+        let Freshness { version, at, took, .. } = last.fresh;
+        if took <= QUICK || version == renderer.version(view) && !renderer.is_stale() {
+            return None;
+        }
+        let kept = (took * (KEPT_SHARE - 1)).min(KEPT_STALE_MAX);
+        Some(Some(at + if is_asked_for { last.fresh.rest } else { kept }))
+    }
+
     /// Frees the list if it is too old to be sent.
     fn forget_old(&self, now: Instant) {
         if self.last.load().as_ref().is_some_and(|last| !last.fresh.is_recent(now)) {
@@ -282,10 +383,24 @@ impl Cell {
         held: &Arc<Held>,
         turn: OwnedMutexGuard<()>,
     ) -> Arc<Rendered> {
+        self.render_and(renderer, view, held, turn, &|_, _| ())
+    }
+
+    fn render_and(
+        &self,
+        renderer: &dyn Renderer,
+        view: &View,
+        held: &Arc<Held>,
+        turn: OwnedMutexGuard<()>,
+        finish: &dyn Fn(&Arc<Rendered>, Option<&Rendered>),
+    ) -> Arc<Rendered> {
         let started = Instant::now();
         let (body, tag) = renderer.render_tagged(view);
         let list = Arc::new(Rendered::of(view, held.count(body), tag));
-        let fresh = Freshness::new(view.serial, started, Instant::now());
+        self.is_large.store(list.is_large(), Ordering::Relaxed);
+        let before = self.last.load_full();
+        finish(&list, before.as_ref().map(|before| &*before.list));
+        let fresh = Freshness::new(renderer.version(view), started, Instant::now());
         self.last.store(Some(Arc::new(Last { list: list.clone(), fresh })));
         drop(turn);
         list
@@ -294,8 +409,10 @@ impl Cell {
 
 /// How long a list may be used.
 struct Freshness {
-    serial: u64,
+    /// See [`Renderer::version`].
+    version: u64,
     at: Instant,
+    took: Duration,
     rest: Duration,
     /// How old it may be while the next one is being rendered.
     recent: Duration,
@@ -304,14 +421,21 @@ struct Freshness {
 impl Freshness {
     /// Rendered from one time to another: the longer that took, the longer it is good enough. One that keeps its share even
     /// when every view is rendered is good only for its view: a client that was told of a change may look for it at once.
-    fn new(serial: u64, from: Instant, to: Instant) -> Freshness {
+    fn new(version: u64, from: Instant, to: Instant) -> Freshness {
         let took = to - from;
         let rest = if took * PACE_SHARE <= PACE_MIN { Duration::ZERO } else { took * (PACE_SHARE - 1) };
-        Freshness { serial, at: to, rest: rest.min(STALE_MAX), recent: (STALE_MAX + took) * 2 }
+        let recent = if took > QUICK { KEPT_STALE_MAX } else { STALE_MAX };
+        let recent = (recent + took) * 2;
+        Freshness { version, at: to, took, rest: rest.min(STALE_MAX), recent }
     }
 
-    fn is_good(&self, serial: u64, now: Instant) -> bool {
-        self.serial == serial || now.saturating_duration_since(self.at) < self.rest
+    fn is_good(&self, version: u64, now: Instant) -> bool {
+        self.version == version || now.saturating_duration_since(self.at) < self.rest
+    }
+
+    /// Whether it is good enough until the next one is prepared.
+    fn is_prepared(&self, now: Instant) -> bool {
+        self.took > QUICK && self.is_recent(now)
     }
 
     fn is_recent(&self, now: Instant) -> bool {
@@ -322,7 +446,6 @@ impl Freshness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU64;
     use std::sync::mpsc;
 
     #[test]
@@ -453,6 +576,7 @@ mod tests {
     #[test]
     fn an_old_list_is_not_sent_while_the_next_one_is_rendered() {
         let (cell, slow) = (Cell::default(), slow().0);
+        let of = |serial| View::new(serial, 0, Vec::new());
         let _turn = cell.turn.clone().try_lock_owned().unwrap();
         let now = Instant::now();
         let rendered = |before: Duration| {
@@ -461,10 +585,10 @@ mod tests {
             cell.last.store(Some(Arc::new(Last { list: Arc::new(Rendered::new("old")), fresh })));
         };
         rendered(Duration::from_secs(1));
-        assert!(matches!(cell.find(&*slow, 2), Found::List(_)));
+        assert!(matches!(cell.find(&*slow, &of(2), false), Found::List(_)));
         rendered(Duration::from_secs(10));
-        assert!(matches!(cell.find(&*slow, 1), Found::List(_)), "nothing has changed");
-        assert!(matches!(cell.find(&*slow, 2), Found::Wait));
+        assert!(matches!(cell.find(&*slow, &of(1), false), Found::List(_)), "nothing has changed");
+        assert!(matches!(cell.find(&*slow, &of(2), false), Found::Wait));
     }
 
     #[test]
@@ -489,6 +613,58 @@ mod tests {
         }
         assert!(begun.try_recv().is_err());
         assert_eq!(text(&lists.get_blocking(&renderer, || views.newest())), "0", "and for other threads");
+    }
+
+    #[test]
+    fn a_list_that_takes_long_is_prepared_beside_those_who_ask_for_it() {
+        let (lists, views) = (Lists::new(SharedAccounts::default()), Views::default());
+        let (slow, begun, go_on) = slow();
+        let renderer: Arc<dyn Renderer> = slow.clone();
+        let shown = || text(&lists.get_blocking(&renderer, || views.newest()));
+        let finished = Mutex::new(Vec::new());
+        let finish = |list: &Arc<Rendered>, before: Option<&Rendered>| {
+            finished.lock().unwrap().push((text(list), before.map(text)));
+        };
+        let prepare = || lists.prepare(&views.newest(), &finish);
+        lists.begin_to_prepare();
+        assert_eq!(prepare(), Err(None), "nobody has asked, and nothing is kept");
+        lists.keep(vec![renderer.clone()]);
+        go_on.send(()).unwrap();
+        assert_eq!(prepare(), Ok(()), "before anybody asks");
+        assert_eq!((begun.try_recv(), prepare()), (Ok(0), Err(None)), "once per view");
+        // As if it had taken long, some time ago.
+        let age = |took_ms: u64, before_s: u64| {
+            let last = lists.cell(&renderer).last.load_full().unwrap();
+            let at = Instant::now().checked_sub(Duration::from_secs(before_s)).unwrap();
+            let fresh = Freshness::new(last.fresh.version, at.checked_sub(Duration::from_millis(took_ms)).unwrap(), at);
+            lists.cell(&renderer).last.store(Some(Arc::new(Last { list: last.list.clone(), fresh })));
+        };
+        age(100, 0);
+        views.next();
+        assert!(matches!(prepare(), Err(Some(_))), "it rests");
+        age(100, 3);
+        assert!(matches!(prepare(), Err(Some(_))), "longer if nobody asks");
+        assert_eq!(shown(), "0", "a client does not wait for the next one");
+        go_on.send(()).unwrap();
+        assert_eq!((prepare(), begun.try_recv()), (Ok(()), Ok(1)), "and it is prepared for the others");
+        assert_eq!(*finished.lock().unwrap(), [("0".into(), None), ("1".into(), Some("0".into()))]);
+        // A client can wait for one that is quick, and for one that is too old.
+        for (took_ms, before_s, serial) in [(1, 3, 2), (100, 60, 3)] {
+            age(took_ms, before_s);
+            views.next();
+            go_on.send(()).unwrap();
+            assert_eq!((shown(), begun.try_recv()), (serial.to_string(), Ok(serial)));
+        }
+        // One that shows the same is not rendered again.
+        lists.keep(Vec::new());
+        age(100, 3);
+        assert_eq!(prepare(), Err(None));
+        lists.held.set_max(0);
+        lists.keep(vec![renderer.clone()]);
+        lists.cell(&renderer).asked_at_ms.store(0, Ordering::Relaxed);
+        views.next();
+        age(100, 60);
+        assert_eq!(prepare(), Err(None), "there is no memory for lists that nobody asks for");
     }
 
     /// Its lists share work with others; each says which view it was rendered from.

@@ -31,6 +31,11 @@ pub use queue::{Accounts, Queue, Refusal};
 const PACE_MIN: Duration = Duration::from_millis(20);
 /// Publishing may use this fraction (1/N) of a core.
 const PACE_SHARE: u32 = 20;
+/// Preparing lists may use this fraction (1/N) of a core.
+const PREPARE_SHARE: u32 = 4;
+/// How often to look for lists to prepare: at least and at most.
+const PREPARE_EVERY: Duration = Duration::from_millis(250);
+const PREPARE_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// How often to check for lives that have ended.
 const EXPIRE_EVERY: Duration = Duration::from_millis(250);
 /// Upper bound on lives ended at once, before other threads can use the registry.
@@ -242,6 +247,33 @@ impl Hub {
     /// The queue for lists with clients' own parameters.
     pub fn queue(&self) -> &Arc<Queue> {
         &self.lists.queue
+    }
+
+    /// Sets which lists are kept ready for the first who asks for them.
+    pub fn keep_lists(&self, renderers: Vec<Arc<dyn Renderer>>) {
+        self.lists.keep(renderers);
+    }
+
+    /// Starts the thread that prepares lists which take long, until [`Hub::stop`]: see [`lists`]. `finish` completes a list before
+    /// clients get it.
+    pub fn prepare_lists(
+        self: &Arc<Hub>,
+        finish: impl Fn(&Arc<Rendered>, Option<&Rendered>) + Send + 'static,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let hub = self.clone();
+        let run = move || {
+            hub.lists.begin_to_prepare();
+            while !hub.stopping.load(Ordering::Relaxed) {
+                let started = Instant::now();
+                let next = hub.lists.prepare(&hub.view(), &finish);
+                let pause = match next {
+                    Ok(()) => started.elapsed() * (PREPARE_SHARE - 1),
+                    Err(at) => at.map_or(PREPARE_EVERY, |at| at.into_std().saturating_duration_since(started)),
+                };
+                std::thread::park_timeout(pause.clamp(PREPARE_PAUSE_MIN, PREPARE_EVERY));
+            }
+        };
+        std::thread::Builder::new().name("lists".into()).spawn(run)
     }
 
     /// Another queue, with so many places, for work of another kind.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -57,10 +57,14 @@ pub struct Rendered {
     variants: [OnceLock<Option<Bytes>>; VARIANTS],
     /// Whether a thread has begun to make each.
     begun: [AtomicBool; VARIANTS],
+    /// For how many lists to come each is made in advance.
+    wanted: [AtomicU8; VARIANTS],
 }
 
 /// The number of other encodings of a body.
 pub const VARIANTS: usize = 3;
+/// For how many lists an encoding is made in advance after a client has asked for it.
+const WANTED_FOR: u8 = 16;
 
 /// A hash of what a list says. Write the list into it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,7 +99,14 @@ impl Rendered {
         let body = body.into();
         let mut tag = Tag::default();
         tag.0.write(&body);
-        Rendered { etag: tag.text(), body, as_of_ms: None, variants: Default::default(), begun: Default::default() }
+        Rendered {
+            etag: tag.text(),
+            body,
+            as_of_ms: None,
+            variants: Default::default(),
+            begun: Default::default(),
+            wanted: Default::default(),
+        }
     }
 
     /// What a renderer made of this view. With a tag of its own it is weak: lists that say the same may differ in some bytes.
@@ -110,6 +121,20 @@ impl Rendered {
     /// The body in another encoding, if it has been made.
     pub fn made(&self, number: usize) -> Option<Option<Bytes>> {
         self.variants.get(number)?.get().cloned()
+    }
+
+    /// A client asks for this variant: the next lists will have it, too.
+    pub fn want(&self, number: usize) {
+        if let Some(wanted) = self.wanted.get(number).filter(|wanted| wanted.load(Ordering::Relaxed) < WANTED_FOR) {
+            wanted.store(WANTED_FOR, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes over which variants clients want from the list before, and returns them.
+    pub fn wanted_as(&self, before: &Rendered) -> impl Iterator<Item = usize> + use<> {
+        let left = before.wanted.each_ref().map(|wanted| wanted.load(Ordering::Relaxed).saturating_sub(1));
+        self.wanted.iter().zip(left).for_each(|(wanted, left)| wanted.store(left, Ordering::Relaxed));
+        left.into_iter().enumerate().filter(|(_, left)| *left > 0).map(|(number, _)| number)
     }
 
     /// For one caller at a time, which has to make the variant.
@@ -427,6 +452,19 @@ mod tests {
         drop(begun);
         rendered.begin(2).unwrap().make(|body| Some(body.slice(1..)));
         assert_eq!(rendered.made(2), Some(Some("ody".into())));
+    }
+
+    #[test]
+    fn a_variant_is_wanted_for_some_lists_after_a_client_has_asked_for_it() {
+        let mut list = Rendered::new("body");
+        list.want(1);
+        list.want(VARIANTS);
+        for _ in 1..WANTED_FOR {
+            let next = Rendered::new("body");
+            assert_eq!(next.wanted_as(&list).collect::<Vec<_>>(), [1]);
+            list = next;
+        }
+        assert_eq!(Rendered::new("body").wanted_as(&list).count(), 0);
     }
 
     #[test]

@@ -12,14 +12,16 @@ use bytes::Bytes;
 use super::reply::{self, Encoded, Fresh};
 use super::{JSON, Peer, Site, api, http};
 use crate::hub::Refusal;
+use crate::metrics::{Counter, Metrics};
 use crate::protocols::section::{Route, RouteAnswer};
 use crate::registry::view::{Rendered, Renderer, VARIANTS};
 
 /// A path whose list all clients share. Requests with parameters are not for this.
 pub struct Target {
     pub path: &'static str,
-    /// Its label in metrics.
-    pub label: &'static str,
+    /// Its label in metrics, and what counts its lists there.
+    label: &'static str,
+    served: OnceLock<Counter>,
     pub renderer: Arc<dyn Renderer>,
     content_type: &'static str,
     fresh: Fresh,
@@ -33,7 +35,7 @@ impl Target {
         content_type: &'static str,
         fresh: Fresh,
     ) -> Target {
-        Target { path, label, renderer, content_type, fresh, last: ArcSwapOption::empty() }
+        Target { path, label, served: OnceLock::new(), renderer, content_type, fresh, last: ArcSwapOption::empty() }
     }
 
     /// The API's list of all servers.
@@ -50,6 +52,11 @@ impl Target {
             }
             _ => None,
         }
+    }
+
+    /// Counts a list that is served.
+    pub fn count(&self, metrics: &Metrics) {
+        self.served.get_or_init(|| metrics.lists_served(self.label)).inc();
     }
 
     /// The answers of the newest list, or of a slightly older one: see [`crate::hub::Hub::list`].

@@ -116,7 +116,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                         return Ok(Some(self.rest()));
                     }
                     self.answered = end;
-                    self.deadline = Instant::now() + self.idle;
                 }
                 Found::Incomplete if self.filled - self.answered < HEAD_BYTES_MAX => {
                     if !self.read().await? {
@@ -194,7 +193,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             false if is_head => (&form.whole, &[][..]),
             false => (&form.whole, &form.body[..]),
         };
-        site.metrics.listed(target.label, 1);
+        target.count(&site.metrics);
         site.guard.budgets().charge(Kind::Lists, now, client.ip(), REQUEST_BYTES.max(body.len() as u64));
         self.head.clear();
         self.head.extend_from_slice(head);

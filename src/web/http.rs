@@ -59,6 +59,7 @@ pub struct HttpService {
 
 impl HttpService {
     pub fn new(site: Arc<Site>, home: Home, entrance: Arc<Entrance>, stop: watch::Receiver<bool>) -> HttpService {
+        site.add_home(home);
         HttpService { router: router(site.clone(), home), site, entrance, stop }
     }
 

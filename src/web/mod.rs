@@ -25,9 +25,11 @@ pub mod search;
 mod template;
 mod tls;
 
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -86,6 +88,8 @@ pub struct Site {
     guard: Arc<Guard>,
     metrics: Arc<Metrics>,
     pages: ArcSwap<Pages>,
+    /// The games whose listeners have a page.
+    homes: ArcSwap<Vec<Home>>,
     lists: Recent<Filter>,
     games: Arc<dyn Renderer>,
     /// The API's list of all servers.
@@ -107,6 +111,8 @@ pub struct Pages {
     index: Arc<Index>,
     /// Renderers of the index page that were requested recently.
     indexes: Recent<Ask, IndexRenderer>,
+    /// Those without parameters.
+    first: Mutex<Vec<(Home, Arc<IndexRenderer>)>>,
     /// Whether history is counted.
     history: bool,
     doctor: doctor::Page,
@@ -134,6 +140,7 @@ impl Pages {
         Ok(Pages {
             index: Arc::new(Index::load(&config.web)?),
             indexes: Recent::default(),
+            first: Mutex::default(),
             history: config.history.bytes_max > 0,
             doctor: doctor::Page::new(&config.web.title)?,
             manual: manual::Page::new(&config.web.title, &api::routes().1)?,
@@ -168,6 +175,7 @@ impl Site {
             guard,
             metrics,
             pages: ArcSwap::from_pointee(pages),
+            homes: ArcSwap::default(),
             lists: Recent::default(),
             games: Arc::new(games::GamesRenderer),
             all: Arc::new(Target::api(api::list_of(Filter::default(), &search))),
@@ -198,6 +206,51 @@ impl Site {
 
     pub fn set_pages(&self, pages: Pages) {
         self.pages.store(Arc::new(pages));
+        self.keep_lists();
+    }
+
+    /// Prepares lists that take long beside those who ask for them, until the hub stops.
+    pub fn prepare_lists(&self) -> io::Result<JoinHandle<()>> {
+        let held = self.hub.held().clone();
+        self.hub.prepare_lists(move |list, before| {
+            if let Some(before) = before {
+                reply::encode_as_before(list, before, &held);
+            }
+        })
+    }
+
+    /// The page that a listener shows where the address has no parameters.
+    fn add_home(&self, home: Home) {
+        self.homes.rcu(|homes| {
+            let others = homes.iter().copied().filter(|known| *known != home);
+            others.chain([home]).collect::<Vec<_>>()
+        });
+        self.keep_lists();
+    }
+
+    /// The lists that everybody shares, and the first pages, are kept ready for the first who asks for them.
+    fn keep_lists(&self) {
+        let pages = self.pages.load();
+        let targets = pages.targets.iter().chain([&self.all]).map(|target| target.renderer.clone());
+        let homes = self.homes.load();
+        let first = homes.iter().map(|home| self.first_page(&pages, *home) as Arc<dyn Renderer>);
+        self.hub.keep_lists(targets.chain(first).collect());
+    }
+
+    /// The index page without parameters.
+    fn first_page(&self, pages: &Pages, home: Home) -> Arc<IndexRenderer> {
+        let mut all = pages.first.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, page)) = all.iter().find(|(known, _)| *known == home) {
+            return page.clone();
+        }
+        let page = self.index(pages, Ask::parse("", home.0));
+        all.push((home, page.clone()));
+        page
+    }
+
+    fn index(&self, pages: &Pages, ask: Ask) -> Arc<IndexRenderer> {
+        let plots = self.history.as_ref().filter(|_| pages.history).map(|access| access.plots.clone());
+        Arc::new(IndexRenderer::new(pages.index.clone(), ask, self.search.clone(), plots))
     }
 
     /// The newest view as a renderer shows it.
@@ -250,7 +303,7 @@ fn aside<T>(view: &View, work: impl FnOnce() -> T) -> T {
 }
 
 /// The game that a listener belongs to: its page shows this one where the address names none.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Home(pub Option<&'static str>);
 
 pub fn router(site: Arc<Site>, home: Home) -> Router {
@@ -285,11 +338,11 @@ async fn index(
     headers: HeaderMap,
 ) -> Response {
     let pages = site.pages.load_full();
-    let ask = Ask::parse(query.as_deref().unwrap_or_default(), home);
     let access = site.history.as_ref().filter(|_| pages.history);
-    let plots = || access.map(|access| access.plots.clone());
-    let make = |ask| Arc::new(IndexRenderer::new(pages.index.clone(), ask, site.search.clone(), plots()));
-    let index = pages.indexes.get(ask, make);
+    let index = match query.as_deref().unwrap_or_default() {
+        "" => site.first_page(&pages, Home(home)),
+        query => pages.indexes.get(Ask::parse(query, home), |ask| site.index(&pages, ask)),
+    };
     let renderer: Arc<dyn Renderer> = index.clone();
     let shown = match site.render(&renderer, peer).await {
         Ok(shown) => shown,

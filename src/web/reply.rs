@@ -96,6 +96,7 @@ pub fn encoded(list: &Rendered, encoding: Option<usize>) -> Option<Encoded> {
     let number = encoding?;
     let (name, encode) = ENCODINGS.get(number)?;
     let smaller = |body: &Bytes| encode(body).filter(|encoded| encoded.len() < body.len()).map(Bytes::from);
+    list.want(number);
     let body = match list.made(number) {
         Some(made) => made,
         None if list.body.len() < LONG_BODY => list.variant(number, smaller),
@@ -134,6 +135,15 @@ pub fn long_encoding(
     let (begun, held) = (list.begin(number)?, held.clone());
     let smaller = move |body: &Bytes| encode(body).filter(|it| it.len() < body.len()).map(|it| held.count(it));
     Some(move || begun.make(smaller))
+}
+
+/// Encodes a long list as clients wanted the one before it, so that none of them has to wait for that.
+pub fn encode_as_before(list: &Arc<Rendered>, before: &Rendered, held: &Arc<Held>) {
+    for number in list.wanted_as(before) {
+        if let Some(encode) = long_encoding(list, Some(number), held) {
+            encode();
+        }
+    }
 }
 
 // Fast levels: a list is encoded once for each change of it.

@@ -267,3 +267,32 @@ fn who_sends_slowly_or_does_not_read_is_closed_and_costs_little() {
     assert!(grown < 16 << 10, "grew by {grown} KiB");
     until("all of them to be closed", || (figure(&server, "rallypoint_connections") <= 2).then_some(()));
 }
+
+#[test]
+fn a_tag_holds_while_servers_are_only_proven_again() {
+    let server = Server::start(&["iceball.life=8s"]);
+    let address = server.address("web.listen");
+    let game = Game::new(server.address("iceball.listen"));
+    let announce = |players| game.announce(&announcement(b"one", 20737, players));
+    announce(3);
+    until("the server", || server.listed().pop());
+    let lists = ["/master.json", "/api/v1/servers", "/api/v1/servers?limit=9"];
+    let tags = || lists.map(|path| get(address, path, "").header("Etag").unwrap().to_string());
+    let proven_at = || server.json("/api/v1/servers")["servers"][0]["proven_at"].as_str().unwrap().to_string();
+    let (first, first_proven) = (tags(), proven_at());
+    assert_eq!([&first[0], &first[1]].map(|tag| tag.starts_with("W/")), [false, true]);
+    until("another time of proof", || {
+        announce(3);
+        (proven_at() != first_proven).then_some(())
+    });
+    assert_eq!(tags(), first);
+    for (path, tag) in lists.iter().zip(&first) {
+        for known in [tag.clone(), tag.replace("W/", "")] {
+            assert_eq!(get(address, path, &format!("If-None-Match: {known}\r\n")).status(), 304, "{path}");
+        }
+    }
+    until("other facts", || {
+        announce(4);
+        tags().iter().zip(&first).all(|(new, old)| new != old).then_some(())
+    });
+}
