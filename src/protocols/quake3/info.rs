@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::wire::{GAME_BYTES_MAX, InfoString, PlayerLine, StatusResponse, integer, without_colours};
+use super::wire::{GAME_BYTES_MAX, InfoIndex, PlayerLine, StatusResponse, integer, without_colours};
 use crate::model::{Details, Facts, Player, Server, VersionText};
 use crate::protocols::join::Join;
 use crate::text;
@@ -37,7 +37,7 @@ pub enum Unlistable {
 
 impl<'a> Listing<'a> {
     /// dpmaster's checks of an infoResponse, in the same order, except for the challenge.
-    pub fn of(info: &InfoString<'a>) -> Result<Listing<'a>, Unlistable> {
+    pub fn of(info: &InfoIndex<'a>) -> Result<Listing<'a>, Unlistable> {
         let protocol = info.get(b"protocol").and_then(integer).ok_or(Unlistable::Protocol)?;
         info.count(b"sv_maxclients").filter(|most| *most > 0).ok_or(Unlistable::MaxClients)?;
         info.count(b"clients").ok_or(Unlistable::Clients)?;
@@ -56,7 +56,7 @@ impl<'a> Listing<'a> {
 }
 
 /// The facts of an infoResponse.
-pub fn facts<'a>(info: &InfoString<'a>) -> Facts<'a> {
+pub fn facts<'a>(info: &InfoIndex<'a>) -> Facts<'a> {
     let game = text::clean(info.get(b"gamename").unwrap_or_default());
     Facts { game, ..facts_with(info, info.count(b"clients").unwrap_or(0), None, Vec::new()) }
 }
@@ -64,13 +64,14 @@ pub fn facts<'a>(info: &InfoString<'a>) -> Facts<'a> {
 /// The facts of a statusResponse. Its `gamename` is a folder of the game's files, never the game.
 pub fn status_facts<'a>(status: &StatusResponse<'a>) -> Facts<'a> {
     let players: Vec<Player> = status.players().take(Details::PLAYERS_MAX).map(|line| player(&line)).collect();
-    let clients = status.info.count(b"clients").unwrap_or(players.len() as u16); // at most PLAYERS_MAX
+    let info = status.info.index();
+    let clients = info.count(b"clients").unwrap_or(players.len() as u16); // at most PLAYERS_MAX
     // Engines give bots no ping.
     let humans = players.iter().filter(|player| player.ping != Some(0)).count() as u16;
-    facts_with(&status.info, clients, Some(humans), players)
+    facts_with(&info, clients, Some(humans), players)
 }
 
-fn facts_with<'a>(info: &InfoString<'a>, clients: u16, humans: Option<u16>, players: Vec<Player>) -> Facts<'a> {
+fn facts_with<'a>(info: &InfoIndex<'a>, clients: u16, humans: Option<u16>, players: Vec<Player>) -> Facts<'a> {
     let get = |keys: &[&str]| text::clean(keys.iter().find_map(|key| info.get(key.as_bytes())).unwrap_or_default());
     // DarkPlaces games put their mode and version in front of this: "dm:0.8.6:P105:…".
     let mut state = info.get(b"qcstatus").unwrap_or_default().split(|&byte| byte == b':');
@@ -121,13 +122,13 @@ pub fn join(server: &Server) -> Join {
 mod tests {
     use super::*;
     use crate::bytes::hex;
-    use crate::protocols::quake3::wire::FromGame;
+    use crate::protocols::quake3::wire::{FromGame, InfoString};
 
     const OPENARENA: &str = r"\voip\opus\g_needpass\0\pure\1\gametype\0\sv_maxclients\8\g_humanplayers\2\clients\5\mapname\oa_dm1\hostname\Loopback ^1OA\protocol\71\gamename\Quake3Arena\challenge\A_ch4Lleng3";
     const DARKPLACES: &str = r"\gamename\DarkPlaces-Quake\modname\id1\gameversion\0\sv_maxclients\8\clients\3\bots\1\mapname\start\hostname\Loopback DP\protocol\3\challenge\A_ch4Lleng3";
 
-    fn info(text: &str) -> InfoString<'_> {
-        InfoString::new(text.as_bytes())
+    fn info(text: &str) -> InfoIndex<'_> {
+        InfoString::new(text.as_bytes()).index()
     }
 
     #[test]
@@ -208,8 +209,9 @@ mod tests {
 
     #[test]
     fn text_is_cleaned() {
-        let facts =
-            facts(&InfoString::new(b"\\hostname\\a\x1b[1m^1\xffb\x01\\mapname\\^2m\\sv_maxclients\\1\\clients\\9"));
+        let facts = facts(
+            &InfoString::new(b"\\hostname\\a\x1b[1m^1\xffb\x01\\mapname\\^2m\\sv_maxclients\\1\\clients\\9").index(),
+        );
         assert_eq!((&*facts.name, &*facts.map), ("a[1m\u{fffd}b", "m"));
         assert_eq!(facts.rule("hostname"), Some("a[1m^1\u{fffd}b"));
     }

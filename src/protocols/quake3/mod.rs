@@ -126,6 +126,7 @@ pub const CARD: Card = Card {
 };
 
 fn is_listable(info: &wire::InfoString<'_>) -> bool {
+    let info = &info.index();
     let facts = info::facts(info);
     info::Listing::of(info).is_ok() && facts.players_max.is_some()
 }

@@ -26,7 +26,7 @@ impl Query for GameQuery {
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
         match FromGame::parse(bytes).map_err(fault)? {
             FromGame::Info(info) => {
-                let (nonce, mut facts) = (nonce(&info)?, info::facts(&info));
+                let (nonce, mut facts) = (nonce(&info)?, info::facts(&info.index()));
                 facts.game = text::clean(info.get(b"gamename").unwrap_or_default());
                 Ok(Heard::Some { nonce, facts: allowed(facts) })
             }

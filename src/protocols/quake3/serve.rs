@@ -81,6 +81,7 @@ impl Rules {
     }
 
     fn info_response<'a>(&self, now: Now, from: SocketAddr, info: &InfoString<'a>) -> Result<Announce<'a>, Event> {
+        let info = &info.index();
         let challenge = info.get(b"challenge").ok_or(events::NO_CHALLENGE.event())?;
         let opened = self.challenges.open(self.time.unix_ms(now), from, &self.tags, challenge);
         let opened = opened.map_err(|refusal| match refusal {

@@ -15,7 +15,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use arrayvec::ArrayString;
+use arrayvec::{ArrayString, ArrayVec};
 
 use crate::bytes::until_nul;
 
@@ -207,11 +207,9 @@ impl<'a> InfoString<'a> {
         self.pairs().find(|(found, _)| *found == key).map(|(_, value)| value)
     }
 
-    /// The number that a value begins with, as C's `atoi` reads it; 0 where it is none, and where it is negative.
-    pub fn count(&self, key: &[u8]) -> Option<u16> {
-        let digits = self.get(key)?.trim_ascii_start();
-        let digits = digits.strip_prefix(b"+").unwrap_or(digits).iter().take_while(|byte| byte.is_ascii_digit());
-        Some(digits.fold(0, |number: u16, digit| number.saturating_mul(10).saturating_add(u16::from(digit - b'0'))))
+    /// The same, split once for all keys.
+    pub fn index(&self) -> InfoIndex<'a> {
+        InfoIndex { first: self.pairs().take(INDEXED_MAX).collect(), whole: *self }
     }
 
     /// Keys and values in order. One that is too long is left out, and so is a key without a value.
@@ -219,6 +217,36 @@ impl<'a> InfoString<'a> {
         let mut tokens = self.0.split(|&byte| byte == b'\\');
         std::iter::from_fn(move || Some((tokens.next()?, tokens.next()?)))
             .filter(|(key, value)| !key.is_empty() && key.len().max(value.len()) <= FIELD_BYTES_MAX)
+    }
+}
+
+/// More than engines send.
+const INDEXED_MAX: usize = 48;
+
+/// An info string whose pairs are found already: a dozen keys are looked for in each, and every look would split it anew.
+pub struct InfoIndex<'a> {
+    first: ArrayVec<(&'a [u8], &'a [u8]), INDEXED_MAX>,
+    whole: InfoString<'a>,
+}
+
+impl<'a> InfoIndex<'a> {
+    pub fn get(&self, key: &[u8]) -> Option<&'a [u8]> {
+        match self.first.iter().find(|(found, _)| *found == key) {
+            Some((_, value)) => Some(value),
+            None if self.first.is_full() => self.whole.get(key),
+            None => None,
+        }
+    }
+
+    /// The number that a value begins with, as C's `atoi` reads it; 0 where it is none, and where it is negative.
+    pub fn count(&self, key: &[u8]) -> Option<u16> {
+        let digits = self.get(key)?.trim_ascii_start();
+        let digits = digits.strip_prefix(b"+").unwrap_or(digits).iter().take_while(|byte| byte.is_ascii_digit());
+        Some(digits.fold(0, |number: u16, digit| number.saturating_mul(10).saturating_add(u16::from(digit - b'0'))))
+    }
+
+    pub fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        self.whole.pairs()
     }
 }
 

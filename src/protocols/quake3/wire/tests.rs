@@ -45,9 +45,23 @@ fn an_info_response_of_a_real_server() {
 
 #[test]
 fn counts_as_c_reads_them() {
-    let info = InfoString::new(br"\a\8\b\8x\c\-1\d\99999\e\ +3\f\x\g\");
+    let info = InfoString::new(br"\a\8\b\8x\c\-1\d\99999\e\ +3\f\x\g\").index();
     let counts: Vec<_> = [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"].map(|key| info.count(key)).into();
     assert_eq!(counts, [Some(8), Some(8), Some(0), Some(65_535), Some(3), Some(0), Some(0), None]);
+}
+
+#[test]
+fn an_index_has_the_same_values_however_many_there_are() {
+    for pairs in [0, 1, 47, 48, 49, 200] {
+        let text: String = (0..pairs).map(|number| format!(r"\k{number}\{number}\k0\again")).collect();
+        let info = InfoString::new(text.as_bytes());
+        let index = info.index();
+        assert!(index.pairs().eq(info.pairs()));
+        for number in 0..=pairs {
+            let key = format!("k{number}");
+            assert_eq!(index.get(key.as_bytes()), info.get(key.as_bytes()), "{key} of {pairs}");
+        }
+    }
 }
 
 #[test]
