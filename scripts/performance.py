@@ -147,7 +147,7 @@ def machine_table():
 # Distinguishable also without colours, by their order in the legend and at the right end.
 COLOURS = ["#1b6ca8", "#c4461f", "#3a7d2c", "#7b3fa0", "#8a6d00", "#555555"]
 WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 80, 24, 92, 56
+LEFT, RIGHT, TOP, BOTTOM = 80, 48, 104, 56
 
 
 def lines_of(rows, ending):

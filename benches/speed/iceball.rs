@@ -8,7 +8,8 @@ use crate::load::{self, Content, Dialect, Texts};
 use crate::support::Server;
 
 pub fn run() {
-    Exchange { title: "Iceball", dialect: Dialect::Iceball, listener: "iceball.listen", per_ip: 10 }.run();
+    Exchange { title: "Iceball", dialect: Dialect::Iceball, listener: "iceball.listen", per_ip: 10, ratio_max: 1.5 }
+        .run();
 }
 
 /// Announces servers and checks that they are listed. Returns the server's time per new server, in nanoseconds.

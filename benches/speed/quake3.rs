@@ -25,7 +25,8 @@ const WINDOW: usize = 32;
 pub const ARGUMENT: &str = "serve-packets";
 
 pub fn run() {
-    Exchange { title: "Quake III", dialect: Dialect::Quake3, listener: "quake3.listen", per_ip: 1 }.run();
+    Exchange { title: "Quake III", dialect: Dialect::Quake3, listener: "quake3.listen", per_ip: 1, ratio_max: 3.0 }
+        .run();
     for servers in [100, 1_000] {
         lists(servers);
     }

@@ -20,7 +20,7 @@ const TIMES: u16 = 5;
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/xash/bin/xash3d-master");
 
 pub fn run() {
-    Exchange { title: "Xash3D", dialect: Dialect::Xash, listener: "xash3d.listen", per_ip: 1 }.run();
+    Exchange { title: "Xash3D", dialect: Dialect::Xash, listener: "xash3d.listen", per_ip: 1, ratio_max: 2.5 }.run();
     if !Path::new(PROGRAM).exists() {
         return println!("not installed: cargo install xash3d-master --root target/xash");
     }
