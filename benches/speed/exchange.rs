@@ -13,7 +13,7 @@ use crate::support::Server;
 /// The echo and the server take turns, so that a disturbance of the machine affects both, or only some rounds.
 const ROUNDS: u16 = 5;
 /// Announcements per round: enough that the clock's resolution of 10 ms does not matter.
-const ANNOUNCEMENTS: usize = 100_000;
+const ANNOUNCEMENTS: usize = 50_000;
 const SIZES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
 
 /// A protocol whose servers announce themselves with datagrams.

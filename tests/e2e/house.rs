@@ -1,6 +1,9 @@
 //! Rules of this repository that the compiler does not check.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::Folder;
 
 fn files_under(folder: &Path, out: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -243,5 +246,28 @@ fn the_example_of_a_protocol_is_whole() {
     assert_eq!(listed, files);
     for path in quoted(rest).filter(|word| word.contains('/') && !word.contains(' ')) {
         assert!(root.join(path).exists(), "CONTRIBUTING.md names {path}");
+    }
+}
+
+/// Nobody edits the tables, and nobody forgets to write them again.
+#[test]
+fn the_tables_and_plots_of_the_performance_page_are_made_from_its_rows() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = Folder::new("performance");
+    let names = ["cost.svg", "memory.svg", "machine.tsv", "results.tsv"].map(|name| format!("docs/performance/{name}"));
+    let names: Vec<String> = names.into_iter().filter(|name| root.join(name).exists()).collect();
+    let others = ["docs/performance.md".to_string(), "scripts/performance.py".to_string()];
+    for part in ["docs/performance", "scripts"] {
+        std::fs::create_dir_all(folder.path().join(part)).unwrap();
+    }
+    for name in names.iter().chain(&others) {
+        std::fs::copy(root.join(name), folder.path().join(name)).unwrap();
+    }
+    let output = Command::new("python3").arg(folder.path().join("scripts/performance.py")).output();
+    let output = output.expect("python3, from Debian's python3");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for name in names.iter().chain(&others) {
+        let written = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        assert!(written == document(name), "{name} is not what scripts/performance.py writes: run it");
     }
 }
