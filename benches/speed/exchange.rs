@@ -10,11 +10,11 @@ use crate::measure::{cpu, dropped, median};
 use crate::report::Report;
 use crate::support::Server;
 
-/// The echo and the server take turns, so that a disturbance of the machine affects both, or only some rounds.
-const ROUNDS: u16 = 5;
 /// Announcements per round: enough that the clock's resolution of 10 ms does not matter.
 const ANNOUNCEMENTS: usize = 50_000;
-const SIZES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
+/// Servers in the list, and rounds with so many: fewer for those that only the plots need. In a round, the echo and the server
+/// take turns, so that a disturbance of the machine affects both, or only some rounds.
+const SIZES: [(u32, u16); 4] = [(1_000, 3), (10_000, 5), (100_000, 3), (1_000_000, 5)];
 
 /// A protocol whose servers announce themselves with datagrams.
 pub struct Exchange {
@@ -33,14 +33,14 @@ impl Exchange {
         let server = start();
         let (socket, mut echo) = (UdpSocket::bind("0.0.0.0:0").unwrap(), Echo::start(self.dialect));
         let (mut listed, mut ratios) = (0, Vec::new());
-        for servers in SIZES {
+        for (servers, rounds) in SIZES {
             let ips = servers / u32::from(self.per_ip);
             let added = self.fill(&server, &socket, listed..ips);
             println!("{servers} listed; each new one took {added} ns of the server's time");
             listed = ips;
             let memory = server.memory_kib() as f64 / 1024.0;
             Report::new(&format!("{}: memory", self.title), "MiB", &[memory]).servers(servers).untargeted();
-            ratios.push(median(self.compare(&server, &socket, &mut echo, servers)));
+            ratios.push(median(self.compare(&server, &socket, &echo, (servers, rounds))));
         }
         println!("the echo received in batches of {:.1}", echo.batch());
         // Ratios to the echo at the same time, so that a machine that became slower meanwhile does not matter.
@@ -49,10 +49,10 @@ impl Exchange {
     }
 
     /// The ratios of all rounds: the server's time to the echo's.
-    fn compare(&self, server: &Server, socket: &UdpSocket, echo: &mut Echo, servers: u32) -> Vec<f64> {
+    fn compare(&self, server: &Server, socket: &UdpSocket, echo: &Echo, (servers, rounds): (u32, u16)) -> Vec<f64> {
         let ips = servers / u32::from(self.per_ip);
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             let content = Content { texts: Texts::Typical, players: 10 + round, changing: 10 };
             theirs.push(self.cost(echo.address(), echo.id(), socket, ips, content));
             ours.push(self.cost(server.address(self.listener), server.id(), socket, ips, content));

@@ -181,8 +181,9 @@ pub fn end(part: &str) {
     let rows = std::mem::take(&mut *ROWS.lock().unwrap());
     let Some(path) = std::env::var_os(FILE_VARIABLE).map(PathBuf::from) else { return };
     let mut all = read(&path);
+    let at = all.iter().position(|row| row.part == part).unwrap_or(all.len());
     all.retain(|row| row.part != part);
-    all.extend(rows.into_iter().map(|row| Row { part: part.to_string(), ..row }));
+    all.splice(at..at, rows.into_iter().map(|row| Row { part: part.to_string(), ..row }));
     write(&path, &all);
 }
 
