@@ -12,6 +12,8 @@ use crate::support::Server;
 
 /// Announcements per round: enough that the clock's resolution of 10 ms does not matter.
 const ANNOUNCEMENTS: usize = 50_000;
+/// How often a round is tried in which datagrams get lost.
+const TRIES: usize = 5;
 /// Servers in the list, and rounds with so many: fewer for those that only the plots need. In a round, the echo and the server
 /// take turns, so that a disturbance of the machine affects both, or only some rounds.
 const SIZES: [(u32, u16); 4] = [(1_000, 3), (10_000, 5), (100_000, 3), (1_000_000, 5)];
@@ -64,18 +66,32 @@ impl Exchange {
         ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect()
     }
 
-    /// Microseconds of processor time for one announcement and its handshake.
+    /// Microseconds of processor time for one announcement and its handshake. A round in which datagrams were lost or repeated
+    /// does not count: lost ones cost nothing, and repeated ones cost twice.
     fn cost(&self, master: SocketAddr, pid: u32, socket: &UdpSocket, ips: u32, content: Content) -> f64 {
+        let cost = (0..TRIES).find_map(|_| self.undisturbed_cost(master, pid, socket, ips, content));
+        cost.expect("a round without losses; a larger net.core.rmem_max or a quieter machine may help")
+    }
+
+    fn undisturbed_cost(
+        &self,
+        master: SocketAddr,
+        pid: u32,
+        socket: &UdpSocket,
+        ips: u32,
+        content: Content,
+    ) -> Option<f64> {
         let drive = Drive { socket, dialect: self.dialect, master, hold: Some(pid), is_gentle: false };
         let visits = ANNOUNCEMENTS / usize::from(self.per_ip);
         let (lost, before) = (dropped(master.port()), cpu(pid));
         let driven = drive.run(content, load::jumping(ips, self.per_ip).take(visits));
         let lost = dropped(master.port()) - lost;
-        // Lost datagrams cost nothing, and repeated ones cost twice.
-        let few = (lost + driven.sent_again) * 1000 < driven.pairs;
-        assert!(few, "{lost} datagrams were lost, {driven:?}; a larger net.core.rmem_max may help");
         settle(pid);
-        (cpu(pid) - before).as_secs_f64() * 1e6 / driven.pairs as f64
+        let is_undisturbed = (lost + driven.sent_again) * 1000 < driven.pairs;
+        if !is_undisturbed {
+            println!("once more: {lost} datagrams were lost, {driven:?}");
+        }
+        is_undisturbed.then(|| (cpu(pid) - before).as_secs_f64() * 1e6 / driven.pairs as f64)
     }
 
     /// Announces servers and checks that they are listed. Returns the server's time per new server, in nanoseconds.
