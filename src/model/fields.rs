@@ -36,7 +36,7 @@ impl Fields {
     /// Everything, for a reader that may not know the server.
     pub const ALL: Fields = Fields(u32::MAX);
     /// What a list of many servers does without.
-    pub const DETAILS: Fields = Fields(Fields::PLAYERS.0 | Fields::RULES.0 | Fields::JOIN.0);
+    pub const DETAILS: Fields = Fields(Fields::PLAYERS.0 | Fields::RULES.0);
 
     /// The fields that differ between two states of a server.
     pub fn between(before: &Server, after: &Server) -> Fields {

@@ -250,12 +250,12 @@ fn form_of(query: &str, headers: &HeaderMap) -> Result<Form, Wrong> {
 /// Server-sent events: `snapshot` with `serial` and `servers`, then `delta` with `serial`, `removed`, `added` and
 /// `changed`, to be applied in this order. Each server in `changed` has its `address` and `port`, and the fields that changed
 /// with their new values; null means that the field is absent now. `proven_at`, `last_seen` and `rtt_ms` come along, but nothing
-/// is sent when only they have moved. A server is in one event a second at most. `players`, `rules` and `join` are left out, unless
+/// is sent when only they have moved. A server is in one event a second at most. `players` and `rules` are left out, unless
 /// `details` asks for them. A reader that reconnects with `Last-Event-ID` gets what it missed, or another snapshot. `reset` tells a
 /// reader that is too slow to start again. The stream is compressed (zstd, br, gzip) if `Accept-Encoding` allows it.
 #[utoipa::path(get, path = "/api/v1/events", tag = "servers", params(
     ("game" = Option<String>, Query, description = "Only this game, or this family of games"),
-    ("details" = Option<bool>, Query, description = "With `players`, `rules` and `join`"),
+    ("details" = Option<bool>, Query, description = "With `players` and `rules`"),
     ("Last-Event-ID" = Option<String>, Header, description = "The last event that was received"),
 ), responses(
     (status = 200, description = "An endless stream of events", content_type = "text/event-stream", body = String),

@@ -32,7 +32,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 pub struct Form {
     /// The game's name, or that of a family; empty: all games.
     pub game: String,
-    /// Whether players, rules and how to join are wanted.
+    /// Whether players and rules are wanted.
     pub details: bool,
     pub pieces: Pieces,
 }
