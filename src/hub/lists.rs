@@ -396,11 +396,12 @@ impl Cell {
     ) -> Arc<Rendered> {
         let started = Instant::now();
         let (body, tag) = renderer.render_tagged(view);
-        let list = Arc::new(Rendered::of(view, held.count(body), tag));
+        let version = renderer.version(view);
+        let list = Arc::new(Rendered::of(view, held.count(body), tag).with_version(version));
         self.is_large.store(list.is_large(), Ordering::Relaxed);
         let before = self.last.load_full();
         finish(&list, before.as_ref().map(|before| &*before.list));
-        let fresh = Freshness::new(renderer.version(view), started, Instant::now());
+        let fresh = Freshness::new(version, started, Instant::now());
         self.last.store(Some(Arc::new(Last { list: list.clone(), fresh })));
         drop(turn);
         list

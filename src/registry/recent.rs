@@ -30,6 +30,12 @@ impl<K: Clone + PartialEq, V: ?Sized> Recent<K, V> {
         all.push(pair);
         value
     }
+
+    /// All cached values.
+    pub fn all(&self) -> Vec<Arc<V>> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(_, value)| value.clone()).collect()
+    }
 }
 
 #[cfg(test)]

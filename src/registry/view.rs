@@ -53,6 +53,8 @@ pub struct Rendered {
     pub etag: String,
     /// When the list was as it is here, milliseconds since 1970; none for what is not a list.
     pub as_of_ms: Option<u64>,
+    /// The [version](Renderer::version) that a renderer made; none for what is not a list.
+    pub version: Option<u64>,
     /// Other encodings of the body, each made on first request.
     variants: [OnceLock<Option<Bytes>>; VARIANTS],
     /// Whether a thread has begun to make each.
@@ -103,6 +105,7 @@ impl Rendered {
             etag: tag.text(),
             body,
             as_of_ms: None,
+            version: None,
             variants: Default::default(),
             begun: Default::default(),
             wanted: Default::default(),
@@ -116,6 +119,10 @@ impl Rendered {
             Some(tag) => Rendered { etag: format!("W/{}", tag.text()), ..rendered },
             None => rendered,
         }
+    }
+
+    pub fn with_version(self, version: u64) -> Rendered {
+        Rendered { version: Some(version), ..self }
     }
 
     /// The body in another encoding, if it has been made.

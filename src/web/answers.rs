@@ -2,7 +2,6 @@
 //! list and encoding, by the functions that make all answers, so that [`super::fast`] only has to send them.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
@@ -61,16 +60,16 @@ impl Target {
 
     /// The answers of the newest list, or of a slightly older one: see [`crate::hub::Hub::list`].
     pub async fn prepared(&self, site: &Site, peer: SocketAddr) -> Result<Arc<Prepared>, Refusal> {
-        let serial = site.hub.view_guard().serial;
-        if let Some(last) = self.last.load_full().filter(|last| last.serial.load(Ordering::Relaxed) == serial) {
+        let version = Some(self.renderer.version(&site.hub.view_guard()));
+        if let Some(last) = self.last.load_full().filter(|last| last.list.version == version) {
             return Ok(last);
         }
+        // Perhaps an older one, which the next request must not take for the newest.
         let list = site.render(&self.renderer, Peer(peer)).await?;
-        let prepared = match self.last.load_full().filter(|last| Arc::ptr_eq(&last.list, &list)) {
-            Some(same) => same,
-            None => Arc::new(Prepared::new(list)),
-        };
-        prepared.serial.store(serial, Ordering::Relaxed);
+        if let Some(same) = self.last.load_full().filter(|last| Arc::ptr_eq(&last.list, &list)) {
+            return Ok(same);
+        }
+        let prepared = Arc::new(Prepared::new(list));
         // A large list is the hub's alone, which frees it when nobody asks for it.
         self.last.store(Some(prepared.clone()).filter(|prepared| !prepared.list.is_large()));
         Ok(prepared)
@@ -103,8 +102,6 @@ impl Target {
 
 /// A list, and the answers that were made of it.
 pub struct Prepared {
-    /// The view in which the list was found to be new enough.
-    serial: AtomicU64,
     list: Arc<Rendered>,
     plain: OnceLock<Form>,
     encoded: [OnceLock<Form>; VARIANTS],
@@ -112,7 +109,7 @@ pub struct Prepared {
 
 impl Prepared {
     fn new(list: Arc<Rendered>) -> Prepared {
-        Prepared { serial: AtomicU64::new(0), list, plain: OnceLock::new(), encoded: Default::default() }
+        Prepared { list, plain: OnceLock::new(), encoded: Default::default() }
     }
 }
 

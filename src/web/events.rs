@@ -29,7 +29,6 @@ use crate::budget::Kind;
 use crate::encodings::Pieces;
 use crate::hub::Refusal;
 use crate::net::stopped;
-use crate::protocols::card;
 use crate::registry::recent::Recent;
 
 /// The least time between two frames, so that many changes make a few frames per second. A change after a pause is told at once.
@@ -47,6 +46,8 @@ const KEPT_CHANGES_MAX: usize = 200_000;
 const PIECES_BYTES_MAX: usize = 32 << 20;
 /// A frame with this many servers takes milliseconds to render.
 const LONG_FRAME: usize = 500;
+/// The most changes that a reader that comes back is told one by one.
+const MISSED_CHANGES_MAX: usize = 5_000;
 /// A quiet stream is kept alive by a comment, this often.
 const ALIVE_EVERY: Duration = Duration::from_secs(8);
 /// A snapshot is valid for this multiple of the time it took to render, up to a maximum.
@@ -101,7 +102,11 @@ impl Events {
     /// The forms to prepare frames in. If there are more, their readers prepare their own.
     fn forms(&self) -> Vec<Arc<Form>> {
         let forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
-        forms.iter().filter_map(Weak::upgrade).take(FORMS_MAX).collect()
+        let mut forms: Vec<_> = forms.iter().filter_map(Weak::upgrade).collect();
+        // Nobody can push aside what most read by asking for games that do not exist.
+        forms.sort_by_key(|form| !form.is_common());
+        forms.truncate(FORMS_MAX);
+        forms
     }
 
     fn keep(&self, frame: &Arc<Frame>) {
@@ -130,6 +135,23 @@ impl Events {
         news.first().is_none_or(|first| first.before <= serial).then_some(news)
     }
 
+    /// The same for a reader that comes back. None as well if it missed so much that a snapshot, which readers share, costs less
+    /// than frames that have to be made again for this one.
+    fn missed(&self, serial: u64) -> Option<Vec<Arc<Frame>>> {
+        let changes = |news: &[Arc<Frame>]| news.iter().map(|frame| frame.len()).sum::<usize>();
+        self.after(serial).filter(|news| news.len() <= BEHIND_MAX && changes(news) <= MISSED_CHANGES_MAX)
+    }
+
+    /// Frees the snapshots that are too old for another reader.
+    pub fn forget_snapshots(&self, now: Instant) {
+        for cell in self.snapshots.all() {
+            // Whoever has it locked uses it or makes a new one.
+            if let Ok(mut last) = cell.try_lock() {
+                last.take_if(|written| written.good_until <= now);
+            }
+        }
+    }
+
     /// A snapshot for a client, and the frames since then.
     async fn snapshot(
         &self,
@@ -143,7 +165,7 @@ impl Events {
         if let Some((written, news)) = good.and_then(|written| Some((written.clone(), self.after(written.serial)?))) {
             return Ok((written, news));
         }
-        let is_common = !form.details && (form.game.is_empty() || card(&form.game).is_some());
+        let is_common = form.is_common();
         let (writer, form) = (site.clone(), form.clone());
         let write = move || {
             let (view, started) = (writer.hub.view(), Instant::now());
@@ -281,7 +303,7 @@ pub async fn events(
     let last = headers.get("Last-Event-ID").and_then(|id| id.to_str().ok());
     let known = last.and_then(|id| site.events.serial_of(id)).filter(|serial| *serial <= site.hub.view().serial);
     let mut first = VecDeque::from([standing(form.pieces, |standing| &standing.begin)]);
-    let (mut serial, news) = match known.and_then(|serial| Some((serial, site.events.after(serial)?))) {
+    let (mut serial, news) = match known.and_then(|serial| Some((serial, site.events.missed(serial)?))) {
         Some(missed) => missed,
         None => {
             let (written, news) = match site.events.snapshot(&site, &form, peer.ip()).await {
@@ -456,6 +478,40 @@ mod tests {
         keep(u64::MAX, 9);
         assert_eq!(after(5), None, "something is missing");
         assert_eq!(after(9), Some(vec![]));
+    }
+
+    #[test]
+    fn who_missed_too_much_gets_a_snapshot() {
+        let events = Events::new(1);
+        let frames = BEHIND_MAX as u64 + 1;
+        (0..frames).for_each(|number| events.keep(&Arc::new(Frame::empty(number, number + 1))));
+        assert_eq!(events.after(0).map(|frames| frames.len()), Some(BEHIND_MAX + 1));
+        assert!(events.missed(0).is_none());
+        assert_eq!(events.missed(1).map(|frames| frames.len()), Some(BEHIND_MAX));
+    }
+
+    #[tokio::test]
+    async fn snapshots_that_are_too_old_are_freed() {
+        let (events, now) = (Events::new(1), Instant::now());
+        let form = Form { game: String::new(), details: false, pieces: Pieces::Plain };
+        let cell = events.snapshots.get(form, |_| Arc::default());
+        let good_until = now + Duration::from_secs(1);
+        *cell.lock().await = Some(Written { serial: 1, bytes: Bytes::new(), good_until });
+        events.forget_snapshots(now);
+        assert!(cell.lock().await.is_some());
+        events.forget_snapshots(good_until);
+        assert!(cell.lock().await.is_none());
+    }
+
+    #[test]
+    fn what_most_read_is_prepared_however_many_others_there_are() {
+        let events = Events::new(1);
+        let form = |game: &str| Form { game: game.into(), details: false, pieces: Pieces::Plain };
+        let others: Vec<_> = (0..FORMS_MAX).map(|number| events.shared(form(&format!("no game {number}")))).collect();
+        let common = [events.shared(form("")), events.shared(form("iceball"))];
+        let prepared = events.forms();
+        assert_eq!(prepared.len(), FORMS_MAX);
+        assert!(common.iter().all(|form| prepared.contains(form)) && prepared.contains(&others[0]));
     }
 
     #[test]

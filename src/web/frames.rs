@@ -15,7 +15,7 @@ use super::json::{Patch, Place, ServerJson};
 use crate::encodings::Pieces;
 use crate::hub::Held;
 use crate::model::{Address, Fields, Server};
-use crate::protocols::{names_of, servers_of};
+use crate::protocols::{card, names_of, servers_of};
 use crate::registry::view::{Batch, Delta, View};
 
 /// A server is in one frame of this time at most: readers would pay for one that changes all the time.
@@ -38,6 +38,11 @@ pub struct Form {
 }
 
 impl Form {
+    /// Whether many readers share this: their number is bounded.
+    pub fn is_common(&self) -> bool {
+        !self.details && (self.game.is_empty() || card(&self.game).is_some())
+    }
+
     fn concerns(&self, server: &Server) -> bool {
         match self.game.as_str() {
             "" => !server.game.is_master(),

@@ -198,7 +198,10 @@ impl Site {
     pub async fn tidy(self: Arc<Site>, mut stop: watch::Receiver<bool>) {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(TIDY_EVERY) => self.search.forget_unused(Instant::now()),
+                () = tokio::time::sleep(TIDY_EVERY) => {
+                    self.search.forget_unused(Instant::now());
+                    self.events.forget_snapshots(tokio::time::Instant::now());
+                }
                 () = stopped(&mut stop) => return,
             }
         }

@@ -216,6 +216,22 @@ fn a_list_that_everybody_shares_is_looked_for_once_per_change() {
     until("the change", || ask(&mut stream, &text).text().contains("\"new\"").then_some(()));
 }
 
+/// One that takes a while to render rests after that, and readers get the older one meanwhile: it must not be taken for the newest.
+#[test]
+fn a_change_of_a_long_list_is_seen_though_nothing_else_changes() {
+    let server = filled(&[]);
+    let game = Game::on(server.address("iceball.listen"), [127, 7, 7, 7].into());
+    (41..=900).for_each(|port| game.announce(&announcement(b"one of many servers", port, 3)));
+    until("all to be listed", || (server.json("/readyz")["servers"] == 900).then_some(()));
+    let mut stream = BufReader::new(connect(server.address("web.listen")));
+    let text = String::from_utf8(request("/master.json", "")).unwrap();
+    for number in 0..5 {
+        let name = format!("change {number}");
+        game.announce(&announcement(name.as_bytes(), 1, 3));
+        until(&name, || ask(&mut stream, &text).text().contains(&name).then_some(()));
+    }
+}
+
 #[test]
 fn budgets_and_bans_hold_for_each_client_of_a_proxy() {
     let server = filled(&["proxy.networks=127.0.0.2", "guard.bans=192.0.2.66"]);
