@@ -35,6 +35,8 @@ const KEPT_SHARE: u32 = 100;
 const KEPT_STALE_MAX: Duration = Duration::from_secs(5);
 /// Lists of more servers are not kept ready, nor are large ones: they would take most of the memory.
 const KEPT_SERVERS_MAX: usize = 250_000;
+/// For how long nothing is kept ready after memory was short.
+const SPARED_FOR: Duration = Duration::from_secs(60);
 /// How long a group's view is kept after that, for the next request.
 const GROUP_KEPT: Duration = Duration::from_millis(500);
 /// Upper bound on cached lists; a further one replaces the least recently used one. It is more than all renderers that are
@@ -51,6 +53,8 @@ pub struct Lists {
     kept: Mutex<Vec<Arc<dyn Renderer>>>,
     /// Whether a thread prepares lists.
     prepares: AtomicBool,
+    /// When lists were last taken out of the cache because memory was short.
+    spared_at: Mutex<Option<Instant>>,
     started: Instant,
     /// How many common lists are rendered at a time: their number is bounded, and nobody else's work delays them.
     common: Arc<Semaphore>,
@@ -71,6 +75,7 @@ impl Lists {
             groups: Mutex::default(),
             kept: Mutex::default(),
             prepares: AtomicBool::new(false),
+            spared_at: Mutex::default(),
             started: Instant::now(),
             common: Arc::new(Semaphore::new(common)),
             queue: Queue::new(cores.saturating_sub(common), accounts),
@@ -246,13 +251,14 @@ impl Lists {
         let now = Instant::now();
         let kept = self.kept().clone();
         let is_kept = |renderer: &Arc<dyn Renderer>| kept.iter().any(|kept| Arc::ptr_eq(kept, renderer));
-        let may_keep = newest.servers.len() <= KEPT_SERVERS_MAX && !self.held.is_high();
+        let spared_at = *self.spared_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_short = spared_at.is_some_and(|at| now.saturating_duration_since(at) < SPARED_FOR);
+        let may_keep = newest.servers.len() <= KEPT_SERVERS_MAX && !self.held.is_high() && !is_short;
         if may_keep {
             kept.iter().for_each(|renderer| drop(self.cell(renderer)));
         }
         let due = |(renderer, cell): &(Arc<dyn Renderer>, Arc<Cell>)| {
-            let since = now.saturating_duration_since(self.started + Duration::from_millis(cell.asked_at_ms()));
-            let is_asked_for = cell.asked_at_ms() > 0 && since < ASKED_FOR;
+            let is_asked_for = self.is_asked_for(cell, now);
             let is_wanted = renderer.is_common() && (is_asked_for || may_keep && is_kept(renderer));
             let at = cell.due(&**renderer, newest, is_asked_for).filter(|_| is_wanted)?;
             Some((at.unwrap_or(self.started), is_asked_for))
@@ -283,9 +289,17 @@ impl Lists {
         cell
     }
 
-    /// Takes lists with clients' own parameters out of the cache. Their memory is free once their readers have them.
-    pub fn forget_own(&self) {
-        self.cells().retain(|(renderer, _)| renderer.is_common());
+    fn is_asked_for(&self, cell: &Cell, now: Instant) -> bool {
+        let since = now.saturating_duration_since(self.started + Duration::from_millis(cell.asked_at_ms()));
+        cell.asked_at_ms() > 0 && since < ASKED_FOR
+    }
+
+    /// Takes lists out of the cache that can be spared: those with clients' own parameters, and those that are kept ready though
+    /// nobody asks for them. Their memory is free once their readers have them.
+    pub fn spare(&self) {
+        let now = Instant::now();
+        *self.spared_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        self.cells().retain(|(renderer, cell)| renderer.is_common() && self.is_asked_for(cell, now));
     }
 
     fn cells(&self) -> MutexGuard<'_, Cells> {
@@ -666,6 +680,10 @@ mod tests {
         views.next();
         age(100, 60);
         assert_eq!(prepare(), Err(None), "there is no memory for lists that nobody asks for");
+        lists.held.set_max(usize::MAX);
+        lists.spare();
+        assert!(lists.cells().is_empty(), "nobody has asked for it");
+        assert_eq!(prepare(), Err(None), "memory was short just now");
     }
 
     /// Its lists share work with others; each says which view it was rendered from.
@@ -740,7 +758,7 @@ mod tests {
         assert!(runtime.block_on(ask(common.clone())).unwrap().is_ok() && lists.held.is_over());
         assert_eq!(runtime.block_on(ask(slow_and(false).0)).unwrap(), Err(Refusal::Busy));
         assert_eq!(lists.cells().len(), 2);
-        lists.forget_own();
+        lists.spare();
         assert_eq!(lists.cells().len(), 1);
     }
 

@@ -286,9 +286,9 @@ impl Hub {
         &self.lists.held
     }
 
-    /// Takes lists with clients' own parameters out of the cache.
-    pub fn forget_own_lists(&self) {
-        self.lists.forget_own();
+    /// Takes lists out of the cache that can be spared, because memory is short.
+    pub fn spare_lists(&self) {
+        self.lists.spare();
     }
 
     /// The same for a thread that may block.

@@ -24,7 +24,7 @@ pub async fn run(hub: Arc<Hub>, guard: Arc<Guard>, mut stop: watch::Receiver<boo
             () = hub.held().high() => {}
             () = stopped(&mut stop) => return,
         }
-        hub.forget_own_lists();
+        hub.spare_lists();
         if !hub.held().is_high() {
             continue;
         }

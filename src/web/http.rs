@@ -80,7 +80,9 @@ impl HttpService {
         let Some(begun) = self.serve_prepared(&mut stream, peer, &admission).await else { return };
         let Ok(stream) = stream.into_std() else { return };
         let serve = async move {
-            if let Ok(stream) = TcpStream::from_std(stream) {
+            let Ok(stream) = TcpStream::from_std(stream) else { return };
+            // A runtime does not know at first that it can write. The answer would seem to be one that the client does not take.
+            if timeout(self.entrance.settings().idle, stream.writable()).await.is_ok() {
                 self.serve_others(stream, begun, peer, admission).await;
             }
         };
