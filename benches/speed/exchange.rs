@@ -47,7 +47,7 @@ impl Exchange {
         println!("the echo received in batches of {:.1}", echo.batch());
         // Ratios to the echo at the same time, so that a machine that became slower meanwhile does not matter.
         let growth = ratios[SIZES.len() - 1] / ratios[1];
-        Report::new("the ratio at 1,000,000 to that at 10,000", "", &[growth]).at_most(1.5);
+        Report::new("the ratio at 1,000,000 to that at 10,000", "", &[growth]).at_most(1.25);
     }
 
     /// The ratios of all rounds: the server's time to the echo's.

@@ -8,7 +8,7 @@ use crate::load::{self, Content, Dialect, Texts};
 use crate::support::Server;
 
 pub fn run() {
-    Exchange { title: "Iceball", dialect: Dialect::Iceball, listener: "iceball.listen", per_ip: 10, ratio_max: 1.5 }
+    Exchange { title: "Iceball", dialect: Dialect::Iceball, listener: "iceball.listen", per_ip: 10, ratio_max: 1.35 }
         .run();
 }
 
