@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::admin::answer::{Answers, Reload};
 use crate::admin::socket::AdminSocket;
@@ -37,8 +37,9 @@ use crate::net::listen::{self, ListenError};
 use crate::net::moderator::Moderator;
 use crate::net::network;
 use crate::net::prober;
+use crate::net::quick;
 use crate::net::relief;
-use crate::net::session::{self, Numbers, SharedStreamRules, StreamService};
+use crate::net::session::{Numbers, SharedStreamRules, StreamService};
 use crate::net::tcp::{self, Entrance};
 use crate::net::udp::{self, SharedRules};
 use crate::prefix::Networks;
@@ -229,9 +230,8 @@ impl App {
         let bans = self.guard.bans();
         store.restore(&self.hub, |ip| bans.contains(ip));
         let now = self.hub.clock.now();
-        self.hub.publish(now);
         let budgets = self.guard.budgets();
-        self.hub.view().servers.iter().for_each(|server| budgets.prove(now, server.address.socket()));
+        self.hub.publish_first(now, |server| budgets.prove(now, server.address.socket()));
         store.start(&self.hub).context("cannot start a thread")
     }
 
@@ -253,7 +253,9 @@ impl App {
             info!("{key}: listening on {}", tcp.local_addr()?);
             let streams = service.and_then(|service| Some((service.card, service.streams.clone()?)));
             match (transport, streams) {
-                (Transport::Stream, Some((card, rules))) => self.serve_stream(tcp, &self.service(card.name, rules)),
+                (Transport::Stream, Some((card, rules))) => {
+                    self.serve_stream(tcp, &self.service(card.name, rules)).context("cannot start a thread")?;
+                }
                 (Transport::Stream, None) | (Transport::Datagrams { .. }, _) => {}
                 (Transport::Http | Transport::DatagramsAndHttp { .. }, _) => {
                     let home = Home(card.map(|card| card.name));
@@ -415,22 +417,19 @@ impl App {
 
     /// Each core accepts connections of its own, and serves them to their end: a list is one short conversation, and waking
     /// another thread for it would cost more than the list.
-    fn serve_stream(&mut self, listener: std::net::TcpListener, service: &Arc<StreamService>) {
+    fn serve_stream(&mut self, listener: std::net::TcpListener, service: &Arc<StreamService>) -> std::io::Result<()> {
         let cores = self.cores.clone();
         for (listener, core) in listen::share(listener, cores.all().len()).into_iter().zip(cores.all()) {
-            let (entrance, service, stop) = (self.entrance.clone(), service.clone(), self.stop_tasks.subscribe());
-            let serve = move |stream, peer, admission| {
-                session::serve(stream, peer, admission, service.clone(), entrance.settings().idle)
+            let worker = quick::Worker {
+                service: service.clone(),
+                entrance: self.entrance.clone(),
+                others: core.clone(),
+                stop: self.stop_threads.clone(),
+                stop_tasks: self.stop_tasks.subscribe(),
             };
-            let entrance = self.entrance.clone();
-            let accepting = async move {
-                match TcpListener::from_std(listener) {
-                    Ok(listener) => tcp::accept(listener, entrance, None, stop, serve).await,
-                    Err(error) => error!(%error, "cannot listen"),
-                }
-            };
-            self.tasks.spawn_on(accepting, core);
+            self.threads.push(worker.start(listener)?);
         }
+        Ok(())
     }
 
     fn accept<S, F>(&mut self, listener: TcpListener, cores: Option<Arc<Cores>>, serve: S)

@@ -2,11 +2,14 @@
 //! same bytes and closes.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpBindAddressNoPort;
 use nix::unistd::gettid;
+use socket2::{Domain, Socket, Type};
 
 use crate::measure::{cpu, thread_cpu};
 use crate::report::Report;
@@ -122,10 +125,23 @@ fn fetch_until(stop: &AtomicBool, address: SocketAddr, exchange: &Exchange) -> u
     let mut fetched = 0;
     let mut list = vec![0; exchange.list.len()];
     while !stop.load(Ordering::Relaxed) {
-        fetch(connect(address), exchange, &mut list);
+        fetch(connect_anew(address), exchange, &mut list);
         fetched += 1;
     }
     fetched
+}
+
+/// Connects from another address each time, as players do. From one address, a client that closes first would soon have used all
+/// its ports, and would be what is measured.
+fn connect_anew(to: SocketAddr) -> TcpStream {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 20);
+    let from = Ipv4Addr::from_bits(Ipv4Addr::new(127, 16, 0, 0).to_bits() + number);
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    setsockopt(&socket, IpBindAddressNoPort, &true).unwrap();
+    socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
 }
 
 /// Reads the whole list and closes, as the games do.

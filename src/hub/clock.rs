@@ -87,8 +87,11 @@ impl Clock {
         } else {
             ahead_ms
         };
-        if back_ms != 0 || ahead_ms == 0 {
+        // All threads read these: they are written only when they change.
+        if back_ms != 0 {
             self.offset_ms.store(offset_ms - back_ms, Ordering::Relaxed);
+        }
+        if (back_ms != 0 || ahead_ms == 0) && self.slewed_at_ms.load(Ordering::Relaxed) != mono_ms {
             self.slewed_at_ms.store(mono_ms, Ordering::Relaxed);
         }
         Now { mono_ms: mono_ms as u64, unix_ms: (mono_ms + offset_ms - back_ms).max(0) as u64 }

@@ -143,6 +143,16 @@ impl Lists {
         list
     }
 
+    /// The list, if it is rendered and good enough.
+    pub fn ready(&self, renderer: &Arc<dyn Renderer>, newest: &Arc<View>) -> Option<Arc<Rendered>> {
+        let cell = self.asked(renderer);
+        let is_prepared = self.prepares.load(Ordering::Relaxed);
+        match renderer.group() {
+            Some(_) => cell.good(&**renderer, &self.view_for(&**renderer, newest.clone()), is_prepared),
+            None => cell.good(&**renderer, newest, is_prepared),
+        }
+    }
+
     /// The view that a renderer shows: the newest, or that of its group.
     fn view_for(&self, renderer: &dyn Renderer, newest: Arc<View>) -> Arc<View> {
         let Some(number) = renderer.group() else { return newest };
@@ -328,14 +338,17 @@ impl Lists {
 }
 
 impl Cell {
+    /// The last list, if it is good enough.
+    fn good(&self, renderer: &dyn Renderer, view: &View, is_prepared: bool) -> Option<Arc<Rendered>> {
+        let (last, now) = (self.last.load(), Instant::now());
+        let last = last.as_ref()?;
+        let is_good = last.fresh.is_good(renderer.version(view), now) && !renderer.is_stale();
+        let is_good = is_good || is_prepared && renderer.is_common() && last.fresh.is_prepared(now);
+        is_good.then(|| last.list.clone())
+    }
+
     fn find(&self, renderer: &dyn Renderer, view: &View, is_prepared: bool) -> Found {
-        let version = renderer.version(view);
-        let good = || {
-            let (last, now) = (self.last.load_full()?, Instant::now());
-            let is_good = last.fresh.is_good(version, now) && !renderer.is_stale();
-            let is_good = is_good || is_prepared && renderer.is_common() && last.fresh.is_prepared(now);
-            is_good.then(|| last.list.clone())
-        };
+        let good = || self.good(renderer, view, is_prepared);
         if let Some(list) = good() {
             return Found::List(list);
         }

@@ -234,6 +234,11 @@ impl Hub {
         self.lists.get(renderer, ip, || self.view()).await
     }
 
+    /// The same if it is rendered already.
+    pub fn ready_list(&self, renderer: &Arc<dyn Renderer>) -> Option<Arc<Rendered>> {
+        self.lists.ready(renderer, &self.view_guard())
+    }
+
     /// Does work that takes long off the threads of the runtime, as if it was a list: one that is common, or for this client.
     pub async fn work<T: Send + 'static>(
         &self,
@@ -311,6 +316,18 @@ impl Hub {
             publishing.former = Some(self.view.swap(Arc::new(view)));
             let _ = self.batches.send(Arc::new(batch)); // fails if there is no subscriber
         }
+    }
+
+    /// Publishes what was restored, before anybody can have seen a list or subscribed to deltas. `look` is called with each server.
+    pub fn publish_first(&self, now: Now, look: impl Fn(&Server)) {
+        while self.registry().expire(now, EXPIRE_MOST) {}
+        let mut publishing = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dirty = Vec::new();
+        self.registry().drain(&mut dirty);
+        if dirty.is_empty() {
+            return;
+        }
+        self.view.store(Arc::new(publishing.publisher.publish_first(&mut dirty, now, look)));
     }
 
     /// Starts the thread that publishes until [`Hub::stop`].

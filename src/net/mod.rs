@@ -14,6 +14,7 @@ pub mod moderator;
 pub mod network;
 pub mod prober;
 pub mod proxy;
+pub mod quick;
 pub mod relief;
 pub mod retries;
 pub mod session;

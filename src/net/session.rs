@@ -20,16 +20,16 @@ use super::guard::Admission;
 use crate::budget::Kind;
 use crate::metrics::Metrics;
 use crate::protocols::{Next, Output, Session, SessionInput, StreamRules};
-use crate::registry::view::Renderer;
+use crate::registry::view::{Rendered, Renderer};
 
 /// Size of the read buffer. Requests are shorter; further data stays in the socket until these are answered.
-const READ_BYTES: usize = 4096;
+pub(super) const READ_BYTES: usize = 4096;
 /// Parts of answers per system call, which leave in one segment if they fit.
 const PARTS_AT_ONCE: usize = 32;
 /// After the last answer, input is read and discarded for this long and up to this size: closing with unread data causes a
 /// reset, and the client could lose the answer.
 const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES_MAX: usize = 256 << 10;
+pub(super) const LINGER_BYTES_MAX: usize = 256 << 10;
 
 /// The rules of a protocol, replaced when the configuration changes.
 pub type SharedStreamRules = Arc<ArcSwap<Box<dyn StreamRules>>>;
@@ -56,6 +56,70 @@ impl Numbers {
     }
 }
 
+impl StreamService {
+    /// Opens a session between two addresses, `(peer, local)`. The number is one that nobody can foretell.
+    pub fn open(&self, (peer, local): (SocketAddr, SocketAddr), random: u32) -> Talk {
+        let mut session = self.rules.load().open(peer, local, random);
+        let mut out = Vec::new();
+        let next = session.on(SessionInput::Opened, &mut out);
+        Talk { peer, session, next, out, parts: Vec::new(), input: Vec::new(), ended: false }
+    }
+
+    /// The same for a connection.
+    pub fn open_connection(&self, peer: SocketAddr, local: SocketAddr) -> Talk {
+        self.open((peer, local), self.numbers.next())
+    }
+
+    /// Moves answers to the parts, as bytes, up to a list that has to be rendered first. False if there is one.
+    pub fn render_ready(&self, talk: &mut Talk) -> bool {
+        let Talk { peer, session, next, parts, out, .. } = talk;
+        let mut done = 0;
+        for output in &*out {
+            let part = match output {
+                Output::Bytes(bytes) => Ok(bytes.clone()),
+                Output::List(renderer) => match self.announcements.hub.ready_list(renderer) {
+                    Some(list) => {
+                        admit(&self.announcements, peer.ip()).map(|()| charge(&self.announcements, peer.ip(), &list))
+                    }
+                    None => break,
+                },
+            };
+            match part {
+                Ok(part) => {
+                    push(parts, part);
+                    done += 1;
+                }
+                Err(reason) => {
+                    parts.extend(session.refused(&reason));
+                    (done, *next) = (out.len(), Next::Close);
+                    break;
+                }
+            }
+        }
+        out.drain(..done);
+        out.is_empty()
+    }
+
+    /// Counts what a session has sent, at its end.
+    pub fn count(&self, talk: &Talk) {
+        self.metrics.listed(self.game, talk.session.lists());
+    }
+}
+
+/// A conversation between two steps.
+pub struct Talk {
+    pub peer: SocketAddr,
+    pub session: Box<dyn Session>,
+    pub next: Next,
+    /// Answers that are not written yet: first the parts, then the rest, which may have lists to be rendered.
+    pub parts: Vec<Bytes>,
+    pub out: Vec<Output>,
+    /// What was read, and the session has not taken, for [`Next::Write`].
+    pub input: Vec<u8>,
+    /// Whether the client has closed its side.
+    pub ended: bool,
+}
+
 /// Serves one connection to its end.
 pub async fn serve(
     stream: TcpStream,
@@ -65,36 +129,30 @@ pub async fn serve(
     idle: Duration,
 ) {
     let Ok(local) = stream.local_addr() else { return };
-    let random = service.numbers.next();
-    converse(stream, (peer, local), random, admission, service, idle).await;
+    let talk = service.open_connection(peer, local);
+    converse(stream, talk, admission, service, idle).await;
 }
 
-/// The same over any stream between two addresses, `(peer, local)`.
+/// Goes on with a conversation, over any stream.
 pub async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    (peer, local): (SocketAddr, SocketAddr),
-    random: u32,
+    talk: Talk,
     admission: Arc<Admission>,
     service: Arc<StreamService>,
     idle: Duration,
 ) {
-    let (session, idle) = {
-        let rules = service.rules.load();
-        let idle = rules.patience_ms().map_or(idle, |own| idle.min(Duration::from_millis(own)));
-        (rules.open(peer, local, random), idle)
-    };
-    let mut connection =
-        Connection { stream, peer, session, announcements: service.announcements.clone(), admission, idle };
+    let own = service.rules.load().patience_ms().map(Duration::from_millis);
+    let idle = own.map_or(idle, |own| idle.min(own));
+    let mut connection = Connection { stream, talk, announcements: service.announcements.clone(), admission, idle };
     if let Err(error) = connection.run().await {
-        debug!(%peer, %error, "connection ended");
+        debug!(peer = %connection.talk.peer, %error, "connection ended");
     }
-    service.metrics.listed(service.game, connection.session.lists());
+    service.count(&connection.talk);
 }
 
 struct Connection<S> {
     stream: S,
-    peer: SocketAddr,
-    session: Box<dyn Session>,
+    talk: Talk,
     announcements: Arc<Announcements>,
     admission: Arc<Admission>,
     idle: Duration,
@@ -104,49 +162,43 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn run(&mut self) -> io::Result<()> {
         let mut buffer = [0; READ_BYTES];
         let mut unread = 0..0; // bytes in the buffer that the session has not taken yet
-        let (mut out, mut parts) = (Vec::new(), Vec::new());
-        let mut next = self.feed(SessionInput::Opened, &mut out);
+        for (place, byte) in buffer.iter_mut().zip(self.talk.input.drain(..)) {
+            (*place, unread.end) = (byte, unread.end + 1);
+        }
         // A request has to be complete within the idle time; an answer restarts it.
         let mut deadline = Instant::now() + self.idle;
-        let mut ended = false;
         loop {
             // Apply it before the answer is sent, so that the client finds the server removed.
-            if let Next::Quit { address, master } = next {
+            if let Next::Quit { address, master } = self.talk.next {
                 self.announcements.quit(address, master).await;
             }
-            if !out.is_empty() {
-                if !self.rendered(&mut out, &mut parts).await {
-                    next = Next::Close;
+            if !self.talk.out.is_empty() || !self.talk.parts.is_empty() {
+                if !self.render().await {
+                    self.talk.next = Next::Close;
                 }
                 self.admission.hold();
-                self.write(&mut parts).await?;
+                self.write().await?;
                 self.admission.release();
                 self.admission.touch();
                 deadline = Instant::now() + self.idle;
             }
-            next = match next {
+            self.talk.next = match std::mem::replace(&mut self.talk.next, Next::Read) {
                 Next::Read => {
                     let size = timeout_at(deadline, self.stream.read(&mut buffer)).await??;
-                    ended = size == 0;
                     unread = 0..size;
-                    let input = if ended {
-                        SessionInput::Ended
-                    } else {
-                        SessionInput::Bytes(buffer.get(..size).unwrap_or_default())
-                    };
-                    self.feed(input, &mut out)
+                    self.talk.read(buffer.get(..size).unwrap_or_default())
                 }
                 Next::Write { taken } => {
                     // A client with many requests takes turns with the others.
                     tokio::task::yield_now().await;
                     unread.start += taken;
-                    self.feed(SessionInput::Bytes(buffer.get(unread.clone()).unwrap_or_default()), &mut out)
+                    self.talk.feed(SessionInput::Bytes(buffer.get(unread.clone()).unwrap_or_default()))
                 }
                 Next::Announce(heartbeat) => {
                     let verdict = self.announcements.announce(heartbeat).await;
-                    self.feed(SessionInput::Verdict(verdict), &mut out)
+                    self.talk.feed(SessionInput::Verdict(verdict))
                 }
-                Next::Close | Next::Quit { .. } if ended => return Ok(()), // nothing more can come
+                Next::Close | Next::Quit { .. } if self.talk.ended => return Ok(()), // nothing more can come
                 Next::Close | Next::Quit { .. } => break,
             };
         }
@@ -155,39 +207,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    fn feed(&mut self, input: SessionInput<'_>, out: &mut Vec<Output>) -> Next {
-        self.session.on(input, out)
-    }
-
     /// Writes everything, as long as the client reads some of it within the idle time. The parts are shared with other
     /// connections, so they are not copied; each is released as soon as it is written.
-    async fn write(&mut self, out: &mut Vec<Bytes>) -> io::Result<()> {
-        out.retain(|part| !part.is_empty());
-        let mut first = 0;
-        while let Some(parts) = out.get_mut(first..).filter(|parts| !parts.is_empty()) {
-            let mut written = timeout(self.idle, self.write_some(parts)).await??;
-            for part in parts {
-                let taken = written.min(part.len());
-                part.advance(taken);
-                written -= taken;
-                if !part.is_empty() {
-                    break;
-                }
-                *part = Bytes::new();
-                first += 1;
+    async fn write(&mut self) -> io::Result<()> {
+        while !self.talk.is_written() {
+            let written = timeout(self.idle, self.stream.write_vectored(&self.talk.slices())).await??;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
             }
+            self.talk.written(written);
         }
-        out.clear();
         Ok(())
-    }
-
-    async fn write_some(&mut self, parts: &[Bytes]) -> io::Result<usize> {
-        let slices: ArrayVec<_, PARTS_AT_ONCE> =
-            parts.iter().take(PARTS_AT_ONCE).map(|part| IoSlice::new(part)).collect();
-        match self.stream.write_vectored(&slices).await? {
-            0 => Err(io::ErrorKind::WriteZero.into()),
-            written => Ok(written),
-        }
     }
 
     async fn drain(&mut self, buffer: &mut [u8]) {
@@ -200,16 +230,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Moves answers to `parts` as bytes. Lists are rendered on other threads. False if one was refused: the answers after it are
-    /// not sent, because the client would take them for others.
-    async fn rendered(&mut self, out: &mut Vec<Output>, parts: &mut Vec<Bytes>) -> bool {
+    /// Moves answers to the parts, as bytes. Lists are rendered on other threads. False if one was refused: the answers after it
+    /// are not sent, because the client would take them for others.
+    async fn render(&mut self) -> bool {
+        let Talk { peer, session, parts, out, .. } = &mut self.talk;
         for output in out.drain(..) {
             match output {
-                Output::Bytes(bytes) => parts.push(bytes),
-                Output::List(renderer) => match list(&self.announcements, self.peer.ip(), &renderer).await {
-                    Ok(list) => parts.push(list),
+                Output::Bytes(bytes) => push(parts, bytes),
+                Output::List(renderer) => match list(&self.announcements, peer.ip(), &renderer).await {
+                    Ok(list) => push(parts, list),
                     Err(reason) => {
-                        parts.extend(self.session.refused(&reason));
+                        parts.extend(session.refused(&reason));
                         return false;
                     }
                 },
@@ -219,10 +250,59 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
+impl Talk {
+    pub fn feed(&mut self, input: SessionInput<'_>) -> Next {
+        self.session.on(input, &mut self.out)
+    }
+
+    /// Passes on what was read: nothing at the end.
+    pub fn read(&mut self, bytes: &[u8]) -> Next {
+        self.ended = bytes.is_empty();
+        self.feed(if self.ended { SessionInput::Ended } else { SessionInput::Bytes(bytes) })
+    }
+
+    pub fn is_written(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// The parts that one system call writes. They are shared with other connections, so they are not copied.
+    pub fn slices(&self) -> ArrayVec<IoSlice<'_>, PARTS_AT_ONCE> {
+        self.parts.iter().take(PARTS_AT_ONCE).map(|part| IoSlice::new(part)).collect()
+    }
+
+    /// So many bytes of them are written. Each part is released as soon as all of it is.
+    pub fn written(&mut self, mut size: usize) {
+        let whole = self.parts.iter().take_while(|part| {
+            let is_whole = part.len() <= size;
+            size -= if is_whole { part.len() } else { 0 };
+            is_whole
+        });
+        let whole = whole.count();
+        self.parts.drain(..whole);
+        if let Some(first) = self.parts.first_mut() {
+            first.advance(size);
+        }
+    }
+}
+
+/// Adds a part, if it is any: nothing can be written of an empty one.
+fn push(parts: &mut Vec<Bytes>, part: Bytes) {
+    parts.extend(Some(part).filter(|part| !part.is_empty()));
+}
+
 /// A list within the client's budget, or the reason why not.
 async fn list(of: &Announcements, ip: IpAddr, renderer: &Arc<dyn Renderer>) -> Result<Bytes, String> {
-    of.guard.budgets().admit(Kind::Lists, of.hub.clock.now(), ip).map_err(|over| over.to_string())?;
+    admit(of, ip)?;
     let list = of.hub.list(renderer, ip).await.map_err(|refusal| refusal.to_string())?;
+    Ok(charge(of, ip, &list))
+}
+
+fn admit(of: &Announcements, ip: IpAddr) -> Result<(), String> {
+    of.guard.budgets().admit(Kind::Lists, of.hub.clock.now(), ip).map_err(|over| over.to_string())
+}
+
+/// Charges a list to the client that gets it.
+fn charge(of: &Announcements, ip: IpAddr, list: &Rendered) -> Bytes {
     of.guard.budgets().charge(Kind::Lists, of.hub.clock.now(), ip, list.body.len() as u64);
-    Ok(list.body.clone())
+    list.body.clone()
 }

@@ -52,12 +52,27 @@ impl Entrance {
         self.settings.load()
     }
 
-    fn admit(&self, ip: IpAddr, is_proxy: bool) -> Option<Arc<Admission>> {
+    /// Admits a connection of a client, or of a proxy.
+    pub fn admit(&self, ip: IpAddr, is_proxy: bool) -> Option<Arc<Admission>> {
         let admission = if is_proxy { self.guard.admit_proxy(ip) } else { self.guard.admit(ip) };
         if admission.is_none() {
             debug!(%ip, "connection refused: banned");
         }
         admission.map(Arc::new)
+    }
+
+    /// What to do about a connection that could not be accepted: how long to wait before the next one, if at all.
+    pub fn failed(&self, error: &io::Error) -> Option<Duration> {
+        if is_peer_error(error) {
+            debug!(%error, "connection closed before it was accepted");
+            return None;
+        }
+        // Most likely out of descriptors: evict an idle connection.
+        self.guard.evict_idle();
+        if self.failures.is_due() {
+            warn!(%error, "accepting a connection failed; retrying");
+        }
+        Some(AFTER_ERROR)
     }
 
     /// The client of a connection, and its admission. A proxy's connection is the proxy's own until its header is read.
@@ -150,26 +165,39 @@ pub async fn accept<S, F>(
                 let is_proxy = entrance.settings().proxies.contains(peer.ip());
                 let Some(admission) = entrance.admit(peer.ip(), is_proxy) else { continue };
                 let (entrance, serve, stop) = (entrance.clone(), serve.clone(), stop.clone());
-                let task = move |mut stream: TcpStream| async move {
-                    let client = entrance.client(&mut stream, peer, admission, stop).await;
-                    let Some((client, admission)) = client else { return };
-                    tokio::select! {
-                        () = serve(stream, client, admission.clone()) => {}
-                        () = admission.evicted() => debug!(%client, "connection closed: evicted while idle"),
-                    }
+                let task = move |stream: TcpStream| async move {
+                    attend(&entrance, stream, peer, admission, stop, &*serve).await;
                 };
                 spawn(stream, cores.as_deref(), task);
             }
-            Err(error) if is_peer_error(&error) => debug!(%error, "connection closed before it was accepted"),
             Err(error) => {
-                // Most likely out of descriptors: evict an idle connection.
-                entrance.guard.evict_idle();
-                if entrance.failures.is_due() {
-                    warn!(%error, "accepting a connection failed; retrying");
+                if let Some(pause) = entrance.failed(&error) {
+                    tokio::time::sleep(pause).await;
                 }
-                tokio::time::sleep(AFTER_ERROR).await;
             }
         }
+    }
+}
+
+/// Serves an admitted connection, behind a proxy after its header is read. It is dropped when it is evicted.
+pub async fn attend<F: Future<Output = ()>>(
+    entrance: &Entrance,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    admission: Arc<Admission>,
+    stop: watch::Receiver<bool>,
+    serve: &impl Fn(TcpStream, SocketAddr, Arc<Admission>) -> F,
+) {
+    let client = entrance.client(&mut stream, peer, admission, stop).await;
+    let Some((client, admission)) = client else { return };
+    unless_evicted(client, &admission, serve(stream, client, admission.clone())).await;
+}
+
+/// Serves a connection until it is evicted.
+pub async fn unless_evicted(client: SocketAddr, admission: &Admission, serve: impl Future<Output = ()>) {
+    tokio::select! {
+        () = serve => {}
+        () = admission.evicted() => debug!(%client, "connection closed: evicted while idle"),
     }
 }
 

@@ -331,6 +331,7 @@ impl Registry {
 
     /// Moves the changes since the last drain to `out`: each slot once, in its current state.
     pub fn drain(&mut self, out: &mut Vec<Dirty>) {
+        out.reserve(self.dirty.len());
         for at in self.dirty.drain(..) {
             if let Some(slot) = self.slots.get_mut(at as usize) {
                 slot.dirty = false;

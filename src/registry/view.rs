@@ -334,11 +334,7 @@ impl Publisher {
         let mut deltas = Vec::with_capacity(dirty.len());
         for (at, server) in dirty.drain(..) {
             let at = at as usize;
-            if at >= self.shadow.len() {
-                self.shadow.resize(at + 1, None);
-                self.block_serials.resize(at / BLOCK_SLOTS + 1, 0);
-            }
-            let Some(place) = self.shadow.get_mut(at) else { continue };
+            let Some(place) = self.place(at) else { continue };
             let before = std::mem::replace(place, server.clone());
             if !same_texts(before.as_deref(), server.as_deref())
                 && let Some(block_serial) = self.block_serials.get_mut(at / BLOCK_SLOTS)
@@ -370,6 +366,35 @@ impl Publisher {
         for delta in deltas.iter().filter(|delta| !matches!(delta, Delta::Proven(_))) {
             self.facts.set(delta.server().game.protocol(), self.serial);
         }
+        Some((self.view(now), Batch { serial: self.serial, deltas }))
+    }
+
+    /// The first view of servers that nobody has seen listed before, so that there are no deltas. `look` is called with each.
+    pub fn publish_first(&mut self, dirty: &mut Vec<Dirty>, now: Now, look: impl Fn(&Server)) -> View {
+        self.serial += 1;
+        for (at, server) in dirty.drain(..) {
+            if let Some(server) = &server {
+                self.facts.set(server.game.protocol(), self.serial);
+                look(server);
+            }
+            if let Some(place) = self.place(at as usize) {
+                *place = server;
+            }
+        }
+        self.block_serials.fill(self.serial);
+        self.view(now)
+    }
+
+    /// The place of a slot.
+    fn place(&mut self, at: usize) -> Option<&mut Option<Arc<Server>>> {
+        if at >= self.shadow.len() {
+            self.shadow.resize(at + 1, None);
+            self.block_serials.resize(at / BLOCK_SLOTS + 1, 0);
+        }
+        self.shadow.get_mut(at)
+    }
+
+    fn view(&self, now: Now) -> View {
         let mut servers = Vec::with_capacity(self.shadow.len());
         let blocks = self.shadow.chunks(BLOCK_SLOTS).zip(&self.block_serials).map(|(slots, serial)| {
             servers.extend(slots.iter().flatten().cloned());
@@ -377,8 +402,7 @@ impl Publisher {
         });
         let blocks = blocks.collect();
         let (serial, published_at_ms, facts) = (self.serial, now.unix_ms, self.facts.clone());
-        let view = View { serial, published_at_ms, servers, blocks, facts, by_game: OnceLock::new() };
-        Some((view, Batch { serial, deltas }))
+        View { serial, published_at_ms, servers, blocks, facts, by_game: OnceLock::new() }
     }
 }
 
@@ -558,5 +582,28 @@ mod tests {
             assert_eq!(batch.deltas, deltas);
         }
         assert!(publisher.publish(&mut vec![(0, None)], now).is_none(), "it was gone already");
+    }
+
+    #[test]
+    fn the_first_view_has_no_deltas_and_later_ones_follow_it() {
+        let server = |port: u16, name: &str| {
+            let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+            let facts = Facts { name: name.into(), ..Facts::default() };
+            Arc::new(Server::new(address, Game::Own("tanks"), Proof::Query, 0, &facts))
+        };
+        let mut publisher = Publisher::default();
+        let looked = std::cell::RefCell::new(Vec::new());
+        let mut dirty = vec![(0, Some(server(1, "a"))), (70, Some(server(2, "b"))), (1, None)];
+        let now = Now { mono_ms: 1, unix_ms: 2 };
+        let first = publisher.publish_first(&mut dirty, now, |server| looked.borrow_mut().push(server.address.port()));
+        assert_eq!((first.serial, first.servers.len(), looked.into_inner()), (1, 2, vec![1, 2]));
+        assert_eq!((first.facts_serial("tanks"), first.facts_serial("planes")), (1, 0));
+        assert_eq!(
+            first.blocks().map(|(serial, servers)| (serial, servers.len())).collect::<Vec<_>>(),
+            [(1, 1), (1, 1)]
+        );
+        let (next, batch) = publisher.publish(&mut vec![(70, Some(server(2, "c")))], now).unwrap();
+        assert!(matches!(&batch.deltas[..], [Delta::Changed(..)]), "{:?}", batch.deltas);
+        assert_eq!(next.blocks().map(|(serial, _)| serial).collect::<Vec<_>>(), [1, 2]);
     }
 }

@@ -9,7 +9,6 @@
 //! - With more servers, or if the lag is unknown, a quarter of a life is granted: proofs are published, and so written, at
 //!   least that often.
 
-use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,14 +70,10 @@ pub fn restore(
         restored.refused += part.banned;
         restored.unreadable += part.unreadable;
     }
-    // Of servers that are due at the same moment, the registry hands out the last one added first.
-    servers.sort_by_key(|row| Reverse(row.proven_at_ms));
+    let asks = asks(&servers);
     hub.reserve(servers.len());
-    let asked = servers.iter().filter(|row| row.was_asked).count() as u64;
-    let mut turn = asked;
-    let mut changes = servers.into_iter().map(|row| {
-        turn -= u64::from(row.was_asked);
-        let ask_in_ms = turn * ASK_WITHIN_MS / asked.max(1);
+    // In the order of the file, in which they are in memory, too: whoever walks over the list finds the next one nearby.
+    let mut changes = servers.into_iter().zip(asks).map(|(row, ask_in_ms)| {
         let grace_ms = grace_ms(&row.server, lag_ms);
         Change::Restore { server: row.server, ends_at_ms: row.ends_at_ms, grace_ms, behind_ms, ask_in_ms }
     });
@@ -94,6 +89,19 @@ pub fn restore(
             _ => restored.refused += 1,
         });
     }
+}
+
+/// When each of these servers is queried.
+fn asks(servers: &[RestoredRow]) -> Vec<u64> {
+    let mut order: Vec<_> = (0..).zip(servers).filter(|(_, row)| row.was_asked).map(|(at, _)| at).collect();
+    order.sort_by_key(|at: &usize| servers.get(*at).map(|row| row.proven_at_ms));
+    let mut asks = vec![0; servers.len()];
+    for (turn, at) in (0..).zip(&order) {
+        if let Some(ask_in_ms) = asks.get_mut(*at) {
+            *ask_in_ms = turn * ASK_WITHIN_MS / order.len() as u64;
+        }
+    }
+    asks
 }
 
 /// Connections for other threads, one per core besides this thread's. As many as can be opened: fewer only take longer.
@@ -201,6 +209,19 @@ pub fn grace_ms(server: &Server, lag_ms: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::model::{Facts, Game};
+
+    #[test]
+    fn servers_are_queried_within_the_time_and_those_with_the_oldest_proof_first() {
+        let row = |proven_at_ms: u64, was_asked: bool| {
+            let address = "192.0.2.1:1".parse().unwrap();
+            let server = Server::new(address, Game::Own("a"), Proof::Query, proven_at_ms, &Facts::default());
+            RestoredRow { server: Arc::new(server), ends_at_ms: 0, proven_at_ms, was_asked }
+        };
+        let rows = [row(300, true), row(1, false), row(100, true), row(400, true), row(200, true)];
+        assert_eq!(asks(&rows), [1_500, 0, 0, 2_250, 750]);
+        assert_eq!(asks(&rows[1..2]), [0]);
+        assert!(asks(&[]).is_empty());
+    }
 
     #[test]
     fn a_restored_life_gets_a_grace_for_what_may_be_missing() {

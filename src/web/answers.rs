@@ -58,10 +58,16 @@ impl Target {
         self.served.get_or_init(|| metrics.lists_served(self.label)).inc();
     }
 
+    /// The answers of the newest list, if there are any. Only for a short look.
+    pub fn newest(&self, site: &Site) -> Option<Newest> {
+        let version = Some(self.renderer.version(&site.hub.view_guard()));
+        let last = self.last.load();
+        last.as_ref().is_some_and(|last| last.list.version == version).then_some(Newest(last))
+    }
+
     /// The answers of the newest list, or of a slightly older one: see [`crate::hub::Hub::list`].
     pub async fn prepared(&self, site: &Site, peer: SocketAddr) -> Result<Arc<Prepared>, Refusal> {
-        let version = Some(self.renderer.version(&site.hub.view_guard()));
-        if let Some(last) = self.last.load_full().filter(|last| last.list.version == version) {
+        if let Some(last) = self.newest(site).and_then(|Newest(last)| arc_swap::Guard::into_inner(last)) {
             return Ok(last);
         }
         // Perhaps an older one, which the next request must not take for the newest.
@@ -97,6 +103,17 @@ impl Target {
             }
         }
         plain.get_or_init(|| Form::new(self, list, None))
+    }
+}
+
+/// Answers that are not shared: taking a share and giving it back would make all cores write to one place.
+pub struct Newest(arc_swap::Guard<Option<Arc<Prepared>>>);
+
+impl Newest {
+    /// The answer in the encoding that the client accepts, by its number, if it has been made.
+    pub fn form(&self, encoding: Option<usize>) -> Option<&Form> {
+        let prepared = self.0.as_ref()?;
+        encoding.map_or(Some(&prepared.plain), |number| prepared.encoded.get(number))?.get()
     }
 }
 

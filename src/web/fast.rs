@@ -22,10 +22,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::answers::Target;
+use super::answers::{Form, Target};
 use super::charge::REQUEST_BYTES;
 use super::{Peer, Site, http, reply};
 use crate::budget::Kind;
+use crate::model::Now;
 use crate::net::guard::Admission;
 use crate::net::stopped;
 use crate::net::tcp::Entrance;
@@ -48,6 +49,8 @@ pub struct Connection<'a, S> {
     /// How much of the buffer was read, and how much of that is answered.
     filled: usize,
     answered: usize,
+    /// What was asked for last.
+    target: Option<Arc<Target>>,
     /// The head of the answer.
     head: Vec<u8>,
     idle: Duration,
@@ -55,12 +58,16 @@ pub struct Connection<'a, S> {
     deadline: Instant,
     /// Wakes at the deadline, or before it: moving it for every request would cost more than looking again.
     alarm: Pin<Box<Sleep>>,
-    stopping: Pin<Box<dyn Future<Output = ()> + Send>>,
+    stop: watch::Receiver<bool>,
+    /// Completes when the program stops. None until the connection has waited for the first time: then it wakes this task, and
+    /// need not be polled again, which would take a lock that all connections share.
+    stopping: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 /// A request for a prepared list.
 struct Asked {
-    target: Arc<Target>,
+    /// None: the same as before. Sharing it for each request would make all cores write to one place.
+    target: Option<Arc<Target>>,
     client: SocketAddr,
     is_head: bool,
     encoding: Option<usize>,
@@ -85,7 +92,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         entrance: &'a Entrance,
         peer: SocketAddr,
         admission: &'a Admission,
-        mut stop: watch::Receiver<bool>,
+        stop: watch::Receiver<bool>,
     ) -> Connection<'a, S> {
         let idle = entrance.settings().idle;
         let deadline = Instant::now() + idle;
@@ -98,11 +105,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             buffer: vec![0; HEAD_BYTES_MAX],
             filled: 0,
             answered: 0,
+            target: None,
             head: Vec::with_capacity(ANSWER_HEAD_BYTES),
             idle,
             deadline,
             alarm: Box::pin(sleep_until(deadline)),
-            stopping: Box::pin(async move { stopped(&mut stop).await }),
+            stop,
+            stopping: None,
         }
     }
 
@@ -160,7 +169,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         if request.version != Some(1) || request.headers.iter().any(changes_the_meaning) {
             return None;
         }
-        let target = self.site.target(request.path?)?;
+        let path = request.path?;
+        let is_last = self.target.as_ref().is_some_and(|last| self.site.is_target(path, last));
+        let target = if is_last { None } else { Some(self.site.target(path)?) };
         let lines = |name: &'static str| values(request.headers, name);
         let settings = self.entrance.settings();
         let Peer(client) = http::client(self.entrance, &settings, self.peer, lines(settings.proxies.header.name()))?;
@@ -178,29 +189,38 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     /// Answers a request; false if it has to be refused.
-    async fn answer(&mut self, asked: Asked) -> io::Result<bool> {
-        let Asked { target, client, is_head, encoding, known, .. } = asked;
-        let (site, now) = (self.site, self.site.hub.clock.now());
-        if site.guard.budgets().is_over(Kind::Lists, now, client.ip()) {
+    async fn answer(&mut self, mut asked: Asked) -> io::Result<bool> {
+        let Some(target) = asked.target.take().or_else(|| self.target.take()) else { return Ok(false) };
+        let (site, now, ip) = (self.site, self.site.hub.clock.now(), asked.client.ip());
+        if site.guard.budgets().is_over(Kind::Lists, now, ip) {
             return Ok(false);
         }
-        let Ok(prepared) = target.prepared(site, client).await else { return Ok(false) };
-        let form = target.form(&prepared, encoding, site, client).await;
-        let known = known.and_then(|known| self.buffer.get(known));
-        let is_known = known.is_some_and(|line| reply::knows([line].into_iter(), &form.etag));
-        let (head, body) = match is_known {
-            true => (&form.not_modified, &[][..]),
-            false if is_head => (&form.whole, &[][..]),
-            false => (&form.whole, &form.body[..]),
+        let ready = target.newest(site);
+        let body = match ready.as_ref().and_then(|newest| newest.form(asked.encoding)) {
+            Some(form) => self.compose(form, &asked, now),
+            None => {
+                drop(ready);
+                let Ok(prepared) = target.prepared(site, asked.client).await else { return Ok(false) };
+                let form = target.form(&prepared, asked.encoding, site, asked.client).await;
+                self.compose(form, &asked, now)
+            }
         };
         target.count(&site.metrics);
-        site.guard.budgets().charge(Kind::Lists, now, client.ip(), REQUEST_BYTES.max(body.len() as u64));
+        site.guard.budgets().charge(Kind::Lists, now, ip, REQUEST_BYTES.max(body.len() as u64));
+        self.target = Some(target);
+        self.write(&body).await?;
+        Ok(true)
+    }
+
+    /// Writes the head of an answer, and returns its body.
+    fn compose(&mut self, form: &Form, asked: &Asked, now: Now) -> Bytes {
+        let known = asked.known.clone().and_then(|known| self.buffer.get(known));
+        let is_known = known.is_some_and(|line| reply::knows([line].into_iter(), &form.etag));
         self.head.clear();
-        self.head.extend_from_slice(head);
+        self.head.extend_from_slice(if is_known { &form.not_modified } else { &form.whole });
         self.head.extend_from_slice(&date(now.unix_ms / 1_000));
         self.head.extend_from_slice(b"\r\n\r\n");
-        self.write(body).await?;
-        Ok(true)
+        if is_known || asked.is_head { Bytes::new() } else { form.body.clone() }
     }
 
     /// Reads what there is; false at the end of the connection or of the program.
@@ -208,12 +228,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         self.buffer.copy_within(self.answered..self.filled, 0);
         self.filled -= std::mem::take(&mut self.answered);
         let read = poll_fn(|cx| {
-            if self.stopping.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Ok(0));
-            }
             let mut room = ReadBuf::new(self.buffer.get_mut(self.filled..).unwrap_or_default());
             match Pin::new(&mut *self.stream).poll_read(cx, &mut room) {
                 Poll::Ready(read) => Poll::Ready(read.map(|()| room.filled().len())),
+                Poll::Pending if self.poll_stopping(cx) => Poll::Ready(Ok(0)),
                 Poll::Pending => self.poll_late(cx).map(Err),
             }
         });
@@ -229,11 +247,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             while sent < self.head.len() + body.len() {
                 let head = self.head.get(sent..).unwrap_or_default();
                 let body = body.get(sent.saturating_sub(self.head.len())..).unwrap_or_default();
-                let parts = [IoSlice::new(head), IoSlice::new(body)];
-                let parts =
-                    if head.is_empty() { parts.get(1..) } else { parts.get(..1 + usize::from(!body.is_empty())) };
                 self.admission.touch();
-                match Pin::new(&mut *self.stream).poll_write_vectored(cx, parts.unwrap_or_default()) {
+                let stream = Pin::new(&mut *self.stream);
+                let written = match (head, body) {
+                    (one, []) | ([], one) => stream.poll_write(cx, one),
+                    _ => stream.poll_write_vectored(cx, &[IoSlice::new(head), IoSlice::new(body)]),
+                };
+                match written {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Poll::Ready(Ok(size)) => {
                         sent += size;
@@ -251,6 +271,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             Poll::Ready(Ok(()))
         })
         .await
+    }
+
+    /// Whether the program stops. If not, it wakes this task when it does.
+    fn poll_stopping(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.stopping.is_some() {
+            // An error means that the sender is gone, so the program stops.
+            return self.stop.has_changed().unwrap_or(true) && *self.stop.borrow();
+        }
+        let mut stop = self.stop.clone();
+        let stopping = self.stopping.insert(Box::pin(async move { stopped(&mut stop).await }));
+        stopping.as_mut().poll(cx).is_ready()
     }
 
     /// Ready when the deadline has passed.

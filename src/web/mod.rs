@@ -298,6 +298,12 @@ impl Site {
         }
         self.pages.load().targets.iter().find(|target| target.path == path).cloned()
     }
+
+    /// Whether it is this one.
+    fn is_target(&self, path: &str, target: &Arc<Target>) -> bool {
+        let is_any = || self.pages.load().targets.iter().any(|any| Arc::ptr_eq(any, target));
+        path == target.path && (Arc::ptr_eq(&self.all, target) || is_any())
+    }
 }
 
 /// Work whose time grows with the list: for a long one, it does not run on a thread that serves others.

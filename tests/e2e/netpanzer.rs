@@ -277,6 +277,36 @@ fn a_transcript_with_pipelining_and_single_bytes() {
 }
 
 #[test]
+fn lists_for_clients_that_are_quick_slow_many_or_come_back() {
+    let server = Server::start(&["guard.max_connections_per_ip=5000", "guard.exempt=127.0.0.0/8"]);
+    say(&server, r"\heartbeat\gamename\g\port\7\final\");
+    until("it", || (list(&server, "g") != r"\final\").then_some(()));
+    let address: SocketAddr = server.address("netpanzer.listen");
+    let (question, expected) = (br"\list\gamename\g\final\", br"\ip\127.0.0.1\port\7\final\");
+    let ask = |stream: &mut TcpStream| {
+        stream.write_all(question).unwrap();
+        let mut answer = [0; 27];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, expected);
+    };
+    // More connections than are waited for at a time, of which each asks later than all others have connected; then again.
+    let mut all: Vec<TcpStream> = (0..600).map(|_| connect(address)).collect();
+    all.iter_mut().for_each(ask);
+    all.iter_mut().rev().for_each(ask);
+    // One that asks in the moment in which it connects, again and again, and closes.
+    (0..200).for_each(|_| ask(&mut connect(address)));
+    drop(all);
+    // The one is that of the request for the metrics.
+    until("all connections to be closed", || {
+        server.get("/metrics").text().contains("\nrallypoint_connections 1\n").then_some(())
+    });
+    // 1,400 of these, and those before.
+    let counted = server.get("/metrics");
+    let line = counted.text().lines().find_map(|line| line.strip_prefix("rallypoint_lists_total{list=\"netpanzer\"} "));
+    assert!(line.unwrap().parse::<u64>().unwrap() > 1_400, "{line:?}");
+}
+
+#[test]
 fn too_many_servers_at_one_address_get_an_error() {
     let server = Server::start(&["guard.max_servers_per_ip=2"]);
     let answers: Vec<_> =

