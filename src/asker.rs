@@ -65,6 +65,9 @@ pub struct Response {
     pub disputed: bool,
     /// It did not answer the first try in time, so that several ports were waiting.
     pub retried: bool,
+    /// Identifies the answer with the facts, if it carries no nonce; otherwise 0. Without facts, it is the one that was known
+    /// when the server was asked: it says nothing new.
+    pub digest: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +112,8 @@ pub struct Asker<T> {
     timeouts: VecDeque<(u64, Address, u64, u8)>,
     /// When to call [`Pending::look`] for servers that are proven and whose facts are awaited or not settled yet.
     looks: BinaryHeap<Reverse<(u64, Address, u64)>>,
+    /// The second ones of two questions that are asked at once ([`Asker::ask_both`]).
+    seconds: VecDeque<(Address, Question)>,
     /// What servers that have answered are to be sent once more.
     farewells: VecDeque<(Lane, Address, Question)>,
     pace: TokenBucket,
@@ -152,6 +157,7 @@ impl<T> Asker<T> {
             spaced: BTreeSet::new(),
             timeouts: VecDeque::new(),
             looks: BinaryHeap::new(),
+            seconds: VecDeque::new(),
             farewells: VecDeque::new(),
             pace: TokenBucket::default(),
         }
@@ -212,13 +218,35 @@ impl<T> Asker<T> {
     /// Starts a query: for a proof first, or for facts at once if the server was proven before. Returns the tag if a query to
     /// this address is in flight already.
     pub fn ask(&mut self, address: Address, query: &'static dyn Query, ask: Ask, tag: T) -> Result<(), T> {
+        self.ask_known(address, query, ask, 0, tag)
+    }
+
+    /// Starts a query for the proof and the facts at once, with the same nonce, where one answer does not say all that the other
+    /// says ([`Query::facts_say_all`]). A server that answers one of them only is asked for the other after its interval.
+    pub fn ask_both(&mut self, address: Address, query: &'static dyn Query, tag: T) -> Result<(), T> {
+        self.ask(address, query, Ask::Proof, tag)?;
+        if let Some(pending) = self.waiting.get_mut(&address) {
+            pending.both = true;
+        }
+        Ok(())
+    }
+
+    /// The same for a server whose last answer had this digest: an equal one is not parsed again.
+    pub fn ask_known(
+        &mut self,
+        address: Address,
+        query: &'static dyn Query,
+        ask: Ask,
+        digest: u64,
+        tag: T,
+    ) -> Result<(), T> {
         if self.waiting.contains_key(&address) {
             return Err(tag);
         }
         self.asked += 1;
         let serial = self.asked;
         self.fresh += 1;
-        self.waiting.insert(address, Pending::new(serial, query, ask, tag));
+        self.waiting.insert(address, Pending::new(serial, query, ask, digest, tag));
         self.queues.entry(Prefix::narrowest(address.ip())).or_default().in_flight += 1;
         self.count(address.ip(), true);
         self.enqueue(address, serial, false);
@@ -258,6 +286,10 @@ impl<T> Asker<T> {
 
     /// The next datagram to send from this lane; None if there is none, or the rate limits do not allow it yet.
     pub fn next_question(&mut self, now_us: u64, lane: Lane) -> Option<(Address, Question)> {
+        if let Some(second) = self.seconds.pop_front() {
+            self.pace.take();
+            return Some(second);
+        }
         while let Some(&(rested_us, prefix)) = self.resting.first()
             && rested_us <= now_us
         {
@@ -302,7 +334,8 @@ impl<T> Asker<T> {
                 self.networks.entry(wide).or_default().pace.take();
             }
             self.pace.take();
-            if let Some(question) = pending.send(now_us, lane, &self.key) {
+            if let Some((question, second)) = pending.send(now_us, lane, &self.key) {
+                self.seconds.extend(second.map(|second| (address, second)));
                 self.timeouts.push_back((now_us + self.settings.try_us, address, serial, pending.tries_sent()));
                 return Some((address, question));
             }
@@ -350,7 +383,7 @@ impl<T> Asker<T> {
                 None
             }
             Next::NoFacts => self.ask_again(now_us, address, true),
-            Next::Alive => self.finish(address, None),
+            Next::Alive | Next::Same => self.finish(address, None),
             Next::Believe(facts) => self.finish(address, Some(facts)),
         }
     }
@@ -428,7 +461,7 @@ impl<T> Asker<T> {
 
     /// Whether questions wait for the rate limits.
     pub fn has_questions(&self) -> bool {
-        !self.ready.is_empty() || !self.resting.is_empty()
+        !self.ready.is_empty() || !self.resting.is_empty() || !self.seconds.is_empty()
     }
 }
 

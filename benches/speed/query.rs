@@ -2,13 +2,19 @@
 //! pauses nowhere. Without delay, it asks as many servers at once as made it fastest before; with delay, its default of 20.
 
 use std::io::Write;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeValLike;
-use rallypoint::protocols::{Card, card};
+use rallypoint::net::batch::{Inbox, Outbox};
+use rallypoint::protocols::{Ask, Card, QUESTION_BYTES_MAX, Question, card};
+use socket2::{Domain, Socket, Type};
 
 use crate::answerer::Answerer;
 use crate::measure;
@@ -21,6 +27,8 @@ const ROUNDS: usize = 7;
 const ROUNDS_WITH_DELAY: usize = 3;
 const DELAY: Duration = Duration::from_millis(30);
 const OPEN: &[&str] = &["--rate", "1000000"];
+/// Servers in flight of the loop that does nothing else.
+const BARE_IN_FLIGHT: usize = 1_500;
 /// Servers that qstat asks at once; the first is its default.
 const MAXSIM: [&str; 4] = ["20", "100", "400", "900"];
 
@@ -78,13 +86,17 @@ impl Bench<'_> {
     }
 
     fn compare(&self, name: &str, options: &[&str], maxsim: Option<&str>, rounds: usize, target: Option<f64>) {
-        let (mut ours, mut theirs, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        let is_bare = options == OPEN && rounds == ROUNDS; // without delay
+        let (mut ours, mut theirs, mut lost, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
             let before = self.lost();
             let run = self.query(options);
             assert_eq!(run.answered, SERVERS as usize, "{name}: not all answered");
             lost.push((self.lost() - before) as f64);
             ours.push(run);
+            if is_bare {
+                bare.push(self.bare());
+            }
             theirs.extend(maxsim.map(|maxsim| self.qstat(maxsim)));
         }
         let rate = |runs: &[Run]| runs.iter().map(|run| f64::from(SERVERS) / run.seconds).collect::<Vec<_>>();
@@ -92,6 +104,7 @@ impl Bench<'_> {
         let (rates, cpus) = ((rate(&ours), rate(&theirs)), (cpu(&ours), cpu(&theirs)));
         let cpu_name = format!("{name}: processor time a server");
         let (speed, cost) = (Report::new(name, "servers/s", &rates.0), Report::new(&cpu_name, "µs", &cpus.0));
+        let bare = (rate(&bare), cpu(&bare));
         if theirs.is_empty() {
             speed.untargeted();
             return cost.untargeted();
@@ -102,9 +115,54 @@ impl Bench<'_> {
             None => speed.untargeted(),
         }
         cost.untargeted();
+        if is_bare {
+            let name = format!("{name}: a loop that only sends and receives");
+            let (speed, cost) = (Report::new(&name, "servers/s", &bare.0), Report::new(&name, "µs a server", &bare.1));
+            speed.beside("qstat", &rates.1).untargeted();
+            cost.untargeted();
+        }
         let found: Vec<_> = theirs.iter().map(|run| run.answered as f64).collect();
         Report::new(&format!("{name}: found by qstat"), "servers", &found).untargeted();
         Report::new(&format!("{name}: answers lost to our own buffers"), "datagrams", &lost).at_most(0.0);
+    }
+
+    /// What the system alone takes: a loop that sends the same questions and receives the same answers, in the same batches, and
+    /// does nothing with them.
+    fn bare(&self) -> Run {
+        let addresses: Vec<SocketAddr> = self.games.addresses().map(SocketAddr::V4).collect();
+        let query = self.card.query.unwrap();
+        let asks: &[Ask] = if query.facts_say_all() { &[Ask::Facts] } else { &[Ask::Proof, Ask::Facts] };
+        let socket = Socket::new(Domain::IPV6, Type::DGRAM, None).unwrap();
+        socket.set_only_v6(false).unwrap();
+        socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into()).unwrap();
+        setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
+        let cpu = || {
+            let used = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+            (used.user_time().num_microseconds() + used.system_time().num_microseconds()) as f64 / 1e6
+        };
+        let (before, began) = (cpu(), Instant::now());
+        let (mut inbox, mut outbox) = (Inbox::new(65_535), Outbox::<QUESTION_BYTES_MAX>::default());
+        let mut buffer = vec![0; 65_535];
+        let (mut asked, mut heard) = (0, 0);
+        while heard < 2 * addresses.len() {
+            while asked < addresses.len() && 2 * asked < heard + 2 * BARE_IN_FLIGHT && !outbox.is_full() {
+                let SocketAddr::V4(to) = addresses[asked] else { unreachable!() };
+                for ask in asks {
+                    let mut question = Question::new();
+                    query.ask(*ask, asked as u32 | 0x1000_0000, &mut question);
+                    outbox.push((to.ip().to_ipv6_mapped(), to.port()).into(), question);
+                }
+                asked += 1;
+            }
+            outbox.send(&socket).unwrap();
+            if inbox.fill(&socket, true).is_ok() {
+                heard += std::iter::from_fn(|| inbox.take(&mut buffer)).count();
+            } else {
+                let mut ready = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+                assert_ne!(poll(&mut ready, 1_000u16), Ok(0), "an answer was lost");
+            }
+        }
+        Run { seconds: began.elapsed().as_secs_f64(), cpu_seconds: cpu() - before, answered: addresses.len() }
     }
 
     fn query(&self, options: &[&str]) -> Run {

@@ -110,7 +110,7 @@ impl World {
                 if self.registry.address_state(address, self.now).is_some_and(|state| state.server.game == game) {
                     self.proven.insert(address);
                 }
-                self.apply(&Change::Answer { address, game, rtt_us: tape.number().into(), facts });
+                self.apply(&Change::Answer { address, game, rtt_us: tape.number().into(), facts, digest: 0 });
             }
             5 => {
                 let proven_at_ms = tape.flag().then(|| self.now.unix_ms.saturating_sub(tape.ms()));

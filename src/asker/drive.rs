@@ -7,9 +7,9 @@ use super::{Asker, Finished, Lane};
 use crate::model::Address;
 use crate::protocols::Question;
 
-/// Receive after this many questions: the answers to a longer burst may not fit into the socket's buffer. As many leave with
-/// one system call.
-const BURST: usize = 64;
+/// Receive after this many questions from one socket: the answers to a longer burst may not fit into its buffer. As many leave
+/// with one system call.
+pub const BURST: usize = 64;
 
 /// The sockets, the clock and the consumer of an asker.
 pub trait Driver {
@@ -23,6 +23,11 @@ pub trait Driver {
     /// it is time for other work.
     fn receive(&mut self, buffer: &mut [u8]) -> Option<(Lane, usize, SocketAddr)>;
 
+    /// When the last datagram that [`Driver::receive`] has read was received.
+    fn received_us(&self) -> u64 {
+        self.now_us()
+    }
+
     /// Called after all datagrams that have arrived were handled.
     fn all_heard(&mut self, _buffer: &mut [u8]) {}
 
@@ -35,7 +40,12 @@ pub trait Driver {
     fn prepare(&mut self);
 
     /// The lane to send the next question from.
-    fn lane(&mut self) -> Option<Lane>;
+    fn lane(&mut self, now_us: u64) -> Option<Lane>;
+
+    /// After how many questions to receive.
+    fn burst(&self) -> usize {
+        BURST
+    }
 
     /// Sends a question, now or with the next [`Driver::flush`]. A failure to send counts as a lost datagram: the next try
     /// follows.
@@ -69,7 +79,7 @@ pub async fn pass<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
 /// Receives and handles the datagrams that have arrived.
 pub fn hear<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
     while let Some((lane, size, from)) = driver.receive(buffer) {
-        let now_us = driver.now_us();
+        let now_us = driver.received_us();
         let bytes = buffer.get(..size).unwrap_or_default();
         if let Some(finished) = driver.asker().heard(now_us, lane, from, bytes) {
             driver.finish(finished);
@@ -80,14 +90,15 @@ pub fn hear<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
 
 async fn send<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
     let mut sent = 0usize;
-    while let Some(lane) = driver.lane() {
-        let now_us = driver.now_us();
+    let mut now_us = driver.now_us();
+    while let Some(lane) = driver.lane(now_us) {
         let Some((address, question)) = driver.asker().next_question(now_us, lane) else { return };
         driver.send(lane, address, question).await;
         sent += 1;
-        if sent.is_multiple_of(BURST) {
+        if sent.is_multiple_of(driver.burst()) {
             driver.flush().await;
             hear(driver, buffer);
+            now_us = driver.now_us();
         }
     }
 }
@@ -150,7 +161,7 @@ mod tests {
             }
         }
 
-        fn lane(&mut self) -> Option<Lane> {
+        fn lane(&mut self, _now_us: u64) -> Option<Lane> {
             Some(1)
         }
 

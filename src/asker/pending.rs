@@ -39,6 +39,8 @@ pub(super) struct Pending<T> {
     pub queued: bool,
     /// The last try timed out while facts were due: if they do not arrive, the query ends.
     pub overdue: bool,
+    /// The first question is asked together with the second.
+    pub both: bool,
     /// When the first try of the first question was sent.
     pub began_us: Option<u64>,
     query: &'static dyn Query,
@@ -51,7 +53,14 @@ pub(super) struct Pending<T> {
     tokens: u8,
     /// Facts from the answer to the first question.
     some: Option<Box<Facts<'static>>>,
+    /// Facts from the answer to the second, if it came before the first.
+    whole: Option<Box<Facts<'static>>>,
+    /// The try of both questions whose first answer has arrived: the second may follow.
+    half_answered: Option<Try>,
     claim: Option<Claim>,
+    /// The digest of the last answer that is known, and of the one that was accepted; 0: none.
+    known_digest: u64,
+    digest: u64,
     /// Conflicting or unsolicited answers arrived.
     disputed: bool,
     fault: Option<Fault>,
@@ -70,7 +79,8 @@ struct Try {
 /// Facts that are accepted unless different ones arrive.
 struct Claim {
     digest: u64,
-    facts: Box<Facts<'static>>,
+    /// None: those that are known.
+    facts: Option<Box<Facts<'static>>>,
     settled_us: u64,
 }
 
@@ -86,16 +96,19 @@ pub(super) enum Next {
     /// No try so far will yield facts.
     NoFacts,
     Believe(Facts<'static>),
+    /// The server says what it said the last time.
+    Same,
 }
 
 impl<T> Pending<T> {
-    pub fn new(serial: u64, query: &'static dyn Query, ask: Ask, tag: T) -> Pending<T> {
+    pub fn new(serial: u64, query: &'static dyn Query, ask: Ask, known_digest: u64, tag: T) -> Pending<T> {
         Pending {
             serial,
             tag,
             fresh: true,
             queued: true,
             overdue: false,
+            both: false,
             began_us: None,
             query,
             ask,
@@ -104,14 +117,18 @@ impl<T> Pending<T> {
             token: None,
             tokens: 0,
             some: None,
+            whole: None,
+            half_answered: None,
             claim: None,
+            known_digest,
+            digest: 0,
             disputed: false,
             fault: None,
         }
     }
 
-    /// The next try. None if all tries are used up.
-    pub fn send(&mut self, now_us: u64, lane: Lane, key: &[u8; 16]) -> Option<Question> {
+    /// The next try: its question, and the second one if both are asked at once. None if all tries are used up.
+    pub fn send(&mut self, now_us: u64, lane: Lane, key: &[u8; 16]) -> Option<(Question, Option<Question>)> {
         (self.queued, self.overdue) = (false, false);
         self.began_us.get_or_insert(now_us);
         let mut hasher = SipHasher13::new_with_key(key);
@@ -120,12 +137,19 @@ impl<T> Pending<T> {
         let nonce = hasher.finish() as u32 & self.query.nonce_mask();
         let sent = Try { nonce, lane, sent_us: now_us, proven_us: None, spent: false };
         self.tries.try_push(sent).ok()?;
-        let mut question = Question::new();
-        match self.token {
-            Some(token) => self.query.ask_with(self.ask, nonce, token, &mut question),
-            None => self.query.ask(self.ask, nonce, &mut question),
-        }
-        Some(question)
+        let write = |ask| {
+            let mut question = Question::new();
+            match self.token {
+                Some(token) => self.query.ask_with(ask, nonce, token, &mut question),
+                None => self.query.ask(ask, nonce, &mut question),
+            }
+            question
+        };
+        Some((write(self.ask), self.asks_both().then(|| write(Ask::Facts))))
+    }
+
+    fn asks_both(&self) -> bool {
+        self.both && self.ask == Ask::Proof
     }
 
     /// The interval that the game requires between two questions.
@@ -144,18 +168,34 @@ impl<T> Pending<T> {
 
     /// Takes a datagram from the server's address.
     pub fn hear(&mut self, now_us: u64, lane: Lane, bytes: &[u8], key: &[u8; 16]) -> Next {
+        if self.known_digest != 0 && self.query.is_without_nonce(bytes) && digest(key, bytes) == self.known_digest {
+            return self.claim(now_us, lane, self.known_digest, None);
+        }
         match self.query.hear(bytes) {
             Err(wrong) => {
                 self.fault = Some(wrong);
                 Next::Wait
             }
-            Ok(Heard::Whole { nonce, facts }) => match self.prove(now_us, lane, nonce) {
-                Some(_) => Next::Believe(facts.into_owned()),
-                None => Next::Wait,
-            },
+            Ok(Heard::Whole { nonce, facts }) => {
+                let is_half = self.half_answered.as_ref().is_some_and(|sent| sent.nonce == nonce && sent.lane == lane);
+                match is_half || self.prove(now_us, lane, nonce).is_some() {
+                    true if self.asks_both() => {
+                        self.whole.get_or_insert_with(|| Box::new(facts.into_owned()));
+                        Next::Wait
+                    }
+                    true => Next::Believe(facts.into_owned()),
+                    false => Next::Wait,
+                }
+            }
             Ok(Heard::Some { nonce, facts }) => match self.prove(now_us, lane, nonce) {
                 Some(number) if self.ask == Ask::Proof => {
                     self.some = Some(Box::new(facts.into_owned()));
+                    if let Some(whole) = self.whole.take() {
+                        return Next::Believe(*whole);
+                    }
+                    if self.asks_both() {
+                        self.half_answered = self.tries.swap_pop(number);
+                    }
                     self.proven(now_us, number)
                 }
                 // The server has no more than this.
@@ -174,14 +214,7 @@ impl<T> Pending<T> {
                 }
             },
             Ok(Heard::Again { token }) => self.again(lane, token),
-            Ok(Heard::Facts(facts)) => {
-                if self.query.proven_by() == ProvenBy::Port {
-                    self.heard_on(now_us, lane);
-                }
-                let mut hasher = SipHasher13::new_with_key(key);
-                hasher.write(bytes);
-                self.claim(now_us, lane, hasher.finish(), facts)
-            }
+            Ok(Heard::Facts(facts)) => self.claim(now_us, lane, digest(key, bytes), Some(facts)),
         }
     }
 
@@ -246,7 +279,10 @@ impl<T> Pending<T> {
     }
 
     /// Facts arrived without a nonce.
-    fn claim(&mut self, now_us: u64, lane: Lane, digest: u64, facts: Facts<'_>) -> Next {
+    fn claim(&mut self, now_us: u64, lane: Lane, digest: u64, facts: Option<Facts<'_>>) -> Next {
+        if self.query.proven_by() == ProvenBy::Port {
+            self.heard_on(now_us, lane);
+        }
         let facts_us = self.facts_us();
         // Where there is no nonce, both questions are the same.
         let asked_for_facts = self.ask == Ask::Facts || self.query.proven_by() == ProvenBy::Port;
@@ -266,7 +302,7 @@ impl<T> Pending<T> {
             return Next::Wait;
         }
         let settled_us = now_us + u64::from(self.rtt_us.unwrap_or(0)).clamp(SETTLE_US_MIN, SETTLE_US_MAX);
-        self.claim = Some(Claim { digest, facts: Box::new(facts.into_owned()), settled_us });
+        self.claim = Some(Claim { digest, facts: facts.map(|facts| Box::new(facts.into_owned())), settled_us });
         Next::LookAt(settled_us)
     }
 
@@ -281,7 +317,8 @@ impl<T> Pending<T> {
     /// The time given by [`Next::LookAt`] has come.
     pub fn look(&mut self, now_us: u64) -> Next {
         if let Some(claim) = self.claim.take_if(|claim| claim.settled_us <= now_us) {
-            return Next::Believe(*claim.facts);
+            self.digest = claim.digest;
+            return claim.facts.map_or(Next::Same, |facts| Next::Believe(*facts));
         }
         let facts_us = self.facts_us();
         for sent in &mut self.tries {
@@ -315,20 +352,27 @@ impl<T> Pending<T> {
         let facts = match (facts, self.some) {
             // The answer with all facts may not say which game it is.
             (Some(facts), Some(some)) if facts.game.is_empty() => Some(Facts { game: some.game, ..facts }),
-            // If the second answer is missing, the first one's facts are better than none.
-            (facts, some) => facts.or(some.map(|some| *some)),
+            // If one answer is missing, the other one's facts are better than none.
+            (facts, some) => facts.or(self.whole.or(some).map(|facts| *facts)),
         };
-        let fault = if facts.is_some() { None } else { self.fault };
+        let fault = if facts.is_some() || self.digest != 0 { None } else { self.fault };
         let result = match (self.rtt_us, fault) {
             (Some(rtt_us), fault) => {
                 let (disputed, retried) = (self.disputed, self.tries.len() > 1);
-                Ok(Response { rtt_us, facts, fault, disputed, retried })
+                Ok(Response { rtt_us, facts, fault, disputed, retried, digest: self.digest })
             }
             (None, Some(fault)) => Err(Failure::Bad(fault)),
             (None, None) => Err(Failure::Silent),
         };
         (self.tag, result)
     }
+}
+
+/// Identifies an answer. Never 0.
+fn digest(key: &[u8; 16], bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new_with_key(key);
+    hasher.write(bytes);
+    hasher.finish().max(1)
 }
 
 #[cfg(test)]
@@ -339,7 +383,7 @@ mod tests {
     const KEY: [u8; 16] = [3; 16];
 
     fn asked_for_facts() -> Pending<()> {
-        let mut pending = Pending::new(1, two_steps::QUERY, Ask::Facts, ());
+        let mut pending = Pending::new(1, two_steps::QUERY, Ask::Facts, 0, ());
         pending.send(0, 7, &KEY).unwrap();
         pending
     }
@@ -369,7 +413,7 @@ mod tests {
         assert!(pending.is_listening());
         pending.tries[0].spent = true;
         assert!(!pending.is_listening());
-        pending.claim = Some(Claim { digest: 1, facts: Box::default(), settled_us: 20_000 });
+        pending.claim = Some(Claim { digest: 1, facts: None, settled_us: 20_000 });
         assert!(pending.is_listening(), "they have to settle");
     }
 

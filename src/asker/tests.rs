@@ -3,6 +3,7 @@
 mod edges;
 mod forgery;
 mod port;
+mod same;
 mod spacing;
 
 use super::*;
@@ -175,7 +176,7 @@ fn the_time_for_all_tries_ends_them() {
     asker.heard(10_900_000, LANE, server(2).socket(), &question[6..14]);
     assert!(asker.next_question(10_900_000, LANE).is_some());
     let finished = asker.timed_out(11_900_000).expect("no second try after all_us");
-    let alone = Response { rtt_us: 900_000, facts: None, fault: None, disputed: false, retried: false };
+    let alone = Response { rtt_us: 900_000, facts: None, fault: None, disputed: false, retried: false, digest: 0 };
     assert_eq!((finished.tag, finished.result), (2, Ok(alone)));
 }
 

@@ -11,7 +11,7 @@ use ratatui::crossterm::terminal;
 use super::out::{message, print};
 use super::{Exit, Failure, failures, time};
 use crate::client::list::Listing;
-use crate::client::query::{Pace, query_all};
+use crate::client::query::{Pace, in_flight_for, query_all};
 use crate::client::{Found, RetryPolicy, State, Target};
 use crate::export::columns::Column;
 use crate::export::{self, Format, Layout};
@@ -36,9 +36,10 @@ pub struct QueryOptions {
     /// Maximum number of queries per second
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
-    /// Maximum number of servers waited for at once, not counting those that have already missed a try
-    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    in_flight: u32,
+    /// Maximum number of servers waited for at once, not counting those that have already missed a try [default: 2000, with a
+    /// higher --rate a fifteenth of it]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    in_flight: Option<u32>,
     /// Timeout for each try, 100ms to 60s [default: 900ms for a server, 30s for a master's list]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     timeout: Option<Duration>,
@@ -64,7 +65,8 @@ impl QueryOptions {
     pub fn pace(&self) -> Pace {
         let QueryOptions { rate: per_second, in_flight, timeout, retries } = *self;
         let retry = RetryPolicy { timeout, retries };
-        Pace { per_second, in_flight: in_flight as usize, retry, ..Pace::default() }
+        let in_flight = in_flight.map_or_else(|| in_flight_for(per_second), |in_flight| in_flight as usize);
+        Pace { per_second, in_flight, retry, ..Pace::default() }
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Pace {
     /// Datagrams per second.
     pub per_second: u32,
     /// Servers in flight, not counting those that have missed a try: they would hold up the others. The bound also paces us
-    /// on a slow network or machine: the next queries are sent as answers come in.
+    /// on a slow network or machine: the next queries are sent as answers come in. See [`in_flight_for`].
     pub in_flight: usize,
     pub retry: RetryPolicy,
     /// Size of the socket's receive buffer in bytes; None: as large as the system allows.
@@ -32,8 +32,19 @@ pub struct Pace {
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { per_second: 30_000, in_flight: 2_000, retry: RetryPolicy::default(), receive_buffer: None }
+        Pace {
+            per_second: 30_000,
+            in_flight: in_flight_for(30_000),
+            retry: RetryPolicy::default(),
+            receive_buffer: None,
+        }
     }
+}
+
+/// How many servers are in flight at a rate: as many as are asked within a fifteenth of a second, so that servers at usual
+/// distances are asked as fast as that; and at least 2,000.
+pub fn in_flight_for(per_second: u32) -> usize {
+    (per_second as usize / 15).max(2_000)
 }
 
 /// Datagrams per second to one IP address, so that a forged list cannot make us flood a third party. Does not apply to
@@ -158,8 +169,11 @@ impl<F: FnMut(&Found)> Run<'_, F> {
             };
             let tag = Tag { turn, asked_us: self.now_us(), question: Question::new(), undelivered: None };
             // Long answers come to us, whatever the list says, so nobody has to prove an address first.
-            let ask = if query.facts_say_all() { Ask::Facts } else { Ask::Proof };
-            if self.asker.ask(server.address, query, ask, tag).is_err() {
+            let asked = match query.facts_say_all() {
+                true => self.asker.ask(server.address, query, Ask::Facts, tag),
+                false => self.asker.ask_both(server.address, query, tag),
+            };
+            if asked.is_err() {
                 // Another game at the same address is being queried; this one has to wait.
                 self.queue.push_back(turn);
             }
@@ -225,6 +239,10 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
         Some((LANE, size, from))
     }
 
+    fn received_us(&self) -> u64 {
+        self.socket.received_at().saturating_duration_since(self.started).as_micros() as u64
+    }
+
     fn all_heard(&mut self, buffer: &mut [u8]) {
         if self.lost != self.socket.lost() {
             self.lost = self.socket.lost();
@@ -246,7 +264,7 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
         self.take_more();
     }
 
-    fn lane(&mut self) -> Option<Lane> {
+    fn lane(&mut self, _now_us: u64) -> Option<Lane> {
         Some(LANE)
     }
 

@@ -4,7 +4,7 @@
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, RecvMsg, SockaddrStorage, getsockopt, recvmsg, setsockopt, sockopt,
@@ -23,8 +23,8 @@ use crate::protocols::{QUESTION_BYTES_MAX, Question};
 const CONTROL_BYTES: usize = 256;
 /// What an answer takes in the receive buffer: one of up to 1,400 bytes, with the system's own record of it.
 const ANSWER_BYTES: usize = 2_304;
-/// Requested receive buffer.
-const RECEIVE_BUFFER: usize = 8 << 20;
+/// Requested receive buffer, where this program may exceed the system's limit.
+const RECEIVE_BUFFER: usize = 32 << 20;
 /// Wait for a full send buffer to drain.
 const FULL: Duration = Duration::from_millis(1);
 
@@ -34,6 +34,8 @@ pub struct Socket {
     /// Its own loopback address.
     itself: Address,
     inbox: Inbox,
+    /// When the datagrams in the inbox were received.
+    received_at: Instant,
     outbox: Outbox<QUESTION_BYTES_MAX>,
     control: Vec<u8>,
     lost: u32,
@@ -72,6 +74,7 @@ impl Socket {
             mapped,
             itself,
             inbox: Inbox::new(DATAGRAM_BYTES_MAX),
+            received_at: Instant::now(),
             outbox: Outbox::default(),
             control: vec![0; CONTROL_BYTES],
             lost: 0,
@@ -127,6 +130,7 @@ impl Socket {
             let Socket { socket, inbox, .. } = self;
             match socket.try_io(Interest::READABLE, || inbox.fill_counting(socket)) {
                 Ok(_) => {
+                    self.received_at = Instant::now();
                     self.lost = self.inbox.dropped().unwrap_or(self.lost);
                     self.is_empty = !self.inbox.was_full();
                 }
@@ -134,6 +138,11 @@ impl Socket {
                 Err(_) => {} // an earlier query's error, which `undelivered` returns
             }
         }
+    }
+
+    /// When the last datagram of [`Socket::receive`] was received.
+    pub fn received_at(&self) -> Instant {
+        self.received_at
     }
 
     /// The next ICMP error, with the query it quotes in the buffer; None if there is none.

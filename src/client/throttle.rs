@@ -7,7 +7,7 @@ const STEP_US: u64 = 100_000;
 /// After this long without a loss, the limit grows by an eighth.
 const GROWTH_US: u64 = 250_000;
 /// The initial limit, if the receive buffer has room for it.
-const START: usize = 2_000;
+const START: usize = 4_000;
 /// This many answers fit into any receive buffer. A lower limit would only help an attacker who floods this machine.
 const LEAST: usize = 8;
 /// Late answers within a step before they count as congestion.
@@ -147,22 +147,22 @@ mod tests {
 
     #[test]
     fn quick_answers_make_it_grow_and_late_ones_halve_it() {
-        let mut throttle = Throttle::new(5_000, 1_000_000, 900_000, 3_600_000);
+        let mut throttle = Throttle::new(7_000, 1_000_000, 900_000, 3_600_000);
         assert_eq!(throttle.in_flight(), START);
         let answers = |throttle: &mut Throttle, now_us, rtt_us, count| {
             (0..count).for_each(|_| throttle.answered(now_us, rtt_us, 4_000));
             throttle.in_flight()
         };
-        assert_eq!(answers(&mut throttle, 1_000_000, 30_000, 1_000), 3_000);
-        assert_eq!(answers(&mut throttle, 2_000_000, 300_000, 1_000), 3_000, "not quick");
-        assert_eq!(answers(&mut throttle, 3_000_000, 30_000, 9_000), 5_000, "as many as were asked for");
+        assert_eq!(answers(&mut throttle, 1_000_000, 30_000, 1_000), 5_000);
+        assert_eq!(answers(&mut throttle, 2_000_000, 300_000, 1_000), 5_000, "not quick");
+        assert_eq!(answers(&mut throttle, 3_000_000, 30_000, 9_000), 7_000, "as many as were asked for");
         // Some servers are far away.
         assert_eq!(
             answers(&mut throttle, 4_000_000, 30_000, 100) + answers(&mut throttle, 4_000_000, 1_000_000, 30),
-            10_000
+            14_000
         );
         assert!(!throttle.has_lost());
-        assert_eq!(answers(&mut throttle, 5_000_000, 1_000_000, 9), 5_000);
+        assert_eq!(answers(&mut throttle, 5_000_000, 1_000_000, 9), 7_000);
         assert_eq!(answers(&mut throttle, 5_000_000, 1_000_000, 1), 2_000);
         assert!(throttle.may_have_lost(4_900_000));
         assert_eq!(answers(&mut throttle, 5_050_000, 1_000_000, 50), 2_000, "the same queue");

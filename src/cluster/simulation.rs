@@ -354,7 +354,7 @@ impl World {
             0..8 => announce(port, players, now),
             8 => Change::Quit { address, master: false, proven: false },
             9 => Change::Miss { address, game, proven_at_ms: None },
-            10 => Change::Answer { address, game, rtt_us: 5, facts: None },
+            10 => Change::Answer { address, game, rtt_us: 5, facts: None, digest: 0 },
             12.. => connect(port, players, now),
             _ => {
                 Change::Heartbeat { address, game, life_ms: LIFE_MS, keys: HeartbeatKeys::of(BY_QUERY, address).into() }

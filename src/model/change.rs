@@ -135,6 +135,8 @@ pub enum Change<'a> {
         game: Game,
         rtt_us: u32,
         facts: Option<Facts<'a>>,
+        /// Identifies the answer with its facts: an equal one says the same again. 0: nothing does.
+        digest: u64,
     },
     /// A server did not answer its query in this round.
     Miss {

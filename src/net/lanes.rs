@@ -27,8 +27,9 @@ const CURRENT: usize = 8;
 const USED_US: u64 = 2_000_000;
 /// Upper bound on open sockets, those in use and those that only wait for answers. Usually far fewer.
 const OPEN_MAX: usize = 64;
-/// Questions that wait to be sent together.
-const QUESTIONS_MAX: usize = CURRENT * BATCH;
+/// Questions that wait to be sent together. Each socket gets half a batch of them on average, for whose answers every receive
+/// buffer has room.
+pub const QUESTIONS_MAX: usize = CURRENT * BATCH / 2;
 /// Receive buffer of each socket.
 const RECEIVE_BUFFER: usize = 1 << 20;
 

@@ -101,7 +101,8 @@ mod tests {
     use crate::asker::Failure;
     use crate::protocols::CARDS;
 
-    const ANSWER: Response = Response { rtt_us: 1, facts: None, fault: None, disputed: false, retried: false };
+    const ANSWER: Response =
+        Response { rtt_us: 1, facts: None, fault: None, disputed: false, retried: false, digest: 0 };
 
     /// How many of these results are taken, and what follows from them.
     fn taken(proven_by: ProvenBy, results: Vec<Result<Response, Unproven>>) -> (usize, Option<Asked>) {

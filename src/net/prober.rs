@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, QUESTIONS_MAX};
 use super::stopped;
 use crate::asker::drive::{self, Driver};
 use crate::asker::{Asker, Failure, Finished, Lane, Response, Settings};
@@ -27,7 +27,8 @@ use crate::protocols::{Ask, Query, Question, query_of};
 use crate::registry::Due;
 
 /// How often the prober checks for servers that are due.
-const TICK: Duration = Duration::from_millis(20);
+/// A burst is as many as are due in that time, and the more there are, the fewer system calls each server takes.
+const TICK: Duration = Duration::from_millis(50);
 /// Upper bound on queries in flight; the rate limits keep it well below. One half is for regular rounds, the other for
 /// servers that announce themselves, so that neither delays the other.
 const IN_FLIGHT_MAX: usize = 100_000;
@@ -307,12 +308,12 @@ impl<P: Ports> Worker<P> {
         let room = (IN_FLIGHT_MAX / 2).saturating_sub(rounds);
         let mut targets = std::mem::take(&mut self.targets);
         self.hub.due(self.hub.clock.now(), room.min(DUE_MAX), &mut targets);
-        for Due { address, game, named, proven, proven_at_ms } in targets.drain(..) {
+        for Due { address, game, named, proven, proven_at_ms, digest } in targets.drain(..) {
             let Some(query) = query_of(&game).filter(|_| named || (self.is_mine)(address)) else { continue };
             let round = Some(Round { game, proven_at_ms });
             let purpose = Purpose { query, is_proof: false, round, proofs: Vec::new() };
             let ask = if proven { Ask::Facts } else { Ask::Proof };
-            if let Err(Purpose { round, .. }) = self.asker.ask(address, query, ask, purpose)
+            if let Err(Purpose { round, .. }) = self.asker.ask_known(address, query, ask, digest, purpose)
                 && let Some(asked) = self.asker.tag_mut(address)
                 && asked.query.kind() == query.kind()
             {
@@ -352,8 +353,12 @@ impl<P: Ports> Driver for Worker<P> {
         }
     }
 
-    fn lane(&mut self) -> Option<Lane> {
-        self.lanes.pick(self.hub.clock.mono_us())
+    fn lane(&mut self, now_us: u64) -> Option<Lane> {
+        self.lanes.pick(now_us)
+    }
+
+    fn burst(&self) -> usize {
+        QUESTIONS_MAX
     }
 
     async fn send(&mut self, lane: Lane, address: Address, question: Question) {
@@ -366,7 +371,7 @@ impl<P: Ports> Driver for Worker<P> {
     }
 
     fn finish(&mut self, finished: Finished<Purpose>) {
-        let Finished { address, tag: Purpose { is_proof, round, proofs, .. }, result } = finished;
+        let Finished { address, tag: Purpose { is_proof, round, proofs, .. }, mut result } = finished;
         self.proving -= usize::from(is_proof);
         let what = match &result {
             Ok(answer) => What::Answered { rtt_us: answer.rtt_us },
@@ -382,12 +387,20 @@ impl<P: Ports> Driver for Worker<P> {
         if result.as_ref().is_ok_and(|answer| answer.disputed) {
             note(What::Disputed);
         }
+        if let Ok(answer) = &mut result
+            && !proofs.is_empty()
+            && answer.facts.is_none()
+            && answer.digest != 0
+        {
+            // It says what is known: those who wait for it get that.
+            answer.facts = self.hub.listed(address).map(|server| server.facts().into_owned());
+        }
         for proof in proofs {
             let _ = proof.send(result.clone().map_err(Unproven::Asked)); // the requester may be gone
         }
         let Some(Round { game, proven_at_ms }) = round else { return };
         self.changes.push(match result {
-            Ok(Response { rtt_us, facts, .. }) => Change::Answer { address, game, rtt_us, facts },
+            Ok(Response { rtt_us, facts, digest, .. }) => Change::Answer { address, game, rtt_us, facts, digest },
             Err(failure) => {
                 debug!(%address, game = game.name(), ?failure, "no good answer");
                 Change::Miss { address, game, proven_at_ms: Some(proven_at_ms) }

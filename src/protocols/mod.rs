@@ -244,6 +244,12 @@ pub trait Query: Sync {
     /// Parses an answer to either question.
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault>;
 
+    /// Whether an answer, if it is valid, carries facts and no nonce, so that an equal one says the same. Looks no closer than
+    /// needed to see that.
+    fn is_without_nonce(&self, _bytes: &[u8]) -> bool {
+        false
+    }
+
     /// The bits of a nonce that the server returns. Only these are used.
     fn nonce_mask(&self) -> u32 {
         u32::MAX

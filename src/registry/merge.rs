@@ -465,7 +465,8 @@ mod tests {
         registry.drain(&mut dirty);
         assert_eq!(registry.apply(&remote(1, "netpanzer", 0), at(10)), Outcome::Stale);
         assert!(!registry.is_dirty());
-        let answer = Change::Answer { address: address(1), game: Game::Own("netpanzer"), rtt_us: 1, facts: None };
+        let answer =
+            Change::Answer { address: address(1), game: Game::Own("netpanzer"), rtt_us: 1, facts: None, digest: 0 };
         registry.apply(&answer, at(40_000));
         let server = registry.listed(address(1)).unwrap();
         assert_eq!((server.foreign, server.node, server.proven_at_ms), (false, 1, T + 40_000));
@@ -533,7 +534,8 @@ mod tests {
         let set_back = || {
             let mut registry = registry();
             registry.apply(&Change::Announce(announce(1, "netpanzer", 3_600_000)), at(3_600_000));
-            let answer = Change::Answer { address: address(1), game: Game::Own("netpanzer"), rtt_us: 7, facts: None };
+            let answer =
+                Change::Answer { address: address(1), game: Game::Own("netpanzer"), rtt_us: 7, facts: None, digest: 0 };
             registry.apply(&answer, back(0));
             assert_eq!(seen(&registry), (T, T + 3_600_000, false));
             registry

@@ -47,7 +47,7 @@ impl Registry {
         }
         match known {
             Some((_, server)) if server.game == *game => {
-                return self.answer(*address, game, *rtt_us, Some(facts), now);
+                return self.answer(*address, game, *rtt_us, Some(facts), 0, now);
             }
             Some((at, _)) => self.remove(at),
             None => {}

@@ -118,6 +118,8 @@ pub struct Due {
     pub proven: bool,
     /// Its newest proof.
     pub proven_at_ms: u64,
+    /// Identifies the answer that says what is known about it; 0: none does.
+    pub digest: u64,
 }
 
 pub struct Registry {
@@ -143,6 +145,8 @@ pub struct Registry {
     mirrored: MirroredSlots,
     moderation: Moderation,
     dirty: Vec<u32>,
+    /// By slot: identifies the answer whose facts are those of the server, or 0. As long as the last slot that had one.
+    digests: Vec<u64>,
 }
 
 struct Slot {
@@ -199,6 +203,7 @@ impl Registry {
             mirrored: MirroredSlots::default(),
             moderation: Moderation::default(),
             dirty: Vec::new(),
+            digests: Vec::new(),
         }
     }
 
@@ -232,8 +237,8 @@ impl Registry {
             Change::Announce(announce) => self.announce(announce, now),
             Change::Mirror(mirrored) => self.mirror(mirrored, now),
             Change::Heartbeat { address, game, life_ms, keys } => self.heartbeat(*address, game, *life_ms, keys, now),
-            Change::Answer { address, game, rtt_us, facts } => {
-                self.answer(*address, game, *rtt_us, facts.as_ref(), now)
+            Change::Answer { address, game, rtt_us, facts, digest } => {
+                self.answer(*address, game, *rtt_us, facts.as_ref(), *digest, now)
             }
             Change::Miss { address, game, proven_at_ms } => self.miss(*address, game, *proven_at_ms, now),
             Change::Quit { address, master, proven } => self.quit(*address, *master, *proven, now),
@@ -310,7 +315,8 @@ impl Registry {
                 let named = self.is_named(slot.address);
                 let proven = matches!(server.verified_by, Proof::Query | Proof::Cookie) && slot.misses == 0;
                 let (address, proven_at_ms) = (slot.address, slot.proven_at_ms);
-                out.push(Due { address, game: server.game.clone(), named, proven, proven_at_ms });
+                let digest = self.digest(at);
+                out.push(Due { address, game: server.game.clone(), named, proven, proven_at_ms, digest });
                 self.queue_ask(at, now.mono_ms + self.settings.ask_every_ms);
             }
         }
@@ -651,7 +657,22 @@ impl Registry {
         half + (mixed ^ (mixed >> 31)) % half
     }
 
+    fn digest(&self, at: u32) -> u64 {
+        self.digests.get(at as usize).copied().unwrap_or(0)
+    }
+
+    fn set_digest(&mut self, at: u32, digest: u64) {
+        let place = at as usize;
+        if digest != 0 && self.digests.len() <= place {
+            self.digests.resize(place + 1, 0);
+        }
+        if let Some(known) = self.digests.get_mut(place) {
+            *known = digest;
+        }
+    }
+
     fn mark(&mut self, at: u32) {
+        self.set_digest(at, 0); // what its last answer said may no longer be what is known
         self.recount_proof(at);
         self.recount_mirrored(at);
         if let Some(slot) = self.slots.get_mut(at as usize)

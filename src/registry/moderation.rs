@@ -240,7 +240,8 @@ mod tests {
         let asked = Announce { proof: Proof::Query, asked: true, ..announced("192.0.2.40:1", "d", 6) };
         assert_eq!(registry.apply(&Change::Announce(asked), at(6)), Outcome::Added);
         let facts = Some(Facts { name: "spam".into(), ..Facts::default() });
-        let answer = Change::Answer { address: address("192.0.2.40:1"), game: Game::Own("one"), rtt_us: 1, facts };
+        let answer =
+            Change::Answer { address: address("192.0.2.40:1"), game: Game::Own("one"), rtt_us: 1, facts, digest: 0 };
         assert_eq!(registry.apply(&answer, at(7)), Outcome::Refused(Refusal::Hidden));
         assert!(registry.is_empty());
     }
@@ -327,7 +328,7 @@ mod tests {
         registry.apply(&Change::NamedServers(Arc::new([named(hidden), named(unlisted)])), at(0));
         let answer = |text| {
             let facts = Some(Facts { name: "our spam".into(), ..Facts::default() });
-            Change::Answer { address: address(text), game: game.clone(), rtt_us: 1, facts }
+            Change::Answer { address: address(text), game: game.clone(), rtt_us: 1, facts, digest: 0 }
         };
         assert_eq!(registry.apply(&answer(hidden), at(1)), Outcome::Changed);
         assert_eq!(registry.apply(&answer(unlisted), at(1)), Outcome::Refused(Refusal::Unlisted));

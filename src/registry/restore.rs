@@ -459,7 +459,7 @@ mod tests {
         registry.apply(&restore(-1_000, 0), at(0, 0));
         registry.set_time(SHARED, at(0, 0));
         assert!(is_listed(&mut registry, at(0, 0)) && reported_ms(&registry, at(0, 0)).is_none());
-        registry.apply(&Change::Answer { address: address(), game, rtt_us: 1, facts: None }, at(100, 0));
+        registry.apply(&Change::Answer { address: address(), game, rtt_us: 1, facts: None, digest: 0 }, at(100, 0));
         assert_eq!(reported_ms(&registry, at(100, 0)), Some(120_000), "as long as its answers could be missed");
     }
 }

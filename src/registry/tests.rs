@@ -209,7 +209,7 @@ fn heartbeat(address: Address, port: &str) -> Change<'static> {
 
 fn answer(address: Address, players: u16) -> Change<'static> {
     let facts = Facts { name: "answered".into(), players_current: Some(players), ..Facts::default() };
-    Change::Answer { address, game: Game::Own("one"), rtt_us: 25_000, facts: Some(facts) }
+    Change::Answer { address, game: Game::Own("one"), rtt_us: 25_000, facts: Some(facts), digest: 0 }
 }
 
 fn miss(address: Address) -> Change<'static> {

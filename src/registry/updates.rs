@@ -48,14 +48,15 @@ impl Registry {
         game: &Game,
         rtt_us: u32,
         facts: Option<&Facts<'_>>,
+        digest: u64,
         now: Now,
     ) -> Outcome {
         let (republish_ms, node) = (self.settings.ask_every_ms, self.node);
         let is_named = self.is_named(address);
-        let known =
-            self.slot_of(address).and_then(|(_, slot)| slot.server.clone()).filter(|server| server.game == *game);
-        let Some(known) = known else { return Outcome::Stale };
+        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
+        let Some(known) = slot.server.clone().filter(|server| server.game == *game) else { return Outcome::Stale };
         let completed = facts.and_then(|facts| with_known_version(&known, facts));
+        let has_facts = facts.is_some();
         let facts = completed.as_ref().or(facts);
         let name = facts.map_or(known.texts.name(), |facts| &facts.name);
         let strength = Strength::of(Proof::Query, known.via.is_some());
@@ -63,7 +64,8 @@ impl Registry {
             return Outcome::Refused(refusal);
         }
         let mirrored_life_ms = known.via.as_ref().map(|_| self.settings.mirrored_life_ms());
-        let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
+        let known_digest = self.digest(at);
+        let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = slot.server.as_mut() else { return Outcome::Stale };
         let was_listed = std::mem::replace(&mut slot.listed, true);
         if is_named {
@@ -100,6 +102,8 @@ impl Registry {
             });
             self.mark(at);
         }
+        // An answer that was not read says what is known only if nothing else has changed that meanwhile.
+        self.set_digest(at, if has_facts || digest == known_digest { digest } else { 0 });
         if !was_listed {
             self.removals.forget(address, strength);
         }

@@ -219,7 +219,8 @@ fn the_operators_configuration_takes_precedence_over_the_file() {
     let mut store = folder.open().unwrap();
     store.start(&before).unwrap();
     let facts = Some(Facts { name: "named".into(), ..Facts::default() });
-    let answer = Change::Answer { address: address(5), game: game_named("tanks").unwrap(), rtt_us: 5, facts };
+    let answer =
+        Change::Answer { address: address(5), game: game_named("tanks").unwrap(), rtt_us: 5, facts, digest: 0 };
     before.apply(
         &[answer, announce(1, 0, Proof::Cookie), announce(2, 0, Proof::Cookie)],
         before.clock.now(),

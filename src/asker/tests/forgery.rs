@@ -118,7 +118,7 @@ fn a_lost_status_is_requested_again_at_once_and_does_not_count_as_silence() {
     }
     assert_eq!(
         finished.unwrap().result,
-        Ok(Response { rtt_us: 5_000, facts: None, fault: None, disputed: false, retried: true }),
+        Ok(Response { rtt_us: 5_000, facts: None, fault: None, disputed: false, retried: true, digest: 0 }),
         "after three tries"
     );
     assert_eq!((asker.in_flight(), asker.has_questions()), (0, false));

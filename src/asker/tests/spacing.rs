@@ -46,6 +46,55 @@ fn the_second_question_comes_later_and_says_more() {
     assert_eq!((&*facts.name, &*facts.game), ("long", "chess"), "only the short answer says the game");
 }
 
+/// Asks both questions at once.
+fn both(asker: &mut Asker<u32>) -> (Question, Question) {
+    asker.ask_both(server(1), &Slow, 0).unwrap();
+    let mut questions = [(); 2].map(|()| asker.next_question(1_000, LANE).unwrap().1);
+    questions.sort_unstable();
+    assert!(asker.next_question(1_000, LANE).is_none() && !asker.has_questions());
+    let [short, long] = questions;
+    assert_eq!((short[0], long[0], &short[1..]), (b'i', b's', &long[1..]), "with one nonce");
+    (short, long)
+}
+
+#[test]
+fn both_questions_at_once_are_over_when_both_are_answered_in_either_order() {
+    for is_short_first in [true, false] {
+        let mut asker = asker(SETTINGS);
+        let (short, long) = both(&mut asker);
+        let (first, last) = if is_short_first { (&short, &long) } else { (&long, &short) };
+        assert!(asker.heard(20_000, LANE, server(1).socket(), first).is_none());
+        assert!(asker.heard(20_000, LANE + 1, server(1).socket(), last).is_none(), "on another lane");
+        let mut forged = last.clone();
+        forged[2] ^= 1;
+        assert!(asker.heard(20_000, LANE, server(1).socket(), &forged).is_none(), "with another nonce");
+        let finished = asker.heard(21_000, LANE, server(1).socket(), last).unwrap();
+        let Response { facts, rtt_us, .. } = finished.result.unwrap();
+        let facts = facts.unwrap();
+        assert_eq!((&*facts.name, &*facts.game, rtt_us), ("long", "chess", 19_000));
+        assert!(asker.timed_out(3_000_000).is_none() && asker.next_question(3_000_000, LANE).is_none());
+    }
+}
+
+#[test]
+fn a_server_that_answers_one_of_both_is_asked_for_the_other_later() {
+    let mut asker = asker(SETTINGS);
+    let (short, _) = both(&mut asker);
+    assert!(asker.heard(20_000, LANE, server(1).socket(), &short).is_none());
+    assert!(asker.timed_out(1_050_999).is_none() && asker.next_question(1_050_999, LANE).is_none());
+    assert!(asker.timed_out(1_051_000).is_none());
+    let (_, long) = asker.next_question(1_051_000, LANE).unwrap();
+    assert_eq!(long[0], b's');
+    let finished = asker.heard(1_070_000, LANE, server(1).socket(), &long).unwrap();
+    assert_eq!(finished.result.unwrap().facts.unwrap().game, "chess");
+
+    let mut asker = self::asker(Settings { tries: 1, ..SETTINGS });
+    let (_, long) = both(&mut asker);
+    assert!(asker.heard(20_000, LANE, server(1).socket(), &long).is_none());
+    let finished = asker.timed_out(1_001_000).unwrap();
+    assert_eq!(finished.result.unwrap().facts.unwrap().name, "long", "better than nothing");
+}
+
 #[test]
 fn the_first_answers_facts_count_if_no_others_follow() {
     let mut asker = asker(Settings { tries: 1, ..SETTINGS });

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::NAME;
-use super::wire::{SEPARATOR, Status};
+use super::wire::{SEPARATOR, WireError, status_pairs};
 use crate::model::{Details, Facts, Game, Player};
 use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault, nonce};
 use crate::text;
@@ -20,43 +20,31 @@ impl Query for GameQuery {
         question.extend(br"\echo\".iter().copied().chain(nonce::digits(nonce)).chain(status.iter().copied()));
     }
 
+    fn is_without_nonce(&self, bytes: &[u8]) -> bool {
+        memchr::memchr(SEPARATOR, bytes).is_some()
+    }
+
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
-        if !bytes.contains(&SEPARATOR) {
+        if !self.is_without_nonce(bytes) {
             let nonce = nonce::read(bytes).ok_or_else(|| fault("the echo is not what was sent"))?;
             return Ok(Heard::Proof { nonce });
         }
-        let status = Status::parse(bytes).map_err(fault)?;
-        Ok(Heard::Facts(facts(&status)))
+        Ok(Heard::Facts(facts(bytes).map_err(fault)?))
     }
 }
 
-fn facts<'a>(status: &Status<'a>) -> Facts<'a> {
-    let get = |key: &[u8]| text::clean(status.get(key).unwrap_or_default());
-    let number = |key: &[u8]| get(key).parse::<u16>().ok();
-    let password = match &*get(b"password") {
-        "y" => Some(true),
-        "n" => Some(false),
-        _ => None,
-    };
-    let mut facts = Facts {
-        name: get(b"hostname"),
-        mode: get(b"gamestyle"),
-        map: get(b"mapname"),
-        version: text::version(status.get(b"gameversion").unwrap_or_default()),
-        players_current: number(b"numplayers"),
-        players_max: number(b"maxplayers"),
-        password,
-        details: Some(Arc::new(details(status))),
-        ..Facts::default()
-    };
-    allow_players(&Game::Own(NAME), &mut facts);
-    facts
-}
-
-/// A status has dozens of keys, most of them of players, so they are compared as bytes; only what is kept is cleaned.
-fn details(status: &Status<'_>) -> Details {
-    let mut details = Details::default();
-    for (key, value) in &status.pairs {
+/// A status has dozens of keys, most of them of players, so it is read in one pass, in place: keys are compared as bytes, and
+/// only what is kept is cleaned.
+fn facts<'a>(status: &'a [u8]) -> Result<Facts<'a>, WireError> {
+    let mut details = Details { rules: Vec::with_capacity(RULES), ..Details::default() };
+    let mut known: [Option<&[u8]>; IN_FACTS.len()] = [None; _];
+    for pair in status_pairs(status) {
+        let (key, value) = pair?;
+        let place = IN_FACTS.iter().position(|fact| *fact == key);
+        if let Some(known) = place.and_then(|place| known.get_mut(place)) {
+            known.get_or_insert(value);
+            continue;
+        }
         match (numbered(key), details.players.last_mut()) {
             (Some(b"player"), _) => {
                 details.players.push(Player { name: text::clean(value).into(), ..Player::default() });
@@ -67,11 +55,32 @@ fn details(status: &Status<'_>) -> Details {
             (Some(b"score"), Some(player)) => player.score = number(value),
             (Some(b"points"), Some(player)) => player.points = number(value),
             (Some(b"kills" | b"deaths" | b"score" | b"points" | b"flag" | b"flagu"), _) => {}
-            _ if IN_FACTS.contains(key) => {}
             _ => details.rules.push((text::clean(key).into(), text::clean(value).into())),
         }
     }
-    details.bounded()
+    let [game, name, mode, map, version, players_current, players_max, password, _] = known;
+    if game.or(name).is_none() {
+        return Err(WireError::NotAStatus);
+    }
+    let text = |value: Option<&'a [u8]>| text::clean(value.unwrap_or_default());
+    let count = |value| text(value).parse().ok();
+    let mut facts = Facts {
+        name: text(name),
+        mode: text(mode),
+        map: text(map),
+        version: text::version(version.unwrap_or_default()),
+        players_current: count(players_current),
+        players_max: count(players_max),
+        password: match &*text(password) {
+            "y" => Some(true),
+            "n" => Some(false),
+            _ => None,
+        },
+        details: Some(Arc::new(details.bounded())),
+        ..Facts::default()
+    };
+    allow_players(&Game::Own(NAME), &mut facts);
+    Ok(facts)
 }
 
 /// The key without its number: `kills` of `kills_3`.
@@ -86,7 +95,10 @@ fn number(value: &[u8]) -> Option<i32> {
     str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Keys that are in the facts already, so they are not rules.
+/// Room for the rules of the game's newest version.
+const RULES: usize = 16;
+
+/// Keys that become facts, so they are not rules.
 const IN_FACTS: [&[u8]; 9] = [
     b"gamename",
     b"hostname",
@@ -190,8 +202,7 @@ mod tests {
 
     #[test]
     fn a_status_counts_no_more_players_than_the_game_allows() {
-        let status = Status::parse(br"gamename\netpanzer\numplayers\65535\maxplayers\40000\final\").unwrap();
-        let facts = facts(&status);
+        let facts = facts(br"gamename\netpanzer\numplayers\65535\maxplayers\40000\final\").unwrap();
         assert_eq!((facts.players_current, facts.players_max), (Some(255), Some(255)));
     }
 }

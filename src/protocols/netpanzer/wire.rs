@@ -228,6 +228,25 @@ pub fn parse_list(bytes: &[u8]) -> Result<Vec<Address>, WireError> {
     }
 }
 
+/// The pairs of a status, read in place, until `final` or an error.
+pub fn status_pairs<'a>(bytes: &'a [u8]) -> impl Iterator<Item = Result<(&'a [u8], &'a [u8]), WireError>> {
+    let bytes = bytes.strip_prefix(&[SEPARATOR]).unwrap_or(bytes);
+    let mut start = 0;
+    let ends = memchr::memchr_iter(SEPARATOR, bytes).chain([bytes.len()]);
+    let mut tokens = ends.map_while(move |end| bytes.get(std::mem::replace(&mut start, end + 1)..end));
+    let mut is_over = false;
+    std::iter::from_fn(move || {
+        let key = if is_over { return None } else { tokens.next() };
+        if key == Some(FINAL) {
+            is_over = true;
+            return None;
+        }
+        let pair = key.zip(tokens.next()).ok_or(WireError::NotFinal);
+        is_over = pair.is_err();
+        Some(pair)
+    })
+}
+
 /// A game's answer to `\status\`: keys and values, where values may be empty, until `final`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status<'a> {
@@ -236,18 +255,7 @@ pub struct Status<'a> {
 
 impl<'a> Status<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Status<'a>, WireError> {
-        let bytes = bytes.strip_prefix(&[SEPARATOR]).unwrap_or(bytes);
-        let mut tokens = bytes.split(|&byte| byte == SEPARATOR);
-        // Every pair has two separators.
-        let mut pairs = Vec::with_capacity(memchr::memchr_iter(SEPARATOR, bytes).count() / 2);
-        loop {
-            let key = tokens.next().ok_or(WireError::NotFinal)?;
-            if key == FINAL {
-                break;
-            }
-            pairs.push((key, tokens.next().ok_or(WireError::NotFinal)?));
-        }
-        let status = Status { pairs };
+        let status = Status { pairs: status_pairs(bytes).collect::<Result<_, _>>()? };
         let is_known = status.get(b"gamename").or(status.get(b"hostname")).is_some();
         if is_known { Ok(status) } else { Err(WireError::NotAStatus) }
     }

@@ -31,7 +31,7 @@ fn an_answer_in_between_does_not_cost_an_announcement_its_life() {
     let mut registry = Registry::new(SETTINGS, at(0));
     let announced = |ms| Change::Announce(Announce { rtt_us: None, ..asked_announce(server, ms) });
     registry.apply(&asked(server, 0), at(0));
-    let answer = Change::Answer { address: server, game: Game::Own("one"), rtt_us: 5, facts: None };
+    let answer = Change::Answer { address: server, game: Game::Own("one"), rtt_us: 5, facts: None, digest: 0 };
     registry.apply(&answer, at(300_100));
     let proven_at_ms = |registry: &Registry| registry.listed(server).unwrap().proven_at_ms;
     assert_eq!(registry.apply(&announced(300_000), at(300_200)), Outcome::Refreshed);
@@ -49,7 +49,7 @@ fn an_announcement_that_an_answer_overtook_is_published_once_a_quarter_of_a_life
     let server = address(1, 1);
     let mut registry = Registry::new(SETTINGS, at(0));
     let announced = |ms| Change::Announce(Announce { rtt_us: None, ..asked_announce(server, ms) });
-    let answer = Change::Answer { address: server, game: Game::Own("one"), rtt_us: 5, facts: None };
+    let answer = Change::Answer { address: server, game: Game::Own("one"), rtt_us: 5, facts: None, digest: 0 };
     registry.apply(&asked(server, 0), at(0));
     registry.apply(&answer, at(100_100));
     drained(&mut registry);
@@ -283,4 +283,40 @@ fn only_a_cookie_makes_complaints_about_an_address_suspect() {
         registry.set_exempt(Networks::new(&[format!("{}/32", server.ip()).parse().unwrap()]));
         assert!(registry.has_cookie_proof(server.ip()), "{server}, also when all are counted again");
     }
+}
+
+#[test]
+fn the_digest_of_an_answer_is_known_until_something_else_changes_the_server() {
+    let server = address(1, 1);
+    let mut registry = Registry::new(SETTINGS, at(0));
+    let same = |digest| Change::Answer { address: server, game: Game::Own("one"), rtt_us: 5, facts: None, digest };
+    let told = |digest| {
+        let Change::Answer { address, game, rtt_us, facts, .. } = answer(server, 3) else { unreachable!() };
+        Change::Answer { address, game, rtt_us, facts, digest }
+    };
+    let known = |registry: &Registry| registry.digest(registry.find(server).unwrap());
+    registry.apply(&asked(server, 0), at(0));
+    assert_eq!(known(&registry), 0);
+    registry.apply(&told(7), at(1_000));
+    assert_eq!((known(&registry), registry.listed(server).unwrap().players_current), (7, Some(3)));
+    assert_eq!(registry.apply(&same(7), at(2_000)), Outcome::Refreshed);
+    registry.apply(&same(7), at(500_000));
+    assert_eq!(known(&registry), 7, "it was published again, with the same facts");
+    assert_eq!(registry.listed(server).unwrap().players_current, Some(3));
+    let mut due = Vec::new();
+    registry.due(at(600_000), 10, &mut due);
+    assert_eq!(due.first().map(|due| due.digest), Some(7));
+    // A heartbeat with other keys; the answer to a question from before it was not read.
+    registry.apply(&heartbeat(server, "2"), at(600_000));
+    assert_eq!(known(&registry), 0);
+    registry.apply(&same(7), at(600_100));
+    assert_eq!(known(&registry), 0);
+    registry.apply(&told(8), at(601_000));
+    assert_eq!(known(&registry), 8);
+    registry.apply(&same(0), at(602_000));
+    assert_eq!(known(&registry), 0, "an answer without a digest");
+    registry.apply(&told(8), at(603_000));
+    registry.apply(&Change::Quit { address: server, master: false, proven: true }, at(604_000));
+    registry.apply(&asked(server, 605_000), at(605_000));
+    assert_eq!(known(&registry), 0, "a new server in the same slot");
 }

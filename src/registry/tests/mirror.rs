@@ -32,7 +32,7 @@ fn direct(address: Address, proof: Proof, ms: u64) -> Announce<'static> {
 }
 
 fn answer(address: Address) -> Change<'static> {
-    Change::Answer { address, game: Game::Own("one"), rtt_us: 500, facts: None }
+    Change::Answer { address, game: Game::Own("one"), rtt_us: 500, facts: None, digest: 0 }
 }
 
 fn miss(address: Address) -> Change<'static> {

@@ -192,7 +192,9 @@ impl Act {
             Act::Heartbeat { game } => {
                 Change::Heartbeat { address: server, game: Game::Own(game), life_ms: 50_000, keys: keys("2") }
             }
-            Act::Answer { game } => Change::Answer { address: server, game: Game::Own(game), rtt_us: 1, facts: None },
+            Act::Answer { game } => {
+                Change::Answer { address: server, game: Game::Own(game), rtt_us: 1, facts: None, digest: 0 }
+            }
             Act::Miss { game } => Change::Miss { address: server, game: Game::Own(game), proven_at_ms: None },
             Act::Quit => Change::Quit { address: server, master: false, proven: false },
             Act::Wait { .. } => return None,
@@ -254,7 +256,7 @@ fn a_cookie_stays_the_proof_of_a_server_that_is_queried_and_its_version_stays_kn
     registry.due(at(wheel::TICK_MS), 10, &mut due);
     assert_eq!((due.len(), due[0].proven), (1, true), "its name is asked for at once");
     let facts = Facts { name: "named".into(), players_current: Some(3), ..Facts::default() };
-    let answer = Change::Answer { address: server, game: Game::Own("one"), rtt_us: 9, facts: Some(facts) };
+    let answer = Change::Answer { address: server, game: Game::Own("one"), rtt_us: 9, facts: Some(facts), digest: 0 };
     drained(&mut registry);
     assert_eq!(registry.apply(&answer, at(1_000)), Outcome::Changed);
     let listed = only(&mut registry);
