@@ -229,7 +229,7 @@ pub fn parse_list(bytes: &[u8]) -> Result<Vec<Address>, WireError> {
 }
 
 /// The pairs of a status, read in place, until `final` or an error.
-pub fn status_pairs<'a>(bytes: &'a [u8]) -> impl Iterator<Item = Result<(&'a [u8], &'a [u8]), WireError>> {
+pub fn status_pairs(bytes: &[u8]) -> impl Iterator<Item = Result<(&[u8], &[u8]), WireError>> {
     let bytes = bytes.strip_prefix(&[SEPARATOR]).unwrap_or(bytes);
     let mut start = 0;
     let ends = memchr::memchr_iter(SEPARATOR, bytes).chain([bytes.len()]);
