@@ -40,11 +40,9 @@ impl Outbox {
     /// Queues local changes. For removals, the registry decides later whether the record has to be put.
     pub fn note(&mut self, batch: &Batch) {
         for delta in &batch.deltas {
-            match delta {
-                Delta::Added(server) | Delta::Changed(server, _) | Delta::Proven(server) if server.foreign => {}
-                Delta::Added(server) | Delta::Changed(server, _) | Delta::Proven(server) | Delta::Removed(server) => {
-                    self.push(server.address, false);
-                }
+            let server = delta.server();
+            if !server.foreign || matches!(delta, Delta::Removed(_)) {
+                self.push(server.address, false);
             }
         }
     }
@@ -169,7 +167,7 @@ mod tests {
         let [own, foreign, gone] = [(1, false), (2, true), (3, true)].map(|(port, f)| Arc::new(server(port, f)));
         let deltas = vec![
             Delta::Added(own.clone()),
-            Delta::Changed(own, Fields::NAME),
+            Delta::Changed { now: own.clone(), before: own, fields: Fields::NAME },
             Delta::Added(foreign),
             Delta::Removed(gone),
         ];

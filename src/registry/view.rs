@@ -295,8 +295,13 @@ impl View {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {
     Added(Arc<Server>),
-    /// With the fields that readers see differently now; none if only what they do not see has changed.
-    Changed(Arc<Server>, Fields),
+    Changed {
+        now: Arc<Server>,
+        /// As it was in the view before: a reader may have wanted that one, and not this one.
+        before: Arc<Server>,
+        /// What readers see differently now; none if only what they do not see has changed.
+        fields: Fields,
+    },
     /// Proven again, and nothing else.
     Proven(Arc<Server>),
     Removed(Arc<Server>),
@@ -305,7 +310,8 @@ pub enum Delta {
 impl Delta {
     pub fn server(&self) -> &Arc<Server> {
         match self {
-            Delta::Added(server) | Delta::Changed(server, _) | Delta::Proven(server) | Delta::Removed(server) => server,
+            Delta::Added(server) | Delta::Proven(server) | Delta::Removed(server) => server,
+            Delta::Changed { now, .. } => now,
         }
     }
 }
@@ -348,7 +354,7 @@ impl Publisher {
                 (Some(old), Some(new)) if old.is_the_same_as(&new) => deltas.push(Delta::Proven(new)),
                 (Some(old), Some(new)) if (old.address, &old.game) == (new.address, &new.game) => {
                     let fields = Fields::between(&old, &new);
-                    deltas.push(Delta::Changed(new, fields))
+                    deltas.push(Delta::Changed { now: new, before: old, fields })
                 }
                 (Some(old), Some(new)) => {
                     // Another server: the slot was reused for another address, or the game has changed.
@@ -563,11 +569,12 @@ mod tests {
         assert!(publisher.publish(&mut Vec::new(), now).is_none());
         let [first, proven, changed] = [(1, 0), (2, 0), (2, 9)].map(|(ms, players)| server(1, "tanks", ms, players));
         let (other_game, elsewhere) = (server(1, "planes", 3, 9), server(2, "tanks", 1, 0));
+        let changing = Delta::Changed { now: changed.clone(), before: proven.clone(), fields: Fields::PLAYERS_CURRENT };
         let steps = [
             (vec![(0, Some(first.clone()))], vec![Delta::Added(first)]),
             (vec![(3, Some(elsewhere.clone()))], vec![Delta::Added(elsewhere.clone())]),
-            (vec![(0, Some(proven.clone()))], vec![Delta::Proven(proven)]),
-            (vec![(0, Some(changed.clone()))], vec![Delta::Changed(changed.clone(), Fields::PLAYERS_CURRENT)]),
+            (vec![(0, Some(proven.clone()))], vec![Delta::Proven(proven.clone())]),
+            (vec![(0, Some(changed.clone()))], vec![changing]),
             (vec![(0, Some(other_game.clone()))], vec![Delta::Removed(changed), Delta::Added(other_game.clone())]),
             // It left its slot and came back in another.
             (

@@ -166,7 +166,9 @@ impl Writer {
                 Ok(batch) => {
                     for delta in &batch.deltas {
                         let (address, state) = match delta {
-                            Delta::Added(server) | Delta::Changed(server, _) => (server.address, Some(server.clone())),
+                            Delta::Added(server) | Delta::Changed { now: server, .. } => {
+                                (server.address, Some(server.clone()))
+                            }
                             Delta::Removed(server) => (server.address, None),
                             // Its row stays: `lives` has the timestamps of all servers in far fewer pages.
                             Delta::Proven(server) => {

@@ -9,7 +9,7 @@ use axum::response::Response;
 use bytes::Bytes;
 
 use super::reply::{self, Encoded, Fresh};
-use super::{JSON, Peer, Site, api, http};
+use super::{JSON, Peer, Site, api, cors, http};
 use crate::hub::Refusal;
 use crate::metrics::{Counter, Metrics};
 use crate::protocols::section::{Route, RouteAnswer};
@@ -145,7 +145,7 @@ impl Form {
         let etag = reply::etag(list, encoded.as_ref());
         let head = |is_known: bool| {
             let response = reply::response(list, target.content_type, encoded.clone(), &etag, is_known, target.fresh);
-            head(target, response)
+            head(response)
         };
         let (whole, not_modified) = (head(false), head(true));
         Form { etag, whole, not_modified, body: encoded.map_or_else(|| list.body.clone(), |(_, body)| body) }
@@ -153,10 +153,8 @@ impl Form {
 }
 
 /// A head as hyper writes it, up to the date, which it writes last.
-fn head(target: &Target, mut response: Response) -> Box<[u8]> {
-    if api::is_api(target.path) {
-        api::allow_reading(&mut response);
-    }
+fn head(mut response: Response) -> Box<[u8]> {
+    cors::allow_reading(&mut response);
     http::finish(&mut response);
     let status = response.status();
     let reason = status.canonical_reason().unwrap_or_default();

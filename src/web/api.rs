@@ -4,9 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
-use axum::middleware::Next;
+use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -15,11 +14,12 @@ use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::filter::{Filter, Selection, Wrong};
-use super::json::{Place, ServerJson};
+use super::columns::{Columns, Wanted};
+use super::filter::{FILTERS, Filter, PAGING, Selection, Wrong};
+use super::json::{Place, Row, ServerJson};
 use super::reply::{self, Fresh};
 use super::search::Search;
-use super::{JSON, Peer, Site, check, events, games, history, origin};
+use super::{JSON, Peer, Site, check, events, games, history, origin, parameters};
 use crate::model::{Address, GAME_BYTES_MAX, HeartbeatKeys, MASTER};
 use crate::protocols::{Heartbeat, Verdict, card, is_one_host};
 use crate::registry::view::{Renderer, Tag, View};
@@ -57,36 +57,12 @@ pub fn routes() -> (Router<Arc<Site>>, utoipa::openapi::OpenApi) {
     (router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)), document)
 }
 
-/// Pages of any origin may read the API, and only read. It wraps the whole router, so that it sees every method.
-pub async fn allow_everyone(request: Request, next: Next) -> Response {
-    if !is_api(request.uri().path()) {
-        return next.run(request).await;
-    }
-    let is_preflight = request.method() == Method::OPTIONS;
-    let reads = is_preflight || request.method().is_safe();
-    let mut response = if is_preflight { Response::default() } else { in_json(next.run(request).await).await };
-    if reads {
-        allow_reading(&mut response);
-    }
-    if is_preflight {
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, OPTIONS");
-        reply::set(&mut response, header::ACCESS_CONTROL_ALLOW_HEADERS, "Last-Event-ID");
-        reply::set(&mut response, header::ACCESS_CONTROL_MAX_AGE, "86400");
-    }
-    response
-}
-
 pub fn is_api(path: &str) -> bool {
     path.starts_with(PREFIX)
 }
 
-pub fn allow_reading(response: &mut Response) {
-    reply::set(response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
-}
-
 /// Turns an error in plain text into one in JSON, like all others here.
-async fn in_json(response: Response) -> Response {
+pub async fn in_json(response: Response) -> Response {
     let status = response.status();
     let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == JSON);
     if is_json || !(status.is_client_error() || status.is_server_error()) {
@@ -119,14 +95,40 @@ struct ServerList<'a> {
     serial: u64,
     /// The number of servers on all pages.
     total: usize,
-    servers: Vec<ServerJson<'a>>,
+    #[schema(value_type = Vec<ServerJson>)]
+    servers: Vec<Row<'a>>,
     /// The value of `after` for the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
 
-struct ListRenderer {
+/// What a request for a list asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListAsk {
     filter: Filter,
+    columns: Columns,
+}
+
+impl ListAsk {
+    /// All servers, with all their fields.
+    pub fn all() -> ListAsk {
+        ListAsk { filter: Filter::default(), columns: Columns::ALL }
+    }
+
+    fn parse(query: &str) -> Result<ListAsk, Wrong> {
+        let (mut filter, mut wanted) = (Filter::default(), Wanted::default());
+        for (name, value) in parameters::once(query)? {
+            if !filter.take(&name, &value)? && !wanted.take(&name, &value)? {
+                return Err(parameters::unknown(&name, &[&FILTERS[..], &PAGING, &Wanted::NAMES].concat()));
+            }
+        }
+        filter.check()?;
+        Ok(ListAsk { filter, columns: wanted.columns(Columns::ALL)? })
+    }
+}
+
+struct ListRenderer {
+    ask: ListAsk,
     search: Arc<Search>,
 }
 
@@ -137,30 +139,32 @@ impl Renderer for ListRenderer {
 
     /// A list with the same servers and facts says the same, though they were proven again since.
     fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
-        let Selection { total, page, next, .. } = self.filter.select(view, &self.search);
-        let servers = page.iter().map(|server| ServerJson::new(server)).collect();
-        let list = ServerList { serial: view.serial, total, servers, next };
+        let ListAsk { filter, columns } = &self.ask;
+        let Selection { total, page, next, .. } = filter.select(view, &self.search);
+        let rows = |columns| page.iter().map(|server| Row::new(server, columns)).collect();
+        let list = ServerList { serial: view.serial, total, servers: rows(*columns), next };
         let body = serde_json::to_vec(&list).unwrap_or_default();
-        let servers = list.servers.into_iter().map(ServerJson::without_times).collect();
+        let servers = rows(columns.without(Columns::TIMES));
         let mut tag = Tag::default();
         let _ = serde_json::to_writer(&mut tag, &ServerList { serial: 0, servers, ..list }); // to memory: cannot fail
         (body, Some(tag))
     }
 
     fn is_common(&self) -> bool {
-        self.filter.limit.is_none() && self.filter.is_common()
+        let ListAsk { filter, columns } = &self.ask;
+        filter.limit.is_none() && filter.is_common() && [Columns::ALL, Columns::BRIEF].contains(columns)
     }
 }
 
-pub fn list_of(filter: Filter, search: &Arc<Search>) -> Arc<dyn Renderer> {
-    Arc::new(ListRenderer { filter, search: search.clone() })
+pub fn list_of(ask: ListAsk, search: &Arc<Search>) -> Arc<dyn Renderer> {
+    Arc::new(ListRenderer { ask, search: search.clone() })
 }
 
 /// Listed servers, filtered, sorted, page by page
 ///
 /// The `ETag` is weak and stays the same while only `serial`, `proven_at`, `last_seen` and `rtt_ms` differ: a client that sends
 /// it in `If-None-Match` gets 304 until a server comes, goes or says something else.
-#[utoipa::path(get, path = "/api/v1/servers", tag = "servers", params(Filter), responses(
+#[utoipa::path(get, path = "/api/v1/servers", tag = "servers", params(Filter, Wanted), responses(
     (status = 200, description = "The servers", body = ServerList),
     (status = 400, description = "A parameter is wrong", body = Wrong),
     (status = 429, description = "Too many searches from this network: see `Retry-After`", body = Wrong),
@@ -172,12 +176,12 @@ async fn list(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    match Filter::parse(query.as_deref().unwrap_or_default(), true) {
-        Ok(filter) => {
+    match ListAsk::parse(query.as_deref().unwrap_or_default()) {
+        Ok(ask) => {
             site.metrics.listed(LIST_LABEL, 1);
-            let renderer = match filter == Filter::default() {
+            let renderer = match ask == ListAsk::all() {
                 true => site.all.renderer.clone(),
-                false => site.lists.get(filter, |filter| list_of(filter, &site.search)),
+                false => site.lists.get(ask, |ask| list_of(ask, &site.search)),
             };
             site.send(&renderer, peer, JSON, &headers, LIST_FRESH).await
         }

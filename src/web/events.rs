@@ -22,7 +22,8 @@ use futures_util::stream;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::filter::Wrong;
+use super::columns::{Columns, Wanted};
+use super::filter::{FILTERS, Filter, Filters, PAGING, Wrong};
 use super::frames::{FORMS_MAX, Form, Frame, Gathered, id};
 use super::{Peer, Site, api, parameters, reply};
 use crate::budget::Kind;
@@ -99,10 +100,11 @@ impl Events {
         form
     }
 
-    /// The forms to prepare frames in. If there are more, their readers prepare their own.
+    /// The forms to prepare frames in. If there are more, their readers prepare their own; so do those that search, at their own
+    /// cost.
     fn forms(&self) -> Vec<Arc<Form>> {
         let forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut forms: Vec<_> = forms.iter().filter_map(Weak::upgrade).collect();
+        let mut forms: Vec<_> = forms.iter().filter_map(Weak::upgrade).filter(|form| form.is_by_game()).collect();
         // Nobody can push aside what most read by asking for games that do not exist.
         forms.sort_by_key(|form| !form.is_common());
         forms.truncate(FORMS_MAX);
@@ -169,7 +171,7 @@ impl Events {
         let (writer, form) = (site.clone(), form.clone());
         let write = move || {
             let (view, started) = (writer.hub.view(), Instant::now());
-            let bytes = form.snapshot(&view, &id(writer.events.run, view.serial));
+            let bytes = form.snapshot(&view, &writer.search, &id(writer.events.run, view.serial));
             let bytes = writer.hub.held().count(bytes);
             let good_until = Instant::now() + (started.elapsed() * SNAPSHOT_SHARE).min(SNAPSHOT_AGE_MAX);
             Written { serial: view.serial, bytes, good_until }
@@ -209,7 +211,7 @@ impl Events {
             let (site, frame) = (site.clone(), frame.clone());
             move || {
                 for form in forms {
-                    frame.piece(frame.before, &form, site.events.run, site.hub.held());
+                    frame.piece(frame.before, 0, &form, site.events.run, site.hub.held());
                 }
             }
         };
@@ -256,15 +258,15 @@ fn standing(pieces: Pieces, which: impl FnOnce(&Standing) -> &Bytes) -> Bytes {
 fn form_of(query: &str, headers: &HeaderMap) -> Result<Form, Wrong> {
     let is_accepted = |pieces: &Pieces| pieces.name().is_none_or(|name| reply::accepts(headers, name));
     let pieces = Pieces::ALL.into_iter().find(is_accepted).unwrap_or(Pieces::Plain);
-    let mut form = Form { game: String::new(), details: false, pieces };
+    let (mut filter, mut wanted) = (Filter::default(), Wanted::default());
     for (name, value) in parameters::once(query)? {
-        match &*name {
-            "game" => form.game = value.into_owned(),
-            "details" => form.details = parameters::flag(&name, &value)?,
-            _ => return Err(parameters::unknown(&name, &["game", "details"])),
+        let is_filter = !PAGING.contains(&&*name) && filter.take(&name, &value)?;
+        if !is_filter && !wanted.take(&name, &value)? {
+            return Err(parameters::unknown(&name, &[&FILTERS[..], &Wanted::NAMES].concat()));
         }
     }
-    Ok(form)
+    filter.check()?;
+    Ok(Form::new(filter, wanted.columns(Columns::BRIEF)?, pieces))
 }
 
 /// The list as it changes
@@ -273,11 +275,11 @@ fn form_of(query: &str, headers: &HeaderMap) -> Result<Form, Wrong> {
 /// `changed`, to be applied in this order. Each server in `changed` has its `address` and `port`, and the fields that changed
 /// with their new values; null means that the field is absent now. `proven_at`, `last_seen` and `rtt_ms` come along, but nothing
 /// is sent when only they have moved. A server is in one event a second at most. `players` and `rules` are left out, unless
-/// `details` asks for them. A reader that reconnects with `Last-Event-ID` gets what it missed, or another snapshot. `reset` tells a
+/// `details` or `fields` asks for them. With filters, a server that begins to match is in `added`, and one that no longer matches is
+/// in `removed`. A server in `changed` that the reader does not know has all its fields there. A reader that reconnects with `Last-Event-ID` gets what it missed, or another snapshot. `reset` tells a
 /// reader that is too slow to start again. The stream is compressed (zstd, br, gzip) if `Accept-Encoding` allows it.
 #[utoipa::path(get, path = "/api/v1/events", tag = "servers", params(
-    ("game" = Option<String>, Query, description = "Only this game, or this family of games"),
-    ("details" = Option<bool>, Query, description = "With `players` and `rules`"),
+    Filters, Wanted,
     ("Last-Event-ID" = Option<String>, Header, description = "The last event that was received"),
 ), responses(
     (status = 200, description = "An endless stream of events", content_type = "text/event-stream", body = String),
@@ -314,14 +316,16 @@ pub async fn events(
             (written.serial, news)
         }
     };
+    let begun = serial;
     for frame in news {
-        first.extend(frame.piece(serial, &form, site.events.run, site.hub.held()));
+        first.extend(piece(&site, &frame, (serial, begun), &form, peer.ip()));
         serial = frame.after;
     }
     let (site_of_reader, ip, pieces) = (Arc::downgrade(&site), peer.ip(), form.pieces);
     let quiet_since = Instant::now();
     let alive = Box::pin(sleep_until(quiet_since + ALIVE_EVERY));
-    let reader = Reader { site: site_of_reader, ip, frames, form, serial, first, quiet_since, alive, over: false };
+    let reader =
+        Reader { site: site_of_reader, ip, frames, form, begun, serial, first, quiet_since, alive, over: false };
     site.metrics.readers.inc();
     let counted = Counted(site.metrics.readers.clone());
     let body = stream::unfold((reader, counted), |(mut reader, counted)| async move {
@@ -339,6 +343,19 @@ pub async fn events(
     response
 }
 
+/// What a reader with these serials, the present one and the one that it began with, gets of a frame. What is made only for the
+/// readers of a search is charged to the first of them.
+fn piece(site: &Site, frame: &Frame, (since, begun): (u64, u64), form: &Arc<Form>, ip: IpAddr) -> Option<Bytes> {
+    let make = || frame.piece(since, begun, form, site.events.run, site.hub.held());
+    if form.is_by_game() {
+        return make();
+    }
+    let started = std::time::Instant::now();
+    let piece = if frame.len() < LONG_FRAME { make() } else { tokio::task::block_in_place(make) };
+    site.hub.queue().charge(ip, started.elapsed());
+    piece
+}
+
 /// Counts a reader while it is connected.
 struct Counted(prometheus_client::metrics::gauge::Gauge);
 
@@ -354,6 +371,8 @@ struct Reader {
     ip: IpAddr,
     frames: broadcast::Receiver<Arc<Frame>>,
     form: Arc<Form>,
+    /// The serial that it began with, and that of what it has now.
+    begun: u64,
     serial: u64,
     /// What it gets first.
     first: VecDeque<Bytes>,
@@ -420,8 +439,12 @@ impl Reader {
             let since = std::mem::replace(&mut self.serial, frame.after);
             let frame = if wait.is_zero() { frame } else { self.joined(frame) };
             let site = self.site.upgrade()?;
-            if let Some(piece) = frame.piece(since, &self.form, site.events.run, site.hub.held()) {
+            if let Some(piece) = piece(&site, &frame, (since, self.begun), &self.form, self.ip) {
                 return Some(piece);
+            }
+            // A search that finds nothing costs, too.
+            if !self.over_budget()?.is_zero() {
+                return Some(self.standing(|standing| &standing.alive));
             }
         }
     }
@@ -448,7 +471,11 @@ impl Reader {
     /// How long the reader has to wait because its network is over budget; None when the program stops.
     fn over_budget(&self) -> Option<Duration> {
         let site = self.site.upgrade()?;
-        let admitted = site.guard.budgets().admit(Kind::Events, site.hub.clock.now(), self.ip);
+        let admit = |kind| site.guard.budgets().admit(kind, site.hub.clock.now(), self.ip);
+        let admitted = match self.form.is_by_game() {
+            true => admit(Kind::Events),
+            false => admit(Kind::Events).and_then(|()| admit(Kind::Searches)),
+        };
         Some(
             admitted
                 .err()
@@ -493,7 +520,7 @@ mod tests {
     #[tokio::test]
     async fn snapshots_that_are_too_old_are_freed() {
         let (events, now) = (Events::new(1), Instant::now());
-        let form = Form { game: String::new(), details: false, pieces: Pieces::Plain };
+        let form = Form::new(Filter::default(), Columns::BRIEF, Pieces::Plain);
         let cell = events.snapshots.get(form, |_| Arc::default());
         let good_until = now + Duration::from_secs(1);
         *cell.lock().await = Some(Written { serial: 1, bytes: Bytes::new(), good_until });
@@ -506,12 +533,15 @@ mod tests {
     #[test]
     fn what_most_read_is_prepared_however_many_others_there_are() {
         let events = Events::new(1);
-        let form = |game: &str| Form { game: game.into(), details: false, pieces: Pieces::Plain };
-        let others: Vec<_> = (0..FORMS_MAX).map(|number| events.shared(form(&format!("no game {number}")))).collect();
-        let common = [events.shared(form("")), events.shared(form("iceball"))];
+        let form = |query: &str| form_of(query, &HeaderMap::new()).unwrap();
+        let others: Vec<_> =
+            (0..FORMS_MAX).map(|number| events.shared(form(&format!("game=no+game+{number}")))).collect();
+        let common = [events.shared(form("")), events.shared(form("game=iceball"))];
+        let _search = events.shared(form("q=x"));
         let prepared = events.forms();
         assert_eq!(prepared.len(), FORMS_MAX);
         assert!(common.iter().all(|form| prepared.contains(form)) && prepared.contains(&others[0]));
+        assert!(prepared.iter().all(|form| form.is_by_game()), "who searches pays for it");
     }
 
     #[test]
@@ -528,15 +558,18 @@ mod tests {
             form_of(query, &headers).unwrap()
         };
         let all = events.shared(form("", "gzip, br;q=0"));
-        assert_eq!((all.pieces, all.details, all.game.as_str()), (Pieces::Gzip, false, ""));
+        assert_eq!((all.pieces, &*all), (Pieces::Gzip, &Form::new(Filter::default(), Columns::BRIEF, Pieces::Gzip)));
         assert!(Arc::ptr_eq(&all, &events.shared(form("game=&details=0", "gzip"))));
         let other = events.shared(form("game=tanks&details", "gzip, br, zstd"));
-        assert_eq!((other.pieces, other.details, other.game.as_str()), (Pieces::Zstd, true, "tanks"));
+        let tanks = Filter { game: Some("tanks".into()), ..Filter::default() };
+        assert_eq!(*other, Form::new(tanks, Columns::ALL, Pieces::Zstd));
         assert_eq!(events.forms().len(), 2);
         drop(other);
         assert_eq!(events.forms().len(), 1);
         assert_eq!(form("", "identity").pieces, Pieces::Plain);
-        for wrong in ["games=x", "details=maybe", "game=a&game=b"] {
+        for wrong in
+            ["games=x", "details=maybe", "game=a&game=b", "limit=1", "sort=name", "after=1.2.3.4:5", "fields=x"]
+        {
             assert!(form_of(wrong, &HeaderMap::new()).is_err(), "{wrong}");
         }
     }

@@ -37,7 +37,7 @@ const HEAD_BYTES_MAX: usize = 4 << 10;
 /// The most headers that are read here.
 const HEADERS_MAX: usize = 32;
 /// Room for the head of an answer.
-const ANSWER_HEAD_BYTES: usize = 512;
+const ANSWER_HEAD_BYTES: usize = 1024;
 
 pub struct Connection<'a, S> {
     stream: &'a mut S,

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
+use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, ToSchema};
 
 use super::parameters::{self, VALUE_BYTES_MAX};
-use super::search::{Part, Prepared, Search, part};
+use super::search::{self, Part, Prepared, Search, part};
 use crate::model::{Address, Proof, Server};
 use crate::protocols::{card, names_of, servers_of};
 use crate::registry::view::View;
@@ -73,8 +74,8 @@ pub struct Filter {
     pub after: Option<String>,
 }
 
-/// The names of all parameters.
-pub const NAMES: [&str; 15] = [
+/// The names of the parameters that say which servers.
+pub const FILTERS: [&str; 12] = [
     "game",
     "protocol",
     "q",
@@ -87,10 +88,20 @@ pub const NAMES: [&str; 15] = [
     "official",
     "verified_by",
     "via",
-    "sort",
-    "limit",
-    "after",
 ];
+/// The names of those that say in which order and how many.
+pub const PAGING: [&str; 3] = ["sort", "limit", "after"];
+
+/// Those of a stream, which has no order and no pages.
+pub struct Filters;
+
+impl IntoParams for Filters {
+    fn into_params(place: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let mut all = Filter::into_params(place);
+        all.retain(|parameter| FILTERS.contains(&&*parameter.name));
+        all
+    }
+}
 
 /// The keys to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,33 +192,40 @@ impl Filter {
             if value.len() > VALUE_BYTES_MAX {
                 return Err(Wrong::parameter(&name, format!("is longer than {VALUE_BYTES_MAX} bytes")));
             }
-            let text = || (!value.is_empty()).then(|| value.to_string());
-            let flag = || parameters::flag(&name, &value);
-            match &*name {
-                "game" => filter.game = text(),
-                "protocol" => filter.protocol = text(),
-                "q" => filter.q = text(),
-                "map" => filter.map = text(),
-                "mode" => filter.mode = text(),
-                "version" => filter.version = text(),
-                "not_empty" => filter.not_empty = flag()?,
-                "not_full" => filter.not_full = flag()?,
-                "no_password" => filter.no_password = flag()?,
-                "official" => filter.official = flag()?,
-                "verified_by" => filter.verified_by = text(),
-                "via" => filter.via = text(),
-                "sort" => filter.sort = text(),
-                "limit" => filter.limit = Some(limit(&value)?),
-                "after" => filter.after = text(),
-                _ if strict => return Err(parameters::unknown(&name, &NAMES)),
-                _ => {}
+            if !filter.take(&name, &value)? && strict {
+                return Err(parameters::unknown(&name, &[&FILTERS[..], &PAGING].concat()));
             }
         }
         filter.check()?;
         Ok(filter)
     }
 
-    fn check(&self) -> Result<(), Wrong> {
+    /// Takes a parameter; false if it is none of these.
+    pub fn take(&mut self, name: &str, value: &str) -> Result<bool, Wrong> {
+        let text = || (!value.is_empty()).then(|| value.to_string());
+        let flag = || parameters::flag(name, value);
+        match name {
+            "game" => self.game = text(),
+            "protocol" => self.protocol = text(),
+            "q" => self.q = text(),
+            "map" => self.map = text(),
+            "mode" => self.mode = text(),
+            "version" => self.version = text(),
+            "not_empty" => self.not_empty = flag()?,
+            "not_full" => self.not_full = flag()?,
+            "no_password" => self.no_password = flag()?,
+            "official" => self.official = flag()?,
+            "verified_by" => self.verified_by = text(),
+            "via" => self.via = text(),
+            "sort" => self.sort = text(),
+            "limit" => self.limit = Some(limit(value)?),
+            "after" => self.after = text(),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    pub fn check(&self) -> Result<(), Wrong> {
         if let Some(proof) = &self.verified_by
             && Proof::named(proof).is_none()
         {
@@ -241,17 +259,20 @@ impl Filter {
 
     /// Whether many clients ask for this: all servers, or all of one of our games, from the start.
     pub fn is_common(&self) -> bool {
-        let only_game = Filter { game: self.game.clone(), limit: self.limit, ..Filter::default() };
-        *self == only_game && self.game.as_deref().is_none_or(|game| card(game).is_some())
+        self.is_by_game() && self.game.as_deref().is_none_or(|game| card(game).is_some())
+    }
+
+    /// Whether this asks for nothing of a server but its game, which never changes.
+    pub fn is_by_game(&self) -> bool {
+        *self == Filter { game: self.game.clone(), limit: self.limit, ..Filter::default() }
     }
 
     /// The page of matching servers that this asks for.
     pub fn select<'v>(&self, view: &'v View, search: &Search) -> Selection<'v> {
         let sort = self.sort();
+        let matcher = Matcher::new(self);
         let prepared = (self.q.is_some() || sort.part().is_some()).then(|| search.prepared(view));
-        let (q, test) = (self.q.as_deref().map(str::to_lowercase), Test::new(self));
-        let finder = q.as_deref().map(Finder::new);
-        let matching = || self.candidates(view, prepared.as_deref(), finder.as_ref()).filter(|(it, _)| test.passes(it));
+        let matching = || matcher.matching(view, prepared.as_deref());
         let after = self.after.as_deref().and_then(|after| {
             let Ok(address) = after.parse::<Address>() else { return parse_place(after) };
             let named = matching().find(|(server, _)| server.address == address);
@@ -271,24 +292,6 @@ impl Filter {
         let (page, next) = best.page();
         Selection { total, players, page, next }
     }
-
-    /// The servers among which to look, each with its prepared text where there is one.
-    fn candidates<'a, 'v: 'a>(
-        &'a self,
-        view: &'v View,
-        prepared: Option<&'a Prepared>,
-        q: Option<&'a Finder<'a>>,
-    ) -> Box<dyn Iterator<Item = (&'v Arc<Server>, &'a [u8])> + 'a> {
-        let without_text = |server| (server, &[][..]);
-        match (prepared, q, self.game.as_deref()) {
-            (Some(prepared), Some(q), game) => {
-                Box::new(prepared.find(view, q).filter(move |(server, _)| is_of(server, game)))
-            }
-            (Some(prepared), None, game) => Box::new(prepared.all(view).filter(move |(server, _)| is_of(server, game))),
-            (None, _, Some(game)) => Box::new(servers_of(view, game).map(without_text)),
-            (None, _, None) => Box::new(view.games().map(without_text)),
-        }
-    }
 }
 
 /// Whether a list of a game, or of all games, has this server.
@@ -296,22 +299,61 @@ fn is_of(server: &Server, game: Option<&str>) -> bool {
     game.map_or(!server.game.is_master(), |game| names_of(&server.game).any(|name| name == game))
 }
 
-/// What a filter asks of each server, besides its game and a text to search for.
-struct Test<'a> {
-    filter: &'a Filter,
+/// What a filter asks of each server, prepared for many of them.
+#[derive(Debug)]
+pub struct Matcher {
+    filter: Filter,
+    /// In lower case.
     map: Option<String>,
     mode: Option<String>,
     version: Option<String>,
+    q: Option<Finder<'static>>,
 }
 
-impl Test<'_> {
-    fn new(filter: &Filter) -> Test<'_> {
+impl Matcher {
+    pub fn new(filter: &Filter) -> Matcher {
         let lower = |text: &Option<String>| text.as_deref().map(str::to_lowercase);
-        Test { filter, map: lower(&filter.map), mode: lower(&filter.mode), version: lower(&filter.version) }
+        let q = lower(&filter.q).map(|q| Finder::new(&q).into_owned());
+        let (map, mode, version) = (lower(&filter.map), lower(&filter.mode), lower(&filter.version));
+        Matcher { filter: filter.clone(), map, mode, version, q }
     }
 
+    /// Whether a list with this filter has the server.
+    pub fn matches(&self, server: &Server) -> bool {
+        self.is_of(server) && self.passes(server) && self.q.as_ref().is_none_or(|q| search::has(server, q))
+    }
+
+    /// Whether the server is of the game that is asked for.
+    pub fn is_of(&self, server: &Server) -> bool {
+        is_of(server, self.filter.game.as_deref())
+    }
+
+    /// All servers of a view that match.
+    pub fn all<'v>(&self, view: &'v View, search: &Search) -> Vec<&'v Server> {
+        let prepared = self.q.as_ref().map(|_| search.prepared(view));
+        self.matching(view, prepared.as_deref()).map(|(server, _)| &**server).collect()
+    }
+
+    /// The same, each with its prepared text where there is one. Without it, nothing can be searched for.
+    fn matching<'a, 'v: 'a>(
+        &'a self,
+        view: &'v View,
+        prepared: Option<&'a Prepared>,
+    ) -> Box<dyn Iterator<Item = (&'v Arc<Server>, &'a [u8])> + 'a> {
+        let passes = |(server, _): &(&'v Arc<Server>, &'a [u8])| self.passes(server);
+        let is_one = |(server, _): &(&'v Arc<Server>, &'a [u8])| self.is_of(server) && self.passes(server);
+        let without_text = |server| (server, &[][..]);
+        match (prepared, &self.q, self.filter.game.as_deref()) {
+            (Some(prepared), Some(q), _) => Box::new(prepared.find(view, q).filter(is_one)),
+            (Some(prepared), None, _) => Box::new(prepared.all(view).filter(is_one)),
+            (None, _, Some(game)) => Box::new(servers_of(view, game).map(without_text).filter(passes)),
+            (None, _, None) => Box::new(view.games().map(without_text).filter(passes)),
+        }
+    }
+
+    /// Whether the server is as wanted, besides its game and a text to search for.
     fn passes(&self, server: &Server) -> bool {
-        let (filter, texts) = (self.filter, &server.texts);
+        let (filter, texts) = (&self.filter, &server.texts);
         let is =
             |wanted: &Option<String>, text: &str| wanted.as_deref().is_none_or(|wanted| is_in_lower_case(text, wanted));
         let players = server.players_current.unwrap_or(0);
@@ -622,6 +664,10 @@ mod tests {
                     let Selection { total, players, page, next } = filter.select(&view, &search);
                     let page: Vec<_> = page.iter().map(|server| server.address).collect();
                     prop_assert_eq!(&(total, players, page), &plain(&filter, &view));
+                    // One by one, as the event stream looks at them.
+                    let matcher = Matcher::new(&filter);
+                    let one_by_one = view.servers.iter().filter(|server| matcher.matches(server)).count();
+                    prop_assert_eq!((one_by_one, matcher.all(&view, &search).len()), (total, total));
                     let Some(next) = next else { break };
                     filter.after = Some(next);
                 }

@@ -4,12 +4,13 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
+use super::columns::{Column, Columns};
 use crate::model::{Address, Fields, Origin, Player, Server};
 use crate::protocols::join::Join;
 use crate::protocols::own_card;
 use crate::times;
 
-/// A listed server. A field that is absent is unknown.
+/// A listed server. A field that is absent is unknown, or was not asked for.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Server)]
 pub struct ServerJson<'a> {
@@ -39,6 +40,7 @@ pub struct ServerJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     password: Option<bool>,
     /// Whether the operator marks it as official.
+    #[schema(required = false)]
     official: bool,
     /// Set by the operator: lists are sorted by it, highest first.
     #[serde(skip_serializing_if = "is_zero")]
@@ -47,14 +49,18 @@ pub struct ServerJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     flavor: Option<u8>,
     /// How its address was verified: `cookie`, `query`, `connection` or `config`.
+    #[schema(required = false)]
     verified_by: &'static str,
     /// The master whose list named it, if it did not announce itself here: another master that this one follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<&'a str>,
     /// When it was last verified (RFC 3339, UTC).
+    #[schema(required = false)]
     proven_at: String,
+    #[schema(required = false)]
     first_seen: String,
     /// When it last announced itself or, if it is listed via another master, answered.
+    #[schema(required = false)]
     last_seen: String,
     /// The round trip from this master, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,74 +106,117 @@ impl<'a> ServerJson<'a> {
             rules: Rules(server.rules()),
         }
     }
+}
 
-    /// The same without players and rules.
-    pub fn brief(server: &'a Server) -> ServerJson<'a> {
-        ServerJson { players: None, rules: Rules(&[]), ..ServerJson::new(server) }
+/// A server with the fields that a client wants.
+pub struct Row<'a> {
+    server: &'a Server,
+    columns: Columns,
+}
+
+impl<'a> Row<'a> {
+    pub fn new(server: &'a Server, columns: Columns) -> Row<'a> {
+        Row { server, columns }
     }
 }
 
-/// A change of a server: where it is, and the fields that changed, each with its whole new value, or null if it is absent now.
-/// What moves with every proof comes along.
+impl Serialize for Row<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let row = ServerJson::new(self.server);
+        if self.columns == Columns::ALL {
+            return row.serialize(serializer);
+        }
+        let map = serializer.serialize_map(None)?;
+        row.write(Writer { map, columns: self.columns, changed: Fields::ALL, nulls: false })
+    }
+}
+
+/// A change of a server: where it is, and the wanted fields that changed, each with its whole new value, or null if it is absent
+/// now. What moves with every proof comes along.
 pub struct Patch<'a> {
     server: &'a Server,
-    fields: Fields,
+    changed: Fields,
+    columns: Columns,
 }
 
 impl<'a> Patch<'a> {
-    pub fn new(server: &'a Server, fields: Fields) -> Patch<'a> {
-        Patch { server, fields }
+    pub fn new(server: &'a Server, changed: Fields, columns: Columns) -> Patch<'a> {
+        Patch { server, changed, columns }
     }
 }
 
 impl Serialize for Patch<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let row = ServerJson::new(self.server);
-        let mut patch = PatchMap { map: serializer.serialize_map(None)?, fields: self.fields };
-        patch.put(Fields::GAME, "protocol", Some(row.protocol))?;
-        patch.put(Fields::GAME, "game", Some(row.game))?;
-        patch.map.serialize_entry("address", &row.address)?;
-        patch.map.serialize_entry("port", &row.port)?;
-        patch.map.serialize_entry("endpoint", &row.endpoint)?;
-        patch.text(Fields::NAME, "name", row.name)?;
-        patch.text(Fields::MODE, "mode", row.mode)?;
-        patch.text(Fields::MAP, "map", row.map)?;
-        patch.put(Fields::PLAYERS_CURRENT, "players_current", row.players_current)?;
-        patch.put(Fields::PLAYERS_MAX, "players_max", row.players_max)?;
-        patch.text(Fields::VERSION, "version", row.version)?;
-        patch.put(Fields::PASSWORD, "password", row.password)?;
-        patch.put(Fields::OFFICIAL, "official", Some(row.official))?;
-        patch.put(Fields::PRIORITY, "priority", Some(row.priority).filter(|priority| !is_zero(priority)))?;
-        patch.put(Fields::FLAVOR, "flavor", row.flavor)?;
-        patch.put(Fields::VERIFIED_BY, "verified_by", Some(row.verified_by))?;
-        patch.put(Fields::VIA, "via", row.via)?;
-        patch.map.serialize_entry("proven_at", &row.proven_at)?;
-        patch.put(Fields::FIRST_SEEN, "first_seen", Some(row.first_seen))?;
-        patch.map.serialize_entry("last_seen", &row.last_seen)?;
+        let map = serializer.serialize_map(None)?;
+        let writer = Writer { map, columns: self.columns, changed: self.changed, nulls: true };
+        ServerJson::new(self.server).write(writer)
+    }
+}
+
+impl ServerJson<'_> {
+    /// Writes some fields.
+    fn write<M: SerializeMap>(self, mut to: Writer<M>) -> Result<M::Ok, M::Error> {
+        let row = self;
+        to.put(Fields::GAME, Column::Protocol, "protocol", Some(row.protocol))?;
+        to.put(Fields::GAME, Column::Game, "game", Some(row.game))?;
+        to.always(Column::Address, "address", row.address)?;
+        to.always(Column::Port, "port", row.port)?;
+        to.always(Column::Endpoint, "endpoint", row.endpoint)?;
+        to.text(Fields::NAME, Column::Name, "name", row.name)?;
+        to.text(Fields::MODE, Column::Mode, "mode", row.mode)?;
+        to.text(Fields::MAP, Column::Map, "map", row.map)?;
+        to.put(Fields::PLAYERS_CURRENT, Column::PlayersCurrent, "players_current", row.players_current)?;
+        to.put(Fields::PLAYERS_MAX, Column::PlayersMax, "players_max", row.players_max)?;
+        to.text(Fields::VERSION, Column::Version, "version", row.version)?;
+        to.put(Fields::PASSWORD, Column::Password, "password", row.password)?;
+        to.put(Fields::OFFICIAL, Column::Official, "official", Some(row.official))?;
+        let priority = Some(row.priority).filter(|priority| !is_zero(priority));
+        to.put(Fields::PRIORITY, Column::Priority, "priority", priority)?;
+        to.put(Fields::FLAVOR, Column::Flavor, "flavor", row.flavor)?;
+        to.put(Fields::VERIFIED_BY, Column::VerifiedBy, "verified_by", Some(row.verified_by))?;
+        to.put(Fields::VIA, Column::Via, "via", row.via)?;
+        to.always(Column::ProvenAt, "proven_at", row.proven_at)?;
+        to.put(Fields::FIRST_SEEN, Column::FirstSeen, "first_seen", Some(row.first_seen))?;
+        to.always(Column::LastSeen, "last_seen", row.last_seen)?;
         match row.rtt_ms {
-            Some(rtt_ms) => patch.map.serialize_entry("rtt_ms", &rtt_ms)?,
-            None => patch.put(Fields::HAS_RTT, "rtt_ms", None::<f64>)?,
+            Some(rtt_ms) => to.always(Column::RttMs, "rtt_ms", rtt_ms)?,
+            None => to.put(Fields::HAS_RTT, Column::RttMs, "rtt_ms", None::<f64>)?,
         }
-        patch.put(Fields::JOIN, "join", Some(row.join).filter(|join| !join.is_unknown()))?;
-        patch.put(Fields::PLAYERS, "players", row.players)?;
-        patch.put(Fields::RULES, "rules", Some(row.rules).filter(|rules| !rules.is_empty()))?;
-        patch.map.end()
+        to.put(Fields::JOIN, Column::Join, "join", Some(row.join).filter(|join| !join.is_unknown()))?;
+        to.put(Fields::PLAYERS, Column::Players, "players", row.players)?;
+        to.put(Fields::RULES, Column::Rules, "rules", Some(row.rules).filter(|rules| !rules.is_empty()))?;
+        to.map.end()
     }
 }
 
-/// Writes the fields of a patch that have changed.
-struct PatchMap<M> {
+/// Writes the fields that are wanted and have changed.
+struct Writer<M> {
     map: M,
-    fields: Fields,
+    columns: Columns,
+    changed: Fields,
+    /// Whether a field that is absent is written as null.
+    nulls: bool,
 }
 
-impl<M: SerializeMap> PatchMap<M> {
-    fn put(&mut self, field: Fields, name: &str, value: Option<impl Serialize>) -> Result<(), M::Error> {
-        if self.fields.has(field) { self.map.serialize_entry(name, &value) } else { Ok(()) }
+impl<M: SerializeMap> Writer<M> {
+    fn put(
+        &mut self,
+        field: Fields,
+        column: Column,
+        name: &str,
+        value: Option<impl Serialize>,
+    ) -> Result<(), M::Error> {
+        let is_wanted = self.changed.has(field) && self.columns.has(column) && (self.nulls || value.is_some());
+        if is_wanted { self.map.serialize_entry(name, &value) } else { Ok(()) }
     }
 
-    fn text(&mut self, field: Fields, name: &str, text: &str) -> Result<(), M::Error> {
-        self.put(field, name, Some(text).filter(|text| !text.is_empty()))
+    fn text(&mut self, field: Fields, column: Column, name: &str, text: &str) -> Result<(), M::Error> {
+        self.put(field, column, name, Some(text).filter(|text| !text.is_empty()))
+    }
+
+    /// What comes along with every change.
+    fn always(&mut self, column: Column, name: &str, value: impl Serialize) -> Result<(), M::Error> {
+        if self.columns.has(column) { self.map.serialize_entry(name, &value) } else { Ok(()) }
     }
 }
 
@@ -184,13 +233,6 @@ pub struct Place {
 impl From<Address> for Place {
     fn from(address: Address) -> Place {
         Place { address: address.ip().to_string(), port: address.port(), endpoint: address.to_string() }
-    }
-}
-
-impl ServerJson<'_> {
-    /// What it says apart from when the server was last seen, and how far away it was then.
-    pub fn without_times(self) -> Self {
-        ServerJson { proven_at: String::new(), last_seen: String::new(), rtt_ms: None, ..self }
     }
 }
 
@@ -277,21 +319,26 @@ mod tests {
             let fields = Fields::between(&before, &after);
             let expected = json!(ServerJson::new(&after));
             let mut row = json!(ServerJson::new(&before)).as_object().unwrap().clone();
-            apply(&mut row, &json!(Patch::new(&after, fields)));
+            apply(&mut row, &json!(Patch::new(&after, fields, Columns::ALL)));
             prop_assert_eq!(Value::Object(row), expected.clone());
             let mut unknown = Map::new();
-            apply(&mut unknown, &json!(Patch::new(&after, Fields::ALL)));
-            prop_assert_eq!(Value::Object(unknown), expected);
-            // Without details, too.
-            let mut brief = json!(ServerJson::brief(&before)).as_object().unwrap().clone();
-            apply(&mut brief, &json!(Patch::new(&after, fields.without(Fields::DETAILS))));
-            prop_assert_eq!(Value::Object(brief), json!(ServerJson::brief(&after)));
+            apply(&mut unknown, &json!(Patch::new(&after, Fields::ALL, Columns::ALL)));
+            prop_assert_eq!(Value::Object(unknown), expected.clone());
+            // With some of the fields, too, which are those of the whole row.
+            let columns = Columns::BRIEF.without(Columns::TIMES);
+            let mut brief = json!(Row::new(&before, columns)).as_object().unwrap().clone();
+            apply(&mut brief, &json!(Patch::new(&after, columns.seen(fields), columns)));
+            prop_assert_eq!(Value::Object(brief.clone()), json!(Row::new(&after, columns)));
+            let mut whole = expected.as_object().unwrap().clone();
+            whole.retain(|name, _| !["players", "rules", "proven_at", "last_seen", "rtt_ms"].contains(&name.as_str()));
+            prop_assert_eq!(brief, whole);
         }
     }
 
     #[test]
     fn a_patch_has_only_what_changed_and_what_moves_with_every_proof() {
-        let patch = json!(Patch::new(&server((1, 3, 1, 1, 1, 7)), Fields::PLAYERS_CURRENT | Fields::RULES));
+        let patch =
+            json!(Patch::new(&server((1, 3, 1, 1, 1, 7)), Fields::PLAYERS_CURRENT | Fields::RULES, Columns::ALL));
         let expected = json!({
             "address": "203.0.113.5", "port": 1, "endpoint": "203.0.113.5:1", "players_current": 3, "rules": {"r0": "1"},
             "proven_at": "1970-01-01T00:00:07Z", "last_seen": "1970-01-01T00:00:07Z", "rtt_ms": 0.003,

@@ -4,6 +4,8 @@ mod answers;
 mod api;
 mod charge;
 mod check;
+mod columns;
+mod cors;
 mod doctor;
 mod events;
 mod fast;
@@ -57,8 +59,8 @@ use crate::registry::recent::Recent;
 use crate::registry::view::{Rendered, Renderer, View};
 use crate::store::{Status, Store};
 use answers::Target;
+use api::ListAsk;
 use events::Events;
-use filter::Filter;
 pub use http::HttpService;
 use page::{Ask, Index, IndexRenderer};
 pub use page::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE};
@@ -90,7 +92,7 @@ pub struct Site {
     pages: ArcSwap<Pages>,
     /// The games whose listeners have a page.
     homes: ArcSwap<Vec<Home>>,
-    lists: Recent<Filter>,
+    lists: Recent<ListAsk>,
     games: Arc<dyn Renderer>,
     /// The API's list of all servers.
     all: Arc<Target>,
@@ -178,7 +180,7 @@ impl Site {
             homes: ArcSwap::default(),
             lists: Recent::default(),
             games: Arc::new(games::GamesRenderer),
-            all: Arc::new(Target::api(api::list_of(Filter::default(), &search))),
+            all: Arc::new(Target::api(api::list_of(ListAsk::all(), &search))),
             search,
             events: Events::new(run),
             openapi: Rendered::new(document.to_pretty_json().unwrap_or_default()),
@@ -334,7 +336,7 @@ pub fn router(site: Arc<Site>, home: Home) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(axum::middleware::from_fn_with_state(site.clone(), charge::charge))
-        .layer(axum::middleware::from_fn(api::allow_everyone))
+        .layer(axum::middleware::from_fn(cors::allow_everyone))
         .layer(Extension(home))
         .with_state(site)
 }

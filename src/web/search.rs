@@ -104,6 +104,13 @@ impl Prepared {
     }
 }
 
+/// Whether one of the texts of a server has this, which has to be in lower case.
+pub fn has(server: &Server, wanted: &Finder<'_>) -> bool {
+    let mut text = Vec::new();
+    push_texts(server, &mut text);
+    wanted.find(&text).is_some()
+}
+
 /// One of the texts of a server.
 pub fn part(text: &[u8], part: Part) -> &[u8] {
     text.split(|byte| *byte == END).nth(part as usize).unwrap_or_default()
@@ -113,13 +120,7 @@ impl Block {
     fn of(serial: u64, servers: &[Arc<Server>]) -> Block {
         let (mut text, mut ends) = (Vec::new(), Vec::with_capacity(servers.len()));
         for server in servers {
-            let texts = &server.texts;
-            for part in [texts.name(), texts.map(), texts.mode(), texts.version()] {
-                push_lower(part, &mut text);
-                text.push(END);
-            }
-            let _ = write!(text, "{}", server.address); // a Vec takes everything
-            text.push(END);
+            push_texts(server, &mut text);
             ends.push(text.len() as u32); // some 64 servers of a few KiB at most
         }
         Block { serial, text: text.into(), ends: ends.into() }
@@ -145,6 +146,17 @@ impl Block {
             Some(number)
         })
     }
+}
+
+/// All texts of a server, each with its end.
+fn push_texts(server: &Server, into: &mut Vec<u8>) {
+    let texts = &server.texts;
+    for part in [texts.name(), texts.map(), texts.mode(), texts.version()] {
+        push_lower(part, into);
+        into.push(END);
+    }
+    let _ = write!(into, "{}", server.address); // a Vec takes everything
+    into.push(END);
 }
 
 fn push_lower(text: &str, into: &mut Vec<u8>) {

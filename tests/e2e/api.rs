@@ -119,6 +119,10 @@ fn bad_parameters_are_named() {
         ("/api/v1/check?protocol=chess&address=127.0.0.1:1", "protocol"),
         ("/api/v1/check?game=iceball&address=x", "address"),
         ("/api/v1/events?nonsense=1", "nonsense"),
+        ("/api/v1/events?q=a&q=b", "q"),
+        ("/api/v1/events?limit=1", "limit"),
+        ("/api/v1/events?fields=nonsense", "fields"),
+        ("/api/v1/events?verified_by=nonsense", "verified_by"),
         ("/api/v1/servers?game=iceball&game=iceball", "game"),
         ("/api/v1/check?game=iceball&address=127.0.0.1:1&address=127.0.0.1:1", "address"),
         ("/api/v1/history?game=iceball&range=24h&range=7d", "range"),
@@ -165,13 +169,71 @@ fn caching_encodings_and_other_origins() {
         assert_eq!(packed.header("Content-Encoding"), Some(encoding));
         assert!(packed.body.len() < plain.body.len());
     }
-    let preflight = request(address, "OPTIONS", "/api/v1/servers", "Origin: http://x\r\n");
-    assert_eq!(preflight.status(), 204);
-    assert_eq!(
-        preflight.header("Access-Control-Allow-Methods"),
-        Some("GET, HEAD, OPTIONS"),
-        "other origins may only read"
-    );
+}
+
+#[test]
+fn pages_of_other_origins_can_read_every_list_and_nothing_else() {
+    let server = Server::start(&[]);
+    three(&server);
+    let address = server.address("web.listen");
+    // Prepared answers and others.
+    for path in [
+        "/api/v1/servers",
+        "/api/v1/servers?q=a",
+        "/api/v1/games",
+        "/master.json",
+        "/master.json?x",
+        "/list",
+        "/ddnet/15/servers.json",
+        "/bloodmasterslist.php",
+        "/",
+    ] {
+        let answer = get(address, path, "Origin: http://elsewhere.example\r\n");
+        assert_eq!(answer.status(), 200, "{path}");
+        assert_eq!(answer.header("Access-Control-Allow-Origin"), Some("*"), "{path}");
+        let exposed = answer.header("Access-Control-Expose-Headers").unwrap_or_default();
+        assert!(exposed.contains("ETag") && exposed.contains("Retry-After"), "{path}: {exposed}");
+        assert!(answer.header("Access-Control-Allow-Credentials").is_none(), "{path}");
+        // A script that has it sends its tag, for which the browser asks first.
+        let asks = "Origin: http://x\r\nAccess-Control-Request-Method: GET\r\nAccess-Control-Request-Headers: if-none-match\r\n";
+        let preflight = request(address, "OPTIONS", path, asks);
+        assert_eq!((preflight.status(), preflight.header("Access-Control-Allow-Origin")), (204, Some("*")), "{path}");
+        assert!(preflight.header("Access-Control-Allow-Headers").unwrap().contains("If-None-Match"), "{path}");
+        let methods = preflight.header("Access-Control-Allow-Methods");
+        assert_eq!(methods, Some("GET, HEAD, OPTIONS"), "other origins may only read");
+        let known = format!("Origin: http://x\r\nIf-None-Match: {}\r\n", answer.header("Etag").unwrap());
+        let again = get(address, path, &known);
+        assert_eq!((again.status(), again.header("Access-Control-Allow-Origin")), (304, Some("*")), "{path}");
+    }
+    for path in ["/metrics", "/readyz"] {
+        assert!(get(address, path, "").header("Access-Control-Allow-Origin").is_none(), "{path}");
+    }
+    let refused = post(&server, r#"{"game": "mygame", "port": 7777}"#, "Origin: http://elsewhere.example\r\n");
+    assert_eq!((refused.status(), refused.header("Access-Control-Allow-Origin")), (403, None));
+}
+
+#[test]
+fn a_client_chooses_the_fields_of_servers() {
+    let server = Server::start(&["probe.every=1s"]);
+    let tank = crate::browser::Tank::new("Tank", &[("Ann", 3)]);
+    tank.heartbeat(&server);
+    let rows = |query: &str| server.json(&format!("/api/v1/servers?{query}"))["servers"].clone();
+    until("its players", || rows("")[0]["players"].as_array().filter(|players| players.len() == 1).map(drop));
+    let names = |query: &str| rows(query)[0].as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    // The JSON of the tests is sorted by name.
+    assert_eq!(names("fields=name,players_current"), "address endpoint game name players_current port protocol");
+    assert_eq!(names("fields=players"), "address endpoint game players port protocol");
+    assert_eq!(rows("fields=players")[0]["players"][0]["name"], "Ann");
+    let (whole, brief) = (names(""), names("details=0"));
+    assert!(whole.contains("players ") && whole.contains("rules "), "{whole}");
+    assert_eq!(whole.replace("players ", "").replace("rules ", ""), brief);
+    assert_eq!(names("details=1"), whole);
+    for (query, parameter) in
+        [("fields=nmae", "fields"), ("fields=name&details=0", "details"), ("details=x", "details")]
+    {
+        let answer = server.get(&format!("/api/v1/servers?{query}"));
+        assert_eq!((answer.status(), &parsed(&answer)["parameter"]), (400, &json!(parameter)), "{query}");
+    }
 }
 
 #[test]
@@ -190,7 +252,7 @@ fn the_openapi_document_describes_every_path() {
     }
     assert!(document["paths"]["/api/v1/servers"].get("post").is_some());
     let parameters = document["paths"]["/api/v1/servers"]["get"]["parameters"].as_array().unwrap();
-    assert_eq!(parameters.len(), 15);
+    assert_eq!(parameters.len(), 17);
     // The document's properties of a server are those that a server has.
     let properties = document["components"]["schemas"]["Server"]["properties"].as_object().unwrap().clone();
     three(&server);

@@ -186,6 +186,55 @@ fn a_stream_is_compressed_and_each_event_can_be_read_as_it_comes() {
     }
 }
 
+#[test]
+fn a_reader_with_filters_is_told_of_servers_as_they_begin_and_cease_to_match() {
+    let server = Server::start(&[]);
+    let address = server.address("web.listen");
+    let game = Game::new(server.address("iceball.listen"));
+    game.announce(&announcement(b"first", 1, 0));
+    game.announce(&announcement(b"second", 2, 5));
+    until("both", || (server.listed().len() == 2).then_some(()));
+    let path = "/api/v1/events?q=SEC&not_empty=1&game=iceball&fields=players_current";
+    let mut stream = Stream::open(address, path, "");
+    let (_, _, snapshot) = stream.next();
+    let row = json!({"protocol": "iceball", "game": "iceball", "address": "127.0.0.1", "port": 2, "endpoint": "127.0.0.1:2", "players_current": 5});
+    assert_eq!(snapshot["servers"], json!([row]));
+    // Neither of them is wanted: the first that is told is the one after them.
+    game.announce(&announcement(b"first", 1, 3));
+    game.announce(&announcement(b"second too", 3, 0));
+    until("it", || (server.listed().len() == 3).then_some(()));
+    game.announce(&announcement(b"second", 2, 6));
+    // A reader that has just begun may be told that a server is gone which it never had.
+    let mut next_with = |name: &str| loop {
+        let (_, id, delta) = stream.next();
+        if delta.get(name).is_some() {
+            return (id, delta);
+        }
+    };
+    let (id, delta) = next_with("changed");
+    assert_eq!(
+        delta["changed"],
+        json!([{"address": "127.0.0.1", "port": 2, "endpoint": "127.0.0.1:2", "players_current": 6}])
+    );
+    game.announce(&announcement(b"second too", 3, 1));
+    let (_, delta) = next_with("added");
+    assert_eq!((&delta["added"][0]["port"], &delta["added"][0]["players_current"]), (&json!(3), &json!(1)), "{delta}");
+    game.announce(&announcement(b"second", 2, 0));
+    let (_, delta) = next_with("removed");
+    let gone =
+        json!({"protocol": "iceball", "game": "iceball", "address": "127.0.0.1", "port": 2, "endpoint": "127.0.0.1:2"});
+    assert_eq!(delta["removed"], json!([gone]), "{delta}");
+    // A reader that comes back has the same list in the end.
+    let mut again = Stream::open(address, path, &format!("Last-Event-ID: {id}\r\n"));
+    let mut known = std::collections::BTreeSet::from([2]);
+    while known != [3].into() {
+        let (_, _, delta) = again.next();
+        let ports = |name: &str| delta[name].as_array().cloned().unwrap_or_default();
+        known.retain(|port| !ports("removed").iter().any(|row| row["port"] == *port));
+        known.extend(ports("added").iter().chain(&ports("changed")).map(|row| row["port"].as_u64().unwrap()));
+    }
+}
+
 /// The names of a row's fields.
 fn fields(row: &Value) -> Vec<&str> {
     let mut names: Vec<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();

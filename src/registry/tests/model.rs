@@ -115,7 +115,7 @@ proptest! {
                     for delta in batch.deltas {
                         match delta {
                             Delta::Added(s) => prop_assert!(reader.insert(s.address, s.players_current.unwrap()).is_none()),
-                            Delta::Changed(s, _) | Delta::Proven(s) => prop_assert!(reader.insert(s.address, s.players_current.unwrap()).is_some()),
+                            Delta::Changed { now: s, .. } | Delta::Proven(s) => prop_assert!(reader.insert(s.address, s.players_current.unwrap()).is_some()),
                             Delta::Removed(s) => prop_assert!(reader.remove(&s.address).is_some()),
                         }
                     }
