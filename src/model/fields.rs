@@ -33,6 +33,8 @@ impl Fields {
     pub const GAME: Fields = Fields(1 << 16);
     /// How to join it, which follows from the game and, in some, from the mode.
     pub const JOIN: Fields = Fields(1 << 17);
+    /// Whether its owner states all this.
+    pub const STATED: Fields = Fields(1 << 18);
     /// Everything, for a reader that may not know the server.
     pub const ALL: Fields = Fields(u32::MAX);
     /// What a list of many servers does without.
@@ -56,6 +58,7 @@ impl Fields {
         note(Fields::PRIORITY, before.overrides.priority != after.overrides.priority);
         note(Fields::FLAVOR, before.overrides.flavor != after.overrides.flavor);
         note(Fields::VERIFIED_BY, before.verified_by != after.verified_by);
+        note(Fields::STATED, before.is_stated() != after.is_stated());
         note(Fields::VIA, before.via != after.via);
         note(Fields::FIRST_SEEN, before.first_seen_ms != after.first_seen_ms);
         note(Fields::HAS_RTT, before.rtt_us.is_some() != after.rtt_us.is_some());
@@ -131,6 +134,10 @@ mod tests {
             (overridden(false, 0, 1), Fields::FLAVOR),
             (Server { verified_by: Proof::Cookie, ..before.clone() }, Fields::VERIFIED_BY),
             (Server { first_seen_ms: 1, ..before.clone() }, Fields::FIRST_SEEN),
+            (
+                Server { verified_by: Proof::Connection, ..before.clone() },
+                Fields::VERIFIED_BY | Fields::STATED, // it says how many players it has
+            ),
         ] {
             assert_eq!(Fields::between(&before, &after), expected, "{after:?}");
             assert_eq!(Fields::between(&after, &before), expected, "{after:?}");

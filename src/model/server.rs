@@ -214,6 +214,16 @@ impl Server {
         }
     }
 
+    /// Whether what is known of it is only what its owner states: nothing but a connection has proven it.
+    pub fn is_stated(&self) -> bool {
+        self.verified_by == Proof::Connection
+            && (!self.texts.all.is_empty()
+                || self.players_current.is_some()
+                || self.players_max.is_some()
+                || self.password.is_some()
+                || self.details.is_some())
+    }
+
     /// Whether it has answered its game's query: it is asked again after a restart.
     pub fn was_asked(&self) -> bool {
         self.verified_by == Proof::Query || self.verified_by == Proof::Cookie && self.rtt_us.is_some()

@@ -102,7 +102,10 @@ impl Announcements {
         let verdict = match query.filter(|_| verify) {
             // One that says something of the server has to be proven before it is believed.
             _ if query.is_some() && heartbeat.said.is_none() && self.renew(&heartbeat) => Verdict::Listed,
-            None => self.apply(heartbeat, Proof::Connection, None, Facts::default()).await,
+            None => {
+                let said = heartbeat.said.as_deref().cloned().unwrap_or_default();
+                self.apply(heartbeat, Proof::Connection, None, said).await
+            }
             Some(_) if let Err(over) = self.take(Kind::Probing, address.ip(), 1) => {
                 try_later("too many new servers in your network at once", over)
             }

@@ -27,6 +27,7 @@ pub enum Column {
     Priority,
     Flavor,
     VerifiedBy,
+    Stated,
     Via,
     ProvenAt,
     FirstSeen,
@@ -39,7 +40,7 @@ pub enum Column {
 
 /// The fields in the order of a server's JSON, with their names, and what they are among the [`Fields`] that can change. Those that
 /// move with every proof are none of them.
-pub const FIELDS: [(Column, &str, Fields); 24] = [
+pub const FIELDS: [(Column, &str, Fields); 25] = [
     (Column::Protocol, "protocol", Fields::GAME),
     (Column::Game, "game", Fields::GAME),
     (Column::Address, "address", Fields::NONE),
@@ -56,6 +57,7 @@ pub const FIELDS: [(Column, &str, Fields); 24] = [
     (Column::Priority, "priority", Fields::PRIORITY),
     (Column::Flavor, "flavor", Fields::FLAVOR),
     (Column::VerifiedBy, "verified_by", Fields::VERIFIED_BY),
+    (Column::Stated, "stated", Fields::STATED),
     (Column::Via, "via", Fields::VIA),
     (Column::ProvenAt, "proven_at", Fields::NONE),
     (Column::FirstSeen, "first_seen", Fields::FIRST_SEEN),

@@ -133,7 +133,7 @@ impl Events {
     /// The frames that bring a view with this serial up to date; None when some are no longer known.
     fn after(&self, serial: u64) -> Option<Vec<Arc<Frame>>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let news: Vec<_> = kept.iter().filter(|frame| frame.after > serial).cloned().collect();
+        let news: Vec<_> = kept.iter().filter(|frame| frame.is_news(serial)).cloned().collect();
         news.first().is_none_or(|first| first.before <= serial).then_some(news)
     }
 
@@ -427,7 +427,7 @@ impl Reader {
                 }
             };
             let frame = match received {
-                Ok(frame) if frame.after <= self.serial => continue, // in the snapshot already
+                Ok(frame) if !frame.is_news(self.serial) => continue, // in the snapshot already
                 Ok(frame) if frame.before <= self.serial => frame,
                 // It fell behind, or frames were lost: the browser reconnects and gets a new snapshot.
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {
@@ -502,6 +502,8 @@ mod tests {
         assert_eq!(after(2), Some(vec![3, 5]), "in the midst of a frame");
         assert_eq!(after(3), Some(vec![5]));
         assert_eq!(after(5), Some(vec![]));
+        keep(5, 5);
+        assert_eq!((after(4), after(5)), (Some(vec![5, 5]), Some(vec![5])), "what was told a second later");
         keep(u64::MAX, 9);
         assert_eq!(after(5), None, "something is missing");
         assert_eq!(after(9), Some(vec![]));

@@ -291,6 +291,12 @@ impl Frame {
         Frame::new(before, after, BTreeMap::new())
     }
 
+    /// Whether a reader with this serial may lack some of it. What is told later than it happened, because its server was told a
+    /// moment before, can come in a frame that begins and ends with the same serial.
+    pub fn is_news(&self, serial: u64) -> bool {
+        self.after > serial || (self.before, self.after) == (serial, serial)
+    }
+
     /// The number of servers in it.
     pub fn len(&self) -> usize {
         self.changes.len()
@@ -497,6 +503,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_told_later_than_it_happened_is_news_to_readers_that_have_its_serial() {
+        let (start, mut gathered) = (Instant::now(), Gathered::since(0));
+        let at = |ms| start + Duration::from_millis(ms);
+        gathered.take(batch(1, vec![players(server(1, "tanks", 1))]));
+        assert!(gathered.frame(at(0)).is_some());
+        gathered.take(batch(2, vec![players(server(1, "tanks", 2)), players(server(2, "tanks", 1))]));
+        let other = gathered.frame(at(200)).unwrap();
+        assert_eq!((other.before, other.after, other.len()), (1, 2, 1));
+        // Nothing else has happened.
+        let late = gathered.frame(at(1_000)).unwrap();
+        assert_eq!((late.before, late.after, late.len()), (2, 2, 1));
+        assert_eq!(
+            [1, 2, 3].map(|serial| (other.is_news(serial), late.is_news(serial))),
+            [(true, true), (false, true), (false, false)]
+        );
+        assert_eq!(told(&late, 2, &form("", false)).unwrap()["changed"][0]["players_current"], 2);
+    }
+
+    #[test]
     fn a_proof_alone_is_no_news_and_comes_along_with_a_change() {
         let (start, mut gathered) = (Instant::now(), Gathered::since(0));
         let proven = |at_s: u64| {
@@ -678,7 +703,7 @@ mod tests {
             for (mut serial, snapshot) in snapshots {
                 let (mut known, began) = (List::new(), serial);
                 apply(&mut known, &snapshot);
-                let news: Vec<_> = frames.iter().filter(|frame| frame.after > serial).cloned().collect();
+                let news: Vec<_> = frames.iter().filter(|frame| frame.is_news(serial)).cloned().collect();
                 for some in news.chunks(joins) {
                     let frame = Frame::joined(some).unwrap();
                     if let Some(piece) = frame.piece(serial, began, &form, RUN, &Arc::default()) {

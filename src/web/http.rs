@@ -29,7 +29,7 @@ use tower::Service;
 use tracing::{debug, warn};
 
 use super::routes::POSTS;
-use super::{Home, Peer, Site, TEXT, fast, reply, router};
+use super::{Home, Peer, Site, TEXT, api, fast, reply, router};
 use crate::hub::Refusal;
 use crate::net::guard::Admission;
 use crate::net::stopped;
@@ -350,6 +350,7 @@ async fn answer(
     request: Request<Incoming>,
     reading: Reading,
 ) -> Result<Response<Body>, Infallible> {
+    let is_api = api::is_api(request.uri().path());
     let accepted = async {
         let banned = || reply::error(StatusCode::FORBIDDEN, "your address is banned here\n");
         let client = client.ok_or_else(banned)?;
@@ -359,6 +360,7 @@ async fn answer(
     };
     let mut response = match accepted.await {
         Ok(request) => router.call(request).await?,
+        Err(response) if is_api => api::in_json(response).await,
         Err(response) => response,
     };
     finish(&mut response);

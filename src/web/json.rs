@@ -51,6 +51,9 @@ pub struct ServerJson<'a> {
     /// How its address was verified: `cookie`, `query`, `connection` or `config`.
     #[schema(required = false)]
     verified_by: &'static str,
+    /// True where the game cannot be queried: its owner states what is known of it. Otherwise absent.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stated: bool,
     /// The master whose list named it, if it did not announce itself here: another master that this one follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<&'a str>,
@@ -96,6 +99,7 @@ impl<'a> ServerJson<'a> {
             priority: server.overrides.priority,
             flavor: has_flavor.then_some(server.overrides.flavor),
             verified_by: server.verified_by.name(),
+            stated: server.is_stated(),
             via: server.via.as_deref().map(Origin::name),
             proven_at: rfc3339(server.proven_at_ms),
             first_seen: rfc3339(server.first_seen_ms),
@@ -174,6 +178,7 @@ impl ServerJson<'_> {
         to.put(Fields::PRIORITY, Column::Priority, "priority", priority)?;
         to.put(Fields::FLAVOR, Column::Flavor, "flavor", row.flavor)?;
         to.put(Fields::VERIFIED_BY, Column::VerifiedBy, "verified_by", Some(row.verified_by))?;
+        to.put(Fields::STATED, Column::Stated, "stated", Some(row.stated).filter(|stated| *stated))?;
         to.put(Fields::VIA, Column::Via, "via", row.via)?;
         to.always(Column::ProvenAt, "proven_at", row.proven_at)?;
         to.put(Fields::FIRST_SEEN, Column::FirstSeen, "first_seen", Some(row.first_seen))?;
@@ -288,7 +293,7 @@ mod tests {
             details: (extra > 0).then(|| Arc::new(details)),
             ..Facts::default()
         };
-        let proof = [Proof::Query, Proof::Cookie][usize::from(name) % 2];
+        let proof = [Proof::Query, Proof::Cookie, Proof::Connection][usize::from(name)];
         Server {
             overrides: Overrides { official: extra == 1, priority: i32::from(name) - 1, flavor: extra },
             rtt_us: (players > 1).then(|| round_trip(players.into())),

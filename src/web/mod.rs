@@ -1,5 +1,6 @@
 //! HTTP: the page, the lists for the games' clients, the API, health. Reads only the published view.
 
+mod announce;
 mod answers;
 mod api;
 mod charge;

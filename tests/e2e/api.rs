@@ -149,7 +149,10 @@ fn all_errors_are_json() {
         assert!(!parsed(&answer)["error"].as_str().unwrap().is_empty(), "{answer:?}");
     }
     assert!(request(web, "DELETE", "/api/v1/servers", "").header("Allow").is_some());
-    assert_eq!(parsed(&post(&server, &"x".repeat(10_000), ""))["error"].as_str().map(str::is_empty), Some(false));
+    for length in [13_000, 16_500] {
+        let answer = post(&server, &"x".repeat(length), "");
+        assert_eq!((answer.status(), parsed(&answer)["error"].as_str().map(str::is_empty)), (413, Some(false)));
+    }
 }
 
 #[test]
@@ -262,6 +265,56 @@ fn the_openapi_document_describes_every_path() {
 }
 
 #[test]
+fn an_owner_states_what_a_server_is_like_that_cannot_be_queried() {
+    let folder = Folder::new("stated");
+    let data = format!("data_dir={}", folder.path().display());
+    let server = Server::start(&[&data]);
+    let mut stream = crate::events::Stream::open(server.address("web.listen"), "/api/v1/events?details=1", "");
+    stream.next();
+    let mut body = json!({
+        "game": "mygame", "port": 7777, "name": "My \u{202e}server", "map": "hills", "mode": "duel", "version": "2.0",
+        "password": true, "players_max": 4, "players": [{"name": "Ann", "score": 7}], "rules": {"speed": "fast"},
+    });
+    let listed = parsed(&post(&server, &body.to_string(), ""));
+    assert_eq!((&listed["listed"], &listed["stated"]), (&json!(true), &json!(true)), "{listed}");
+    let expected = json!({
+        "name": "My server", "map": "hills", "mode": "duel", "version": "2.0", "password": true, "players_current": 1,
+        "players_max": 4, "players": [{"name": "Ann", "score": 7}], "rules": {"speed": "fast"}, "stated": true,
+        "verified_by": "connection",
+    });
+    let says = |row: &Value| expected.as_object().unwrap().iter().all(|(name, value)| row[name] == *value);
+    let one = |server: &Server| server.json("/api/v1/servers/mygame/127.0.0.1:7777");
+    assert!(says(&one(&server)), "{}", one(&server));
+    assert!(says(&stream.next().2["added"][0]));
+    // Each announcement replaces the one before it.
+    body.as_object_mut().unwrap().retain(|name, _| ["game", "port", "name"].contains(&name.as_str()));
+    assert_eq!(post(&server, &body.to_string(), "").status(), 200);
+    let (_, _, delta) = stream.next();
+    assert_eq!((&delta["changed"][0]["map"], &delta["changed"][0]["rules"]), (&Value::Null, &Value::Null), "{delta}");
+    let bare = post(&server, r#"{"game": "mygame", "port": 7777}"#, "");
+    assert_eq!((bare.status(), parsed(&bare).get("stated")), (200, None));
+    assert!(one(&server).get("stated").is_none() && one(&server).get("name").is_none());
+    for (body, field, says) in [
+        (r#"{"game": "mygame"}"#, "port", "is missing"),
+        (r#"{"port": 7777}"#, "game", "is missing"),
+        (r#"{"game": "hyperbol", "port": 7777, "map": "x"}"#, "map", "queried"),
+        (r#"{"game": "mygame", "port": 7777, "nmae": "x"}"#, "nmae", "known are game, protocol, port"),
+    ] {
+        let answer = post(&server, body, "");
+        assert_eq!((answer.status(), &parsed(&answer)["parameter"]), (400, &json!(field)), "{body}");
+        assert!(parsed(&answer)["error"].as_str().unwrap().contains(says), "{}", answer.text());
+    }
+    // It survives a restart.
+    let whole = r#"{"game": "mygame", "port": 7778, "name": "Kept", "rules": {"a": "b"}}"#;
+    assert_eq!(post(&server, whole, "").status(), 200);
+    server.signal(nix::sys::signal::Signal::SIGTERM);
+    server.end();
+    let server = Server::start(&[&data]);
+    let kept = server.json("/api/v1/servers/mygame/127.0.0.1:7778");
+    assert_eq!((&kept["name"], &kept["rules"], &kept["stated"]), (&json!("Kept"), &json!({"a": "b"}), &json!(true)));
+}
+
+#[test]
 fn announcements() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -316,7 +369,7 @@ fn announcements() {
     assert_eq!(post(&server, elsewhere, wrong_token).status(), 401);
     assert_eq!(post(&server, elsewhere, token).status(), 200);
     until("it", || (server.get("/api/v1/servers/x/127.0.0.2:1").status() == 200).then_some(()));
-    assert_eq!(post(&server, &"x".repeat(10_000), "").status(), 413);
+    assert_eq!(post(&server, &"x".repeat(13_000), "").status(), 413);
 }
 
 #[test]

@@ -11,12 +11,12 @@ use crate::browser::Tank;
 use crate::support::*;
 
 /// A reader of the event stream.
-struct Stream<R = TcpStream> {
+pub struct Stream<R = TcpStream> {
     lines: BufReader<R>,
 }
 
 impl Stream {
-    fn open(address: SocketAddr, path: &str, headers: &str) -> Stream {
+    pub fn open(address: SocketAddr, path: &str, headers: &str) -> Stream {
         let mut stream = connect(address);
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n{headers}\r\n").unwrap();
         let mut lines = BufReader::new(stream);
@@ -29,7 +29,7 @@ impl Stream {
 
 impl<R: Read> Stream<R> {
     /// The next event: its name, its id and its data. Skips chunk sizes and comments.
-    fn next(&mut self) -> (String, String, Value) {
+    pub fn next(&mut self) -> (String, String, Value) {
         let (mut name, mut id) = (String::new(), String::new());
         loop {
             let mut line = String::new();
@@ -212,10 +212,8 @@ fn a_reader_with_filters_is_told_of_servers_as_they_begin_and_cease_to_match() {
         }
     };
     let (id, delta) = next_with("changed");
-    assert_eq!(
-        delta["changed"],
-        json!([{"address": "127.0.0.1", "port": 2, "endpoint": "127.0.0.1:2", "players_current": 6}])
-    );
+    let (row, unwanted) = (&delta["changed"][0], delta["changed"][0].get("name"));
+    assert_eq!((&row["port"], &row["players_current"], unwanted), (&json!(2), &json!(6), None), "{delta}");
     game.announce(&announcement(b"second too", 3, 1));
     let (_, delta) = next_with("added");
     assert_eq!((&delta["added"][0]["port"], &delta["added"][0]["players_current"]), (&json!(3), &json!(1)), "{delta}");
