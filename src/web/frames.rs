@@ -397,7 +397,6 @@ impl Gathered {
                 if let Some((known, _)) = self.changes.get_mut(&address).and_then(|change| change.now.as_mut()) {
                     *known = server.clone();
                 }
-                return;
             }
             Delta::Added(server) => self.change(delta, serial).put(server, How::Added),
             Delta::Changed { now, fields, .. } => self.change(delta, serial).put(now, How::Changed(*fields)),
