@@ -83,7 +83,7 @@ struct Announced {
 /// answer can take four seconds. Of a game that cannot be queried, the announcement says what the server is like, and the list shows
 /// it with `stated`. Each announcement replaces what the one before it said. Another address can be announced with the operator's
 /// token. The body has to be sent as `application/json`, and not by a page of another origin.
-#[utoipa::path(post, path = "/api/v1/servers", tag = "servers", request_body = Announcement, responses(
+#[utoipa::path(post, path = "/api/v1/servers", tag = "servers", operation_id = "announceServer", request_body = Announcement, responses(
     (status = 200, description = "The server is listed", body = Announced),
     (status = 400, description = "The announcement is wrong", body = Wrong),
     (status = 403, description = "A page of another origin sent it", body = Wrong),

@@ -34,6 +34,11 @@ pub const BODY_BYTES_MAX: usize = 12 << 10;
 #[openapi(
     info(title = "Rallypoint", description = "Game servers that are up. Every address is verified."),
     servers((url = "/", description = "this master")),
+    tags(
+        (name = "servers", description = "The list, and why a server is on it or not"),
+        (name = "games", description = "Games and protocols"),
+        (name = "history", description = "Players and servers over time"),
+    ),
 )]
 struct Document;
 
@@ -160,7 +165,7 @@ pub fn list_of(ask: ListAsk, search: &Arc<Search>) -> Arc<dyn Renderer> {
 ///
 /// The `ETag` is weak and stays the same while only `serial`, `proven_at`, `last_seen` and `rtt_ms` differ: a client that sends
 /// it in `If-None-Match` gets 304 until a server comes, goes or says something else.
-#[utoipa::path(get, path = "/api/v1/servers", tag = "servers", params(Filter, Wanted), responses(
+#[utoipa::path(get, path = "/api/v1/servers", tag = "servers", operation_id = "listServers", params(Filter, Wanted), responses(
     (status = 200, description = "The servers", body = ServerList),
     (status = 400, description = "A parameter is wrong", body = Wrong),
     (status = 429, description = "Too many searches from this network: see `Retry-After`", body = Wrong),
@@ -186,7 +191,7 @@ async fn list(
 }
 
 /// One server
-#[utoipa::path(get, path = "/api/v1/servers/{game}/{address}", tag = "servers", params(
+#[utoipa::path(get, path = "/api/v1/servers/{game}/{address}", tag = "servers", operation_id = "getServer", params(
     ("game" = String, Path, description = "The game's name"),
     ("address" = String, Path, description = "Its address and port, e.g. 203.0.113.5:20737"),
 ), responses(

@@ -14,7 +14,7 @@ use super::filter::Wrong;
 use super::json::{Place, ServerJson, rfc3339};
 use super::{Pages, Site, api, aside, parameters, reply};
 use crate::ledger::{Note, What};
-use crate::model::{Address, GAME_BYTES_MAX};
+use crate::model::Address;
 use crate::protocols::event::{Severity, Text};
 use crate::protocols::{CARDS, Card, card, card_of, names_of};
 use crate::registry::view::View;
@@ -23,6 +23,8 @@ use crate::registry::{AddressState, Refusal};
 /// What this master knows of a server.
 #[derive(Serialize, ToSchema)]
 pub struct Diagnosis<'a> {
+    /// Absent where the request names none and nothing is listed there.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub game: String,
     #[serde(flatten)]
     pub place: Place,
@@ -91,8 +93,8 @@ pub struct Asked {
 }
 
 /// Why a server is listed or not
-#[utoipa::path(get, path = "/api/v1/check", tag = "servers", params(
-    ("game" = Option<String>, Query, description = "The game's name; may be left out where the protocol is given"),
+#[utoipa::path(get, path = "/api/v1/check", tag = "servers", operation_id = "checkServer", params(
+    ("game" = Option<String>, Query, description = "The game's name. May be left out: then this is about whatever is at the address"),
     ("protocol" = Option<String>, Query, description = "The protocol that the server speaks"),
     ("address" = String, Query, description = "The server's address and port, e.g. 203.0.113.5:20737"),
 ), responses(
@@ -114,8 +116,7 @@ pub fn asked(query: &str) -> Result<Asked, Wrong> {
     let (mut game, mut protocol, mut address) = (None, None, None);
     for (name, value) in parameters::once(query)? {
         match &*name {
-            "game" if !value.is_empty() && value.len() <= GAME_BYTES_MAX => game = Some(value.into_owned()),
-            "game" => return Err(Wrong::parameter("game", "must be the name of a game")),
+            "game" => game = Some(value.into_owned()),
             "protocol" => {
                 let known = || CARDS.iter().map(|card| card.name).collect::<Vec<_>>().join(", ");
                 let unknown = || Wrong::parameter("protocol", format!("must be one of {}", known()));
@@ -128,11 +129,8 @@ pub fn asked(query: &str) -> Result<Asked, Wrong> {
             _ => return Err(parameters::unknown(&name, &["game", "protocol", "address"])),
         }
     }
-    let missing = |name| Wrong::parameter(name, "is missing");
-    if game.is_none() && protocol.is_none() {
-        return Err(missing("game"));
-    }
-    Ok(Asked { game: game.unwrap_or_default(), protocol, address: address.ok_or_else(|| missing("address"))? })
+    let address = address.ok_or_else(|| Wrong::parameter("address", "is missing"))?;
+    Ok(Asked { game: game.unwrap_or_default(), protocol, address })
 }
 
 impl Asked {

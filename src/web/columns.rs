@@ -76,14 +76,17 @@ const ALWAYS: Columns = Columns(0)
     .with(Column::Port)
     .with(Column::Endpoint);
 
+/// What makes a long list long.
+const DETAILS: Columns = Columns(0).with(Column::Players).with(Column::Rules);
+
 /// A set of fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Columns(u32);
 
 impl Columns {
     pub const ALL: Columns = Columns((1 << FIELDS.len()) - 1);
-    /// Without what makes a long list long.
-    pub const BRIEF: Columns = Columns::ALL.without(Columns(0).with(Column::Players).with(Column::Rules));
+    /// Without players and rules.
+    pub const BRIEF: Columns = Columns::ALL.without(DETAILS);
     /// What moves with every proof.
     pub const TIMES: Columns = Columns(0).with(Column::ProvenAt).with(Column::LastSeen).with(Column::RttMs);
 
@@ -123,7 +126,7 @@ pub struct Wanted {
     /// `port` and `endpoint` come along.
     #[param(example = "name,map,players_current")]
     fields: Option<String>,
-    /// Whether each server has its `players` and `rules`. Without them, the answer is brief.
+    /// Whether each server has its `players` and `rules`, also besides `fields`. Without them, the answer is brief.
     details: Option<bool>,
 }
 
@@ -142,16 +145,18 @@ impl Wanted {
 
     /// The fields that are wanted, where these are meant if nothing is said.
     pub fn columns(&self, default: Columns) -> Result<Columns, Wrong> {
-        match (&self.fields, self.details) {
-            (Some(_), Some(_)) => Err(Wrong::parameter("details", "cannot be given together with `fields`")),
-            (Some(fields), None) => fields.split(',').try_fold(ALWAYS, |all, name| {
+        let columns = match &self.fields {
+            Some(fields) => fields.split(',').try_fold(ALWAYS, |all, name| {
                 let found = FIELDS.iter().find(|(_, known, _)| *known == name.trim());
                 found.map(|(column, ..)| all.with(*column)).ok_or_else(|| unknown(name))
-            }),
-            (None, Some(true)) => Ok(Columns::ALL),
-            (None, Some(false)) => Ok(Columns::BRIEF),
-            (None, None) => Ok(default),
-        }
+            })?,
+            None => default,
+        };
+        Ok(match self.details {
+            Some(true) => columns.with(Column::Players).with(Column::Rules),
+            Some(false) => columns.without(DETAILS),
+            None => columns,
+        })
     }
 }
 
@@ -184,11 +189,13 @@ mod tests {
         assert_eq!(format!("{some:?}"), expected);
         let all = FIELDS.map(|(_, name, _)| name).join(",");
         assert_eq!(columns(&[("fields", &all)]), Ok(Columns::ALL));
-        assert!(all.len() <= parameters::VALUE_BYTES_MAX);
+        assert!(all.len() <= parameters::VALUE_CHARS_MAX);
         for wrong in [("fields", "map,nothing"), ("fields", "map,"), ("details", "maybe")] {
             assert_eq!(columns(&[wrong]).unwrap_err().parameter.as_deref(), Some(wrong.0), "{wrong:?}");
         }
-        assert_eq!(columns(&[("fields", "map"), ("details", "0")]).unwrap_err().parameter.as_deref(), Some("details"));
+        let with_details = columns(&[("fields", "map"), ("details", "1")]).unwrap();
+        assert!(with_details.has(Column::Rules) && !with_details.has(Column::Name));
+        assert_eq!(columns(&[("fields", "map,rules"), ("details", "0")]), columns(&[("fields", "map")]));
         assert!(!Wanted::default().take("q", "x").unwrap());
     }
 

@@ -271,14 +271,14 @@ fn form_of(query: &str, headers: &HeaderMap) -> Result<Form, Wrong> {
 
 /// The list as it changes
 ///
-/// Server-sent events: `snapshot` with `serial` and `servers`, then `delta` with `serial`, `removed`, `added` and
+/// Server-sent events: `snapshot` (its data is a `SnapshotEvent`), then `delta` (a `DeltaEvent`) with `removed`, `added` and
 /// `changed`, to be applied in this order. Each server in `changed` has its `address` and `port`, and the fields that changed
 /// with their new values; null means that the field is absent now. `proven_at`, `last_seen` and `rtt_ms` come along, but nothing
 /// is sent when only they have moved. A server is in one event a second at most. `players` and `rules` are left out, unless
 /// `details` or `fields` asks for them. With filters, a server that begins to match is in `added`, and one that no longer matches is
 /// in `removed`. A server in `changed` that the reader does not know has all its fields there. A reader that reconnects with `Last-Event-ID` gets what it missed, or another snapshot. `reset` tells a
 /// reader that is too slow to start again. The stream is compressed (zstd, br, gzip) if `Accept-Encoding` allows it.
-#[utoipa::path(get, path = "/api/v1/events", tag = "servers", params(
+#[utoipa::path(get, path = "/api/v1/events", tag = "servers", operation_id = "streamEvents", params(
     Filters, Wanted,
     ("Last-Event-ID" = Option<String>, Header, description = "The last event that was received"),
 ), responses(

@@ -10,10 +10,10 @@ use url::form_urlencoded;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, ToSchema};
 
-use super::parameters::{self, VALUE_BYTES_MAX};
+use super::parameters;
 use super::search::{self, Part, Prepared, Search, part};
 use crate::model::{Address, Proof, Server};
-use crate::protocols::{card, names_of, servers_of};
+use crate::protocols::{CARDS, card, names_of, servers_of};
 use crate::registry::view::View;
 
 /// The most servers in one answer.
@@ -141,6 +141,11 @@ pub struct Sort {
     pub descending: bool,
 }
 
+/// Everything that lists can be sorted by.
+pub fn sort_names() -> Vec<String> {
+    KEYS.iter().flat_map(|(name, ..)| [name.to_string(), format!("-{name}")]).collect()
+}
+
 impl Sort {
     pub const DEFAULT: Sort = Sort { key: Key::Priority, descending: true };
 
@@ -189,8 +194,8 @@ impl Filter {
         let mut filter = Filter::default();
         let pairs = if strict { parameters::once(query)? } else { form_urlencoded::parse(query.as_bytes()).collect() };
         for (name, value) in pairs {
-            if value.len() > VALUE_BYTES_MAX {
-                return Err(Wrong::parameter(&name, format!("is longer than {VALUE_BYTES_MAX} bytes")));
+            if parameters::is_long(&value) {
+                return Err(parameters::long(&name));
             }
             if !filter.take(&name, &value)? && strict {
                 return Err(parameters::unknown(&name, &[&FILTERS[..], &PAGING].concat()));
@@ -231,6 +236,12 @@ impl Filter {
         {
             let proofs = Proof::ALL.map(Proof::name);
             return Err(Wrong::parameter("verified_by", format!("must be one of {}", proofs.join(", "))));
+        }
+        if let Some(protocol) = &self.protocol
+            && card(protocol).is_none()
+        {
+            let known: Vec<_> = CARDS.iter().map(|card| card.name).collect();
+            return Err(Wrong::parameter("protocol", format!("must be one of {}", known.join(", "))));
         }
         if let Some(sort) = &self.sort
             && Sort::parse(sort).is_none()

@@ -15,7 +15,7 @@ use super::plots::Plots;
 use super::reply::{self, Fresh};
 use super::{JSON, Peer, SVG, Site, api, aside, parameters, plot};
 use crate::hub::{Hub, Queue, Refusal};
-use crate::model::{Address, GAME_BYTES_MAX};
+use crate::model::Address;
 use crate::protocols::servers_of;
 use crate::registry::view::Rendered;
 use crate::store::history::{History, Range, Reader};
@@ -67,6 +67,7 @@ pub enum Unread {
 
 /// A history. There are no points for times when nothing was counted or the server was not listed.
 #[derive(Serialize, ToSchema)]
+#[schema(as = History)]
 struct HistoryJson {
     game: String,
     /// Absent for a whole game.
@@ -84,6 +85,7 @@ struct HistoryJson {
 
 /// A count at one time, or the mean over the seconds that follow.
 #[derive(Serialize, ToSchema)]
+#[schema(as = HistoryPoint)]
 struct PointJson {
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +99,7 @@ struct PointJson {
 }
 
 /// Players and presence of one server
-#[utoipa::path(get, path = "/api/v1/servers/{game}/{address}/history", tag = "history", params(
+#[utoipa::path(get, path = "/api/v1/servers/{game}/{address}/history", tag = "history", operation_id = "getServerHistory", params(
     ("game" = String, Path, description = "The game's name"),
     ("address" = String, Path, description = "Its address and port, e.g. 203.0.113.5:20737"),
     ("range" = Option<String>, Query, description = "`24h` (as counted), `7d`, `30d` (5 minutes) or `1y` (hours)"),
@@ -121,7 +123,7 @@ pub async fn server(
 /// Players of one server, as a plot
 ///
 /// An image for other sites. It suits light and dark pages and has a text alternative.
-#[utoipa::path(get, path = "/api/v1/servers/{game}/{address}/history.svg", tag = "history", params(
+#[utoipa::path(get, path = "/api/v1/servers/{game}/{address}/history.svg", tag = "history", operation_id = "getServerHistoryPlot", params(
     ("game" = String, Path, description = "The game's name"),
     ("address" = String, Path, description = "Its address and port, e.g. 203.0.113.5:20737"),
     ("range" = Option<String>, Query, description = "`24h`, `7d`, `30d` or `1y`"),
@@ -162,7 +164,7 @@ async fn of_server(
 }
 
 /// Players and servers of a whole game
-#[utoipa::path(get, path = "/api/v1/history", tag = "history", params(
+#[utoipa::path(get, path = "/api/v1/history", tag = "history", operation_id = "getGameHistory", params(
     ("game" = String, Query, description = "The game's name"),
     ("range" = Option<String>, Query, description = "`24h` (as counted), `7d`, `30d` (5 minutes) or `1y` (hours)"),
 ), responses(
@@ -184,7 +186,7 @@ pub async fn game(
 /// Players of a whole game, as a plot
 ///
 /// An image for other sites. It suits light and dark pages and has a text alternative.
-#[utoipa::path(get, path = "/api/v1/history.svg", tag = "history", params(
+#[utoipa::path(get, path = "/api/v1/history.svg", tag = "history", operation_id = "getGameHistoryPlot", params(
     ("game" = String, Query, description = "The game's name"),
     ("range" = Option<String>, Query, description = "`24h`, `7d`, `30d` or `1y`"),
 ), responses(
@@ -220,8 +222,7 @@ fn asked(query: Option<&str>, with_game: bool) -> Result<(String, Range), Wrong>
     for (name, value) in parameters::once(query.unwrap_or_default())? {
         match &*name {
             "range" => range = value.parse().map_err(|error: String| Wrong::parameter("range", error))?,
-            "game" if with_game && value.len() <= GAME_BYTES_MAX => game = value.into_owned(),
-            "game" if with_game => return Err(Wrong::parameter("game", "must be the name of a game")),
+            "game" if with_game => game = value.into_owned(),
             _ => return Err(parameters::unknown(&name, known)),
         }
     }

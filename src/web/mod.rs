@@ -17,6 +17,7 @@ mod history;
 mod http;
 mod json;
 mod manual;
+mod openapi;
 mod origin;
 mod page;
 mod parameters;
@@ -146,7 +147,7 @@ impl Pages {
             first: Mutex::default(),
             history: config.history.bytes_max > 0,
             doctor: doctor::Page::new(&config.web.title)?,
-            manual: manual::Page::new(&config.web.title, &api::routes().1)?,
+            manual: manual::Page::new(&config.web.title, &openapi::document(&api::routes().1))?,
             script: Rendered::new(page::SCRIPT),
             stylesheet: Arc::new(Rendered::new(page::stylesheet(&config.web)?)),
             targets: routes.iter().filter_map(Target::of).map(Arc::new).collect(),
@@ -184,7 +185,7 @@ impl Site {
             all: Arc::new(Target::api(api::list_of(ListAsk::all(), &search))),
             search,
             events: Events::new(run),
-            openapi: Rendered::new(document.to_pretty_json().unwrap_or_default()),
+            openapi: Rendered::new(serde_json::to_string_pretty(&openapi::document(&document)).unwrap_or_default()),
             history: store.map(|store| history::Access::new(store.reader(), &hub)),
             store: store.map(Store::status),
             board,
@@ -331,7 +332,7 @@ pub fn router(site: Arc<Site>, home: Home) -> Router {
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .route("/api/v1/openapi.json", get(openapi))
+        .route("/api/v1/openapi.json", get(openapi_document))
         .merge(api::routes().0)
         .merge(routes::all())
         .fallback(not_found)
@@ -459,7 +460,7 @@ async fn metrics(State(site): State<Arc<Site>>, Extension(Peer(peer)): Extension
     response
 }
 
-async fn openapi(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+async fn openapi_document(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
     reply::rendered(&site.openapi, JSON, &headers, Fresh::Ask)
 }
 

@@ -6,8 +6,8 @@ use url::form_urlencoded;
 
 use super::filter::Wrong;
 
-/// The longest value of a parameter.
-pub const VALUE_BYTES_MAX: usize = 256;
+/// The longest value of a parameter, in characters.
+pub const VALUE_CHARS_MAX: usize = 256;
 /// The most parameters: more than any path has.
 const COUNT_MAX: usize = 32;
 
@@ -18,8 +18,8 @@ type Pair<'a> = (Cow<'a, str>, Cow<'a, str>);
 pub fn once(query: &str) -> Result<Vec<Pair<'_>>, Wrong> {
     let mut pairs: Vec<Pair<'_>> = Vec::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        if value.len() > VALUE_BYTES_MAX {
-            return Err(Wrong::parameter(&short(&name), format!("is longer than {VALUE_BYTES_MAX} bytes")));
+        if is_long(&value) {
+            return Err(long(&name));
         }
         if pairs.iter().any(|(known, _)| *known == name) {
             return Err(Wrong::parameter(&short(&name), "is given twice"));
@@ -30,6 +30,15 @@ pub fn once(query: &str) -> Result<Vec<Pair<'_>>, Wrong> {
         pairs.push((name, value));
     }
     Ok(pairs)
+}
+
+/// Whether a value is longer than any that is taken.
+pub fn is_long(value: &str) -> bool {
+    value.len() > VALUE_CHARS_MAX && value.chars().count() > VALUE_CHARS_MAX
+}
+
+pub fn long(name: &str) -> Wrong {
+    Wrong::parameter(&short(name), format!("is longer than {VALUE_CHARS_MAX} characters"))
 }
 
 /// For a path that takes no parameters.
@@ -77,8 +86,9 @@ mod tests {
 
     #[test]
     fn values_names_and_their_number_are_bounded() {
-        let long = format!("q={}", "x".repeat(VALUE_BYTES_MAX + 1));
-        assert_eq!(once(&long).unwrap_err(), Wrong::parameter("q", "is longer than 256 bytes"));
+        let long = format!("q={}", "x".repeat(VALUE_CHARS_MAX + 1));
+        assert_eq!(once(&long).unwrap_err(), Wrong::parameter("q", "is longer than 256 characters"));
+        assert!(once(&format!("q={}", "é".repeat(VALUE_CHARS_MAX))).is_ok());
         let many = |count: usize| (0..count).map(|number| format!("p{number}=1")).collect::<Vec<_>>().join("&");
         assert_eq!(once(&many(COUNT_MAX)).unwrap().len(), COUNT_MAX);
         assert_eq!(once(&many(COUNT_MAX + 1)).unwrap_err().parameter.as_deref(), Some("p32"));

@@ -114,7 +114,7 @@ fn bad_parameters_are_named() {
         assert!(parsed(&answer)["error"].is_string());
     }
     for (path, parameter) in [
-        ("/api/v1/check", "game"),
+        ("/api/v1/check", "address"),
         ("/api/v1/check?game=iceball", "address"),
         ("/api/v1/check?protocol=chess&address=127.0.0.1:1", "protocol"),
         ("/api/v1/check?game=iceball&address=x", "address"),
@@ -231,9 +231,7 @@ fn a_client_chooses_the_fields_of_servers() {
     assert!(whole.contains("players ") && whole.contains("rules "), "{whole}");
     assert_eq!(whole.replace("players ", "").replace("rules ", ""), brief);
     assert_eq!(names("details=1"), whole);
-    for (query, parameter) in
-        [("fields=nmae", "fields"), ("fields=name&details=0", "details"), ("details=x", "details")]
-    {
+    for (query, parameter) in [("fields=nmae", "fields"), ("details=x", "details")] {
         let answer = server.get(&format!("/api/v1/servers?{query}"));
         assert_eq!((answer.status(), &parsed(&answer)["parameter"]), (400, &json!(parameter)), "{query}");
     }
