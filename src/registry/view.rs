@@ -610,7 +610,7 @@ mod tests {
             [(1, 1), (1, 1)]
         );
         let (next, batch) = publisher.publish(&mut vec![(70, Some(server(2, "c")))], now).unwrap();
-        assert!(matches!(&batch.deltas[..], [Delta::Changed(..)]), "{:?}", batch.deltas);
+        assert!(matches!(&batch.deltas[..], [Delta::Changed { .. }]), "{:?}", batch.deltas);
         assert_eq!(next.blocks().map(|(serial, _)| serial).collect::<Vec<_>>(), [1, 2]);
     }
 }

@@ -67,9 +67,10 @@ fn schema_of(schema: &mut Value, never_null: bool) {
         let more = match name.as_str() {
             "address" if never_null => json!({"example": "203.0.113.5"}),
             "address" => {
-                let null = json!({"type": "null"});
-                let (v4, v6) = (json!({"type": "string", "format": "ipv4"}), json!({"type": "string", "format": "ipv6"}));
-                *property = json!({"anyOf": [v4, v6, null], "description": property["description"]});
+                let nothing = json!({"type": "null"});
+                let (v4, v6) =
+                    (json!({"type": "string", "format": "ipv4"}), json!({"type": "string", "format": "ipv6"}));
+                *property = json!({"anyOf": [v4, v6, nothing], "description": property["description"]});
                 continue;
             }
             "endpoint" => json!({"pattern": format!("^{}$", endpoint()), "example": "203.0.113.5:20737"}),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::*;
 
-fn three(server: &Server) {
+pub fn three(server: &Server) {
     let game = Game::new(server.address("iceball.listen"));
     for (name, port, players) in [(&b"beta"[..], 1, 0), (b"Alpha", 2, 64), (b"gamma", 3, 5)] {
         game.announce(&announcement(name, port, players));

@@ -46,6 +46,7 @@ mod moving;
 mod nats;
 mod netpanzer;
 mod no_way_in;
+mod openapi;
 mod output;
 mod pipelining;
 mod plots;
