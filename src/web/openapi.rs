@@ -108,7 +108,7 @@ fn parameter_of(parameter: &mut Value) {
         "sort" => json!({"enum": sort_names(), "example": "-name"}),
         "range" => json!({"enum": Range::ALL.map(Range::name), "default": Range::Day.name()}),
         "after" => {
-            let pattern = format!("^(n-?(0|[1-9][0-9]{{0,17}})~|t[^~]{{0,64}}~)?{}$", endpoint());
+            let pattern = format!("^((n-?(0|[1-9][0-9]{{0,17}})~|t[^~]{{0,64}}~)?{})?$", endpoint());
             json!({"pattern": pattern, "example": "203.0.113.5:20737"})
         }
         "fields" => {

@@ -62,7 +62,9 @@ fn schemathesis_finds_nothing() {
 fn a_python_client_made_from_the_document_works() {
     let folder = Folder::new("python-client");
     let (_server, url) = master(&folder);
-    let settings = folder.write("settings.yaml", "package_name_override: rallypoint_client\npost_hooks: []\n");
+    let settings = "package_name_override: rallypoint_client\npost_hooks: []\n\
+                    content_type_overrides:\n  image/svg+xml: application/octet-stream\n";
+    let settings = folder.write("settings.yaml", settings);
     let mut command = python("openapi-python-client");
     command.args(["generate", "--url", &format!("{url}/api/v1/openapi.json"), "--fail-on-warning", "--meta", "none"]);
     command.arg("--config").arg(settings).arg("--output-path").arg(folder.path().join("rallypoint_client"));
@@ -81,16 +83,21 @@ fn a_typescript_client_made_from_the_document_works() {
     std::os::unix::fs::symlink(&modules, folder.path().join("node_modules")).unwrap();
     std::fs::copy(data("client.ts"), folder.path().join("client.ts")).unwrap();
     folder.write("package.json", r#"{"type": "module"}"#);
+    let settings = serde_json::json!({
+        "compilerOptions": {
+            "strict": true, "noUncheckedIndexedAccess": true, "skipLibCheck": true, "types": [], "target": "es2022",
+            "module": "nodenext", "lib": ["es2022", "dom"], "outDir": "out",
+        },
+        "files": ["client.ts"],
+    });
+    folder.write("tsconfig.json", &settings.to_string());
     let node = |program: &str| {
         let mut command = Command::new("node");
         command.arg(modules.join(program)).current_dir(folder.path());
         command
     };
     run(node("openapi-typescript/bin/cli.js").args([&format!("{url}/api/v1/openapi.json"), "-o", "schema.d.ts"]));
-    let strict = ["--strict", "--noUncheckedIndexedAccess", "--skipLibCheck", "--types", ""];
-    let target = ["--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom", "--outDir", "out", "client.ts"];
-    run(node("typescript/bin/tsc").args(strict).args(target));
-    folder.write("out/package.json", r#"{"type": "module"}"#);
+    run(&mut node("typescript/bin/tsc"));
     let said = run(Command::new("node").args(["out/client.js", &url]).current_dir(folder.path()));
     assert!(said.starts_with("works"), "{said}");
 }
