@@ -46,7 +46,7 @@ struct Render {
 
 impl Work for Render {
     fn prepare(&mut self) {
-        self.view = View::new(serial(), START.unix_ms, std::mem::take(&mut self.view.servers));
+        self.view = View::new(serial(), START.unix_ms, self.view.servers.to_vec());
     }
 
     fn run(&mut self) {

@@ -11,6 +11,7 @@ mod prefix_counts;
 mod ranking;
 pub mod recent;
 mod restore;
+pub mod servers;
 mod updates;
 pub mod view;
 mod wheel;

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
 use super::Dirty;
+use super::servers::{BLOCK_SLOTS, Block, Servers};
 use crate::model::{Fields, MASTER, Now, Server};
 
 /// Renders a view: `/master.json`, a page, a protocol's list.
@@ -180,8 +181,7 @@ impl Drop for Begun {
 pub struct View {
     pub serial: u64,
     pub published_at_ms: u64,
-    pub servers: Vec<Arc<Server>>,
-    blocks: Vec<Block>,
+    pub servers: Servers,
     facts: FactSerials,
     by_game: OnceLock<ByGame>,
 }
@@ -203,27 +203,14 @@ impl FactSerials {
     }
 }
 
-/// Neighbouring servers. Views share what is prepared of a block while its serial stays the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// Where it ends in the view's servers.
-    pub end: u32,
-    /// The first view in which it had these servers with these texts.
-    pub serial: u64,
-}
-
-/// Few enough that a change of one server does not cost much, and enough that blocks cost nothing.
-const BLOCK_SLOTS: usize = 64;
-
 /// Servers by the name of their game, then by their protocol.
 type ByGame = HashMap<Box<str>, Vec<(&'static str, Vec<Arc<Server>>)>>;
 
 impl View {
     pub fn new(serial: u64, published_at_ms: u64, servers: Vec<Arc<Server>>) -> View {
-        let ends = (1..=servers.len().div_ceil(BLOCK_SLOTS)).map(|count| (count * BLOCK_SLOTS).min(servers.len()));
-        let blocks = ends.map(|end| Block { end: end as u32, serial }).collect();
         let facts = FactSerials { by_protocol: Vec::new(), other: serial };
-        View { serial, published_at_ms, servers, blocks, facts, by_game: OnceLock::new() }
+        let servers = Servers::new(serial, &servers);
+        View { serial, published_at_ms, servers, facts, by_game: OnceLock::new() }
     }
 
     /// The first view with these servers of a protocol and these facts: the [version](Renderer::version) of a list that shows
@@ -233,13 +220,10 @@ impl View {
         known.map_or(self.facts.other, |(_, serial)| *serial)
     }
 
-    /// The servers in blocks.
+    /// The servers in blocks, each with its serial: the first view in which it had these servers with these texts. What is prepared
+    /// of a block can be used for all views in which it has the same serial.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, &[Arc<Server>])> {
-        let mut start = 0;
-        self.blocks.iter().map(move |block| {
-            let from = std::mem::replace(&mut start, block.end as usize);
-            (block.serial, self.servers.get(from..start).unwrap_or_default())
-        })
+        self.servers.blocks().map(|block| (block.serial, &*block.servers))
     }
 
     /// All game servers, without the listed masters.
@@ -328,10 +312,21 @@ pub struct Batch {
 #[derive(Default)]
 pub struct Publisher {
     shadow: Vec<Option<Arc<Server>>>,
-    /// The serial of each [block](Block) of slots.
-    block_serials: Vec<u64>,
+    /// What the last view had, and which [blocks](Block) of slots have changed since.
+    blocks: Vec<Arc<Block>>,
+    changed: Vec<Changed>,
     facts: FactSerials,
     serial: u64,
+}
+
+/// How a block differs from the last view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Changed {
+    #[default]
+    No,
+    /// Only in what is not text.
+    Other,
+    Texts,
 }
 
 impl Publisher {
@@ -342,11 +337,8 @@ impl Publisher {
             let at = at as usize;
             let Some(place) = self.place(at) else { continue };
             let before = std::mem::replace(place, server.clone());
-            if !same_texts(before.as_deref(), server.as_deref())
-                && let Some(block_serial) = self.block_serials.get_mut(at / BLOCK_SLOTS)
-            {
-                *block_serial = self.serial + 1;
-            }
+            let is_text = !same_texts(before.as_deref(), server.as_deref());
+            self.has_changed(at, if is_text { Changed::Texts } else { Changed::Other });
             match (before, server) {
                 (None, None) => {}
                 (None, Some(new)) => deltas.push(Delta::Added(new)),
@@ -386,8 +378,8 @@ impl Publisher {
             if let Some(place) = self.place(at as usize) {
                 *place = server;
             }
+            self.has_changed(at as usize, Changed::Texts);
         }
-        self.block_serials.fill(self.serial);
         self.view(now)
     }
 
@@ -395,20 +387,36 @@ impl Publisher {
     fn place(&mut self, at: usize) -> Option<&mut Option<Arc<Server>>> {
         if at >= self.shadow.len() {
             self.shadow.resize(at + 1, None);
-            self.block_serials.resize(at / BLOCK_SLOTS + 1, 0);
         }
         self.shadow.get_mut(at)
     }
 
-    fn view(&self, now: Now) -> View {
-        let mut servers = Vec::with_capacity(self.shadow.len());
-        let blocks = self.shadow.chunks(BLOCK_SLOTS).zip(&self.block_serials).map(|(slots, serial)| {
-            servers.extend(slots.iter().flatten().cloned());
-            Block { end: servers.len() as u32, serial: *serial }
-        });
-        let blocks = blocks.collect();
+    /// Notes that a slot is different now.
+    fn has_changed(&mut self, at: usize, how: Changed) {
+        let number = at / BLOCK_SLOTS;
+        if number >= self.changed.len() {
+            self.changed.resize(number + 1, Changed::No);
+        }
+        if let Some(changed) = self.changed.get_mut(number) {
+            *changed = how.max(*changed);
+        }
+    }
+
+    /// The next view: blocks that have not changed are those of the last one.
+    fn view(&mut self, now: Now) -> View {
+        self.blocks.resize_with(self.changed.len(), Arc::default);
+        let slots = self.shadow.chunks(BLOCK_SLOTS);
+        for ((block, changed), slots) in self.blocks.iter_mut().zip(&mut self.changed).zip(slots) {
+            let serial = match std::mem::take(changed) {
+                Changed::No => continue,
+                Changed::Other => block.serial,
+                Changed::Texts => self.serial,
+            };
+            *block = Arc::new(Block { serial, servers: slots.iter().flatten().cloned().collect() });
+        }
+        let servers = Servers::of(self.blocks.clone());
         let (serial, published_at_ms, facts) = (self.serial, now.unix_ms, self.facts.clone());
-        View { serial, published_at_ms, servers, blocks, facts, by_game: OnceLock::new() }
+        View { serial, published_at_ms, servers, facts, by_game: OnceLock::new() }
     }
 }
 
@@ -612,5 +620,27 @@ mod tests {
         let (next, batch) = publisher.publish(&mut vec![(70, Some(server(2, "c")))], now).unwrap();
         assert!(matches!(&batch.deltas[..], [Delta::Changed { .. }]), "{:?}", batch.deltas);
         assert_eq!(next.blocks().map(|(serial, _)| serial).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn views_share_the_blocks_that_have_not_changed() {
+        let server = |port: u16, at_ms: u64| {
+            let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+            Arc::new(Server::new(address, Game::Own("tanks"), Proof::Query, at_ms, &Facts::default()))
+        };
+        let now = Now { mono_ms: 1, unix_ms: 2 };
+        let mut publisher = Publisher::default();
+        let mut all = (0..200).map(|at| (at, Some(server(1 + at as u16, 0)))).collect();
+        let (first, _) = publisher.publish(&mut all, now).unwrap();
+        // One is proven again, and one leaves.
+        let (next, _) = publisher.publish(&mut vec![(70, Some(server(71, 1))), (199, None)], now).unwrap();
+        fn place<'a>((_, servers): (u64, &'a [Arc<Server>])) -> *const Arc<Server> {
+            servers.as_ptr()
+        }
+        let shared: Vec<_> = first.blocks().map(place).zip(next.blocks().map(place)).map(|(a, b)| a == b).collect();
+        assert_eq!(shared, [true, false, true, false]);
+        assert_eq!(next.blocks().map(|(serial, _)| serial).collect::<Vec<_>>(), [1, 1, 1, 2]);
+        assert_eq!((first.servers.len(), next.servers.len(), next.servers.iter().count()), (200, 199, 199));
+        assert_eq!((first.servers[70].proven_at_ms, next.servers[70].proven_at_ms), (0, 1));
     }
 }

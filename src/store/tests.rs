@@ -117,12 +117,12 @@ fn all_servers_are_restored_with_the_rest_of_their_lives() {
     let changes = [announce(1, 0, Proof::Cookie), announce(2, 100_000, Proof::Query)];
     before.apply(&changes, before.clock.now(), |_, _| {});
     before.publish(before.clock.now());
-    let listed = before.view().servers.clone();
+    let listed = before.view().servers.to_vec();
     store.stop();
 
     let (after, restored) = folder.restored();
     assert_eq!(restored, Restored { listed: 2, ..Restored::default() });
-    let mut again: Vec<Arc<Server>> = after.view().servers.clone();
+    let mut again: Vec<Arc<Server>> = after.view().servers.to_vec();
     again.sort_by_key(|server| server.address);
     assert_eq!(again, listed);
     // The second has lived for 100 of its 120 seconds.

@@ -131,7 +131,7 @@ fn all_games_together_have_a_series() {
     assert_eq!(history.reader().game(ALL_GAMES, Range::Day, now_ms).unwrap(), None);
     history.count(T, &[(1, Some(3)), (2, None)]);
     let other = Server::new(address(5), Game::Own("chess"), Proof::Cookie, 0, &Facts::default());
-    let mut servers = view(&[(1, Some(4))]).servers;
+    let mut servers = view(&[(1, Some(4))]).servers.to_vec();
     servers.push(Arc::new(other));
     history.recorder.count(&history.connection, &View::new(2, 0, servers), now_ms, history.settings).unwrap();
     history.recorder = Recorder::default(); // a restart
