@@ -634,7 +634,7 @@ mod tests {
         let (first, _) = publisher.publish(&mut all, now).unwrap();
         // One is proven again, and one leaves.
         let (next, _) = publisher.publish(&mut vec![(70, Some(server(71, 1))), (199, None)], now).unwrap();
-        fn place<'a>((_, servers): (u64, &'a [Arc<Server>])) -> *const Arc<Server> {
+        fn place((_, servers): (u64, &[Arc<Server>])) -> *const Arc<Server> {
             servers.as_ptr()
         }
         let shared: Vec<_> = first.blocks().map(place).zip(next.blocks().map(place)).map(|(a, b)| a == b).collect();
