@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::filter::Wrong;
 use super::json::{Place, rfc3339};
+use super::plot::Look;
 use super::plots::Plots;
 use super::reply::{self, Fresh};
 use super::{JSON, Peer, SVG, Site, api, aside, parameters, plot};
@@ -90,6 +91,11 @@ struct PointJson {
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     players: Option<f64>,
+    /// The least and the most in that time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    players_least: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    players_most: Option<f64>,
     /// For a server: the share of that time in which it was listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     present: Option<f64>,
@@ -159,8 +165,9 @@ async fn of_server(
         Ok(asked) => asked,
         Err(wrong) => return api::bad_request(&wrong),
     };
-    let listed = site.hub.listed(address).is_some_and(|server| server.game.name() == game);
-    answer(site, peer, Asked { game, address: Some(address), range, listed, form }, headers).await
+    let server = site.hub.listed(address).filter(|server| server.game.name() == game);
+    let (listed, size) = (server.is_some(), server.and_then(|server| server.players_max));
+    answer(site, peer, Asked { game, address: Some(address), range, listed, size, form }, headers).await
 }
 
 /// Players and servers of a whole game
@@ -212,7 +219,7 @@ async fn of_game(site: &Site, peer: Peer, query: Option<&str>, form: Form, heade
     };
     let view = site.hub.view();
     let listed = aside(&view, || servers_of(&view, &game).next().is_some());
-    answer(site, peer, Asked { game, address: None, range, listed, form }, headers).await
+    answer(site, peer, Asked { game, address: None, range, listed, size: None, form }, headers).await
 }
 
 /// The game, where it is a parameter, and the range.
@@ -239,6 +246,8 @@ struct Asked {
     range: Range,
     /// A server that is listed but was not counted yet has a history without points.
     listed: bool,
+    /// How many players the server has room for.
+    size: Option<u16>,
     form: Form,
 }
 
@@ -269,7 +278,7 @@ async fn answer(site: &Site, peer: Peer, asked: Asked, headers: &HeaderMap) -> R
 }
 
 fn render(reader: &Reader, asked: Asked, now_ms: u64) -> rusqlite::Result<Option<Rendered>> {
-    let Asked { game, address, range, listed, form } = asked;
+    let Asked { game, address, range, listed, size, form } = asked;
     let found = match address {
         Some(address) => reader.server(&game, address, range, now_ms)?,
         None => reader.game(&game, range, now_ms)?,
@@ -279,7 +288,8 @@ fn render(reader: &Reader, asked: Asked, now_ms: u64) -> rusqlite::Result<Option
         Form::Json => json(&history, game, address, range),
         Form::Svg => {
             let whose = address.map_or_else(|| game.clone(), |address| address.to_string());
-            plot::image(&history, &format!("Players of {whose} {}", plot::in_the_last(range))).into_bytes()
+            let title = format!("Players of {whose} {}", plot::in_the_last(range));
+            plot::image(&history, &Look { title: &title, size, ..Look::default() }).into_bytes()
         }
     })))
 }
@@ -288,6 +298,8 @@ fn json(history: &History, game: String, address: Option<Address>, range: Range)
     let points = history.points.iter().map(|point| PointJson {
         at: rfc3339(point.at_s * 1_000),
         players: point.players(),
+        players_least: point.least().filter(|_| range.step_s().is_some()),
+        players_most: point.most().filter(|_| range.step_s().is_some()),
         present: address.map(|_| point.count()),
         servers: address.is_none().then(|| point.count()),
     });

@@ -17,6 +17,7 @@ mod history;
 mod http;
 mod json;
 mod manual;
+mod missing;
 mod openapi;
 mod origin;
 mod page;
@@ -26,6 +27,7 @@ mod plots;
 mod reply;
 mod routes;
 pub mod search;
+mod server_page;
 mod template;
 mod tls;
 
@@ -121,7 +123,10 @@ pub struct Pages {
     history: bool,
     doctor: doctor::Page,
     manual: manual::Page,
+    server: server_page::Page,
+    missing: missing::Page,
     script: Rendered,
+    favicon: Rendered,
     stylesheet: Arc<Rendered>,
     /// What the protocols serve.
     routes: Vec<Route>,
@@ -148,7 +153,10 @@ impl Pages {
             history: config.history.bytes_max > 0,
             doctor: doctor::Page::new(&config.web.title)?,
             manual: manual::Page::new(&config.web.title, &openapi::document(&api::routes().1))?,
+            server: server_page::Page::new(&config.web.title)?,
+            missing: missing::Page::new(&config.web.title)?,
             script: Rendered::new(page::SCRIPT),
+            favicon: Rendered::new(page::FAVICON),
             stylesheet: Arc::new(Rendered::new(page::stylesheet(&config.web)?)),
             targets: routes.iter().filter_map(Target::of).map(Arc::new).collect(),
             routes,
@@ -325,6 +333,8 @@ pub fn router(site: Arc<Site>, home: Home) -> Router {
         .route("/index.html", get(index))
         .route("/style.css", get(stylesheet))
         .route("/page.js", get(script))
+        .route("/favicon.svg", get(favicon))
+        .route("/servers/{game}/{address}", get(server_page::page))
         .route("/doctor", get(doctor::page))
         .route("/plots", get(plots::fragments))
         .route("/api", get(manual::page))
@@ -392,6 +402,10 @@ fn page_of(page: &Rendered, headers: &HeaderMap) -> Response {
 
 async fn script(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
     reply::rendered(&site.pages.load().script, JAVASCRIPT, &headers, Fresh::Ask)
+}
+
+async fn favicon(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    reply::rendered(&site.pages.load().favicon, SVG, &headers, Fresh::Seconds(86_400))
 }
 
 async fn stylesheet(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
@@ -464,8 +478,12 @@ async fn openapi_document(State(site): State<Arc<Site>>, headers: HeaderMap) -> 
     reply::rendered(&site.openapi, JSON, &headers, Fresh::Ask)
 }
 
-async fn not_found(request: Request) -> Response {
+async fn not_found(State(site): State<Arc<Site>>, request: Request) -> Response {
     let path = request.uri().path();
+    if missing::is_for_people(request.headers()) && !path.starts_with("/api/") {
+        let text = format!("There is no page at {path}.");
+        return missing::page(&site.pages.load().missing, "Not found", &text, request.headers());
+    }
     reply::error(StatusCode::NOT_FOUND, &format!("no such path: {path}\n"))
 }
 

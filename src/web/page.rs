@@ -1,6 +1,7 @@
 //! The page: one list of servers, filtered and sorted as the address says, from a template that the operator can
-//! replace. It works without JavaScript; `assets/page.js` keeps it up to date.
+//! replace. It works without JavaScript; `assets/script` keeps it up to date.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -8,16 +9,16 @@ use std::time::Instant;
 use serde::Serialize;
 use url::form_urlencoded;
 
-use super::filter::{Filter, Selection, Wrong};
+use super::filter::{Filter, Selection, Sort, Wrong};
 use super::json::rfc3339;
-use super::plots::{self, Plots, Small, Wanted, Whole};
+use super::plots::{self, Plots, Small, Wanted, Whole, Whose};
 use super::search::Search;
 use super::template::{PageError, Template, read};
 use crate::config;
 use crate::model::{Address, Facts, Game, Origin, Player, Server};
 use crate::protocols::{CARDS, Card, Games, card, own_card};
 use crate::registry::view::{Renderer, View};
-use crate::store::history::ALL_GAMES;
+use crate::store::history::{ALL_GAMES, Range};
 
 pub const BUILT_IN_TEMPLATE: &str = include_str!("../../assets/index.html");
 pub const BUILT_IN_STYLESHEET: &str = concat!(
@@ -27,7 +28,19 @@ pub const BUILT_IN_STYLESHEET: &str = concat!(
     include_str!("../../assets/style/text.css"),
     include_str!("../../assets/style/narrow.css"),
 );
-pub const SCRIPT: &str = include_str!("../../assets/page.js");
+/// The parts share one scope. Those after the first two are for the list, and end at once on other pages.
+pub const SCRIPT: &str = concat!(
+    "\"use strict\";\n(() => {\n",
+    include_str!("../../assets/script/common.js"),
+    include_str!("../../assets/script/charts.js"),
+    include_str!("../../assets/script/list.js"),
+    include_str!("../../assets/script/rows.js"),
+    include_str!("../../assets/script/draw.js"),
+    include_str!("../../assets/script/stream.js"),
+    include_str!("../../assets/script/actions.js"),
+    "})();\n",
+);
+pub const FAVICON: &str = include_str!("../../assets/favicon.svg");
 
 /// Rows per page where the address has no limit: few enough for a phone. There is a link to the next page.
 const ROWS: u16 = 100;
@@ -37,16 +50,8 @@ const OTHER_GAMES_MAX: usize = 20;
 const WRONG_MAX: usize = 5;
 
 /// The columns: what each is sorted by, and its title.
-const COLUMNS: [(&str, &str); 8] = [
-    ("name", "Server"),
-    ("players", "Players"),
-    ("map", "Map"),
-    ("mode", "Mode"),
-    ("version", "Version"),
-    ("game", "Game"),
-    ("rtt", "Round trip"),
-    ("first_seen", "First seen"),
-];
+const COLUMNS: [(&str, &str); 6] =
+    [("name", "Server"), ("players", "Players"), ("map", "Map"), ("mode", "Mode"), ("rtt", "Ping"), ("game", "Game")];
 
 pub fn stylesheet(web: &config::Web) -> Result<String, PageError> {
     let path = web.stylesheet.as_deref();
@@ -170,7 +175,7 @@ impl Index {
         let Selection { total, players, page, next } = filter.select(view, search);
         let bare = Filter { game: filter.game.clone(), sort: filter.sort.clone(), ..Filter::default() };
         let wanted = Wanted {
-            servers: page.iter().map(|server| (server.game.name().into(), server.address)).collect(),
+            servers: page.iter().map(|server| Whose::of(server)).collect(),
             whole: Some(filter.game.as_deref().unwrap_or(ALL_GAMES).into()),
         };
         let found = plots.map(|plots| plots.find(&wanted)).unwrap_or_default();
@@ -185,6 +190,7 @@ impl Index {
             servers: page.iter().map(|server| Row::new(server, small.next().flatten().as_deref())).collect(),
             history: plots.is_some(),
             whole: found.whole.as_deref().cloned().unwrap_or_default(),
+            ranges: ranges(Range::Week, |_| String::new()),
             blank: Row::default(),
             games: games(view, filter.game.as_deref()),
             one_game: filter
@@ -269,6 +275,7 @@ struct Variables<'a> {
     players: u64,
     servers: Vec<Row<'a>>,
     blank: Row<'a>,
+    ranges: Vec<Choosing>,
     history: bool,
     whole: Whole,
     games: Vec<Choosable<'a>>,
@@ -331,7 +338,9 @@ struct Column {
 impl Column {
     fn new(ask: &Ask, key: &'static str, title: &'static str) -> Column {
         let named = |sort: String| Filter { sort: Some(sort), ..Filter::default() }.sort();
-        let (ours, current) = (named(key.into()), ask.filter.sort());
+        // By default, official servers come first; within those and the others, the order is this one.
+        let shown = |sort: Sort| if sort == Sort::DEFAULT { named("players".into()) } else { sort };
+        let (ours, current) = (named(key.into()), shown(ask.filter.sort()));
         let is_current = ours.key == current.key;
         let turned = if is_current && ours == current { "-" } else { "" };
         let direction = if current.descending { "descending" } else { "ascending" };
@@ -397,14 +406,46 @@ fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
     CARDS.iter().map(Choosable::known).chain(others).collect()
 }
 
+/// A range of a plot that can be chosen.
+#[derive(Serialize)]
+pub struct Choosing {
+    name: &'static str,
+    title: &'static str,
+    /// Empty where only the script can show it.
+    link: String,
+    current: bool,
+}
+
+pub fn ranges(current: Range, link: impl Fn(Range) -> String) -> Vec<Choosing> {
+    let title = |range| match range {
+        Range::Day => "Day",
+        Range::Week => "Week",
+        Range::Month => "Month",
+        Range::Year => "Year",
+    };
+    let choosing = |range: Range| Choosing {
+        name: range.name(),
+        title: title(range),
+        link: link(range),
+        current: range == current,
+    };
+    Range::ALL.map(choosing).into()
+}
+
 /// A server as the template shows it.
 #[derive(Default, Serialize)]
-struct Row<'a> {
+pub struct Row<'a> {
     game: &'a str,
     game_title: &'a str,
     name: &'a str,
     address: String,
+    /// Its own page.
+    page: String,
     link: Option<String>,
+    command: Option<String>,
+    command_windows: Option<String>,
+    /// `empty`, `some` or `full`.
+    level: &'static str,
     mode: &'a str,
     map: &'a str,
     version: &'a str,
@@ -430,18 +471,24 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn new(server: &'a Server, small: Option<&Small>) -> Row<'a> {
+    pub fn new(server: &'a Server, small: Option<&Small>) -> Row<'a> {
         let game = server.game.name();
         let card = card(game);
         let address = server.address.to_string();
         let details = server.details.as_deref();
         let (player_columns, player_rows) = player_table(details.map(|d| d.players.as_slice()).unwrap_or_default());
-        let api = format!("/api/v1/servers/{}/{}", encoded(game), encoded(&address));
+        let place = format!("{}/{}", encoded(game), encoded(&address));
+        let api = format!("/api/v1/servers/{place}");
+        let join = own_card(&server.game).map(|card| (card.join)(server)).unwrap_or_default();
         Row {
             game,
             game_title: card.map_or(game, |card| card.title),
             name: server.texts.name(),
-            link: own_card(&server.game).and_then(|card| (card.join)(server).link),
+            page: format!("/servers/{place}"),
+            link: join.link,
+            command_windows: join.command.as_deref().map(for_windows),
+            command: join.command,
+            level: level(server.players_current, server.players_max),
             mode: server.texts.mode(),
             map: server.texts.map(),
             version: server.texts.version(),
@@ -468,8 +515,25 @@ impl<'a> Row<'a> {
     }
 }
 
+/// How full a server is.
+fn level(players: Option<u16>, size: Option<u16>) -> &'static str {
+    match (players.unwrap_or(0), size) {
+        (0, _) => "empty",
+        (players, Some(size)) if players >= size => "full",
+        _ => "some",
+    }
+}
+
+/// A command line as Windows wants it: its programs end in `.exe`.
+fn for_windows(command: &str) -> String {
+    match command.split_once(' ') {
+        Some((program, rest)) => format!("{program}.exe {rest}"),
+        None => format!("{command}.exe"),
+    }
+}
+
 /// Text as a part of a path or of a query. A query may also have a `+` for a space, a path may not.
-fn encoded(text: &str) -> String {
+pub fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
 }
 
@@ -492,11 +556,15 @@ const PLAYER_COLUMNS: [PlayerColumn; 7] = [
 ];
 
 /// The players, with the columns that at least one of them has a value for.
+/// The best come first, spectators last.
 fn player_table(players: &[Player]) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let mut players: Vec<&Player> = players.iter().collect();
+    let rank = |player: &Player| player.score.or(player.points).or(player.kills).map(i64::from);
+    players.sort_by_key(|player| (player.spectator == Some(true), Reverse(rank(player))));
     let has = |column: &&PlayerColumn| players.iter().any(|player| (column.1)(player).is_some());
     let columns: Vec<&PlayerColumn> = PLAYER_COLUMNS.iter().filter(has).collect();
     let cells = |player: &Player| columns.iter().map(|column| (column.1)(player).unwrap_or_default()).collect();
-    (columns.iter().map(|column| column.0).collect(), players.iter().map(cells).collect())
+    (columns.iter().map(|column| column.0).collect(), players.into_iter().map(cells).collect())
 }
 
 #[cfg(test)]
@@ -591,7 +659,8 @@ mod tests {
             let column = Column::new(&Ask::parse(query, None), key, "");
             (column.link, column.sorted)
         };
-        assert_eq!(column("", "players"), ("/?sort=players".into(), None));
+        assert_eq!(column("", "players"), ("/?sort=-players".into(), Some("descending")));
+        assert_eq!(column("", "name"), ("/?sort=name".into(), None));
         assert_eq!(column("sort=players", "players"), ("/?sort=-players".into(), Some("descending")));
         assert_eq!(column("sort=-players", "players"), ("/?sort=players".into(), Some("ascending")));
         assert_eq!(column("sort=name", "name"), ("/?sort=-name".into(), Some("ascending")));
@@ -603,6 +672,21 @@ mod tests {
         assert_eq!(columns, ["Player", "Team", "Ping"]);
         assert_eq!(rows, [["Ann", "red", ""], ["Bob", "", "50"]]);
         assert_eq!(player_table(&[]), (vec![], vec![]));
+        let scored = |name: &str, score, spectator| Player {
+            name: name.into(),
+            score: Some(score),
+            spectator: Some(spectator),
+            ..Player::default()
+        };
+        let (_, rows) = player_table(&[scored("c", 1, false), scored("d", 99, true), scored("a", 7, false)]);
+        assert_eq!(rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), ["a", "c", "d"]);
+    }
+
+    #[test]
+    fn bars_and_command_lines() {
+        assert_eq!([level(None, Some(8)), level(Some(0), None), level(Some(3), Some(0))], ["empty", "empty", "full"]);
+        assert_eq!([level(Some(7), Some(8)), level(Some(8), Some(8)), level(Some(8), None)], ["some", "full", "some"]);
+        assert_eq!([for_windows("tanks --join x"), for_windows("tanks")], ["tanks.exe --join x", "tanks.exe"]);
     }
 
     #[test]

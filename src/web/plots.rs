@@ -7,17 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Extension, RawQuery, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use tracing::warn;
 use url::form_urlencoded;
 
 use super::filter::Wrong;
-use super::history::Access;
+use super::history::{Access, Unread};
+use super::plot::Look;
 use super::reply::{self, Fresh};
 use super::{JSON, Peer, Site, api, plot};
-use crate::model::Address;
+use crate::model::{Address, Server};
 use crate::protocols::card;
 use crate::registry::view::Rendered;
 use crate::store::history::{ALL_GAMES, History, Range, Reader};
@@ -38,6 +39,8 @@ const REST_AFTER_ERROR: Duration = Duration::from_secs(10);
 /// How often, and at what interval, a request of the script tries to read.
 const TRIES: usize = 20;
 const TRY_AFTER: Duration = Duration::from_millis(100);
+/// How long a browser may keep a large plot.
+const LARGE_FRESH: Fresh = Fresh::Seconds(30);
 /// The most servers in one request of the script.
 const ASKED_MAX: usize = 100;
 
@@ -59,10 +62,29 @@ pub struct Whole {
     pub words: String,
 }
 
+/// A server whose plots are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whose {
+    pub game: Box<str>,
+    pub address: Address,
+    /// How many players it has room for.
+    pub size: Option<u16>,
+}
+
+impl Whose {
+    pub fn of(server: &Server) -> Whose {
+        Whose { game: server.game.name().into(), address: server.address, size: server.players_max }
+    }
+
+    fn key(&self) -> (Box<str>, Address) {
+        (self.game.clone(), self.address)
+    }
+}
+
 /// Whose plots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    pub servers: Vec<(Box<str>, Address)>,
+    pub servers: Vec<Whose>,
     /// The game that is wanted as a whole, or [`ALL_GAMES`].
     pub whole: Option<Box<str>>,
 }
@@ -123,7 +145,7 @@ impl Plots {
         let (kept, now) = (self.kept(), Instant::now());
         let mut found = Found::default();
         for server in &wanted.servers {
-            let drawn = kept.servers.get(server);
+            let drawn = kept.servers.get(&server.key());
             if drawn.is_none_or(|drawn| drawn.until <= now) {
                 found.missing.servers.push(server.clone());
             }
@@ -163,18 +185,17 @@ impl Plots {
     fn try_draw(&self, missing: &Wanted, now_ms: u64) -> rusqlite::Result<()> {
         self.kept().make_room(missing.servers.len());
         for servers in missing.servers.chunks(AT_ONCE) {
-            let places: Vec<_> = servers.iter().map(|(game, address)| (&**game, *address)).collect();
+            let places: Vec<_> = servers.iter().map(|whose| (&*whose.game, whose.address)).collect();
             let weeks = self.reader.servers(&places, Range::Week, now_ms)?;
-            let drawn = weeks.iter().map(|week| small(week.as_ref(), now_ms));
+            let drawn = weeks.iter().zip(servers).map(|(week, whose)| small(week.as_ref(), whose.size, now_ms));
             let drawn: Vec<_> = drawn.map(|small| (small.day.is_empty(), small)).collect();
             let mut kept = self.kept();
             for (server, (is_empty, small)) in servers.iter().zip(drawn) {
-                kept.servers.insert(server.clone(), Drawn::new(small, is_empty));
+                kept.servers.insert(server.key(), Drawn::new(small, is_empty));
             }
         }
         if let Some(game) = &missing.whole {
-            let title = if **game == *ALL_GAMES { "all games" } else { card(game).map_or(&**game, |card| card.title) };
-            let whole = whole(self.reader.game(game, Range::Week, now_ms)?.as_ref(), title);
+            let whole = whole(self.reader.game(game, Range::Week, now_ms)?.as_ref(), title_of(game));
             self.kept().games.insert(game.clone(), Drawn::new(whole.clone(), whole.plot.is_empty()));
         }
         Ok(())
@@ -205,20 +226,28 @@ impl Kept {
     }
 }
 
-fn small(week: Option<&History>, now_ms: u64) -> Small {
-    let Some(week) = week.filter(|week| !week.points.is_empty()) else { return Small::default() };
+fn small(week: Option<&History>, size: Option<u16>, now_ms: u64) -> Small {
+    let Some(week) = week.filter(|week| plot::is_enough(week)) else { return Small::default() };
     let day = Range::Day.history(now_ms, week.points.iter().copied());
     let title = format!("Players {}", plot::in_the_last(Range::Week));
-    let line = if day.points.is_empty() { String::new() } else { plot::sparkline(&day) };
+    let line = if plot::is_enough(&day) { plot::sparkline(&day, size) } else { String::new() };
     Small { day: line, week: format!("{title}: {}", plot::words(week)) }
 }
 
 fn whole(history: Option<&History>, of: &str) -> Whole {
     let title = format!("Players of {of} {}", plot::in_the_last(Range::Week));
-    match history.filter(|history| !history.points.is_empty()) {
-        Some(history) => Whole { plot: plot::plot(history, &title), words: plot::words(history), title },
+    match history.filter(|history| plot::is_enough(history)) {
+        Some(history) => {
+            let look = Look { title: &title, ..Look::default() };
+            Whole { plot: plot::plot(history, &look), words: plot::words(history), title }
+        }
         None => Whole { title, ..Whole::default() },
     }
+}
+
+/// What a game is called, or all of them.
+pub fn title_of(game: &str) -> &str {
+    if game == ALL_GAMES { "all games" } else { card(game).map_or(game, |card| card.title) }
 }
 
 /// The answer to the script, by the names in its request.
@@ -228,7 +257,8 @@ struct Fragments<'a> {
     servers: BTreeMap<&'a str, &'a Small>,
 }
 
-/// `/plots?game=iceball&server=iceball/203.0.113.5:20737&server=…`: parts of the page, not of the API.
+/// `/plots?game=iceball&server=iceball/203.0.113.5:20737&server=…`, or a large plot in the reader's time zone,
+/// `/plots?of=iceball/203.0.113.5:20737&range=7d&zone=120`: parts of the page, not of the API.
 pub async fn fragments(
     State(site): State<Arc<Site>>,
     Extension(peer): Extension<Peer>,
@@ -240,13 +270,30 @@ pub async fn fragments(
         Err(wrong) => return api::bad_request(&wrong),
     };
     let Some(access) = &site.history else { return reply::rendered(&Rendered::new("{}"), JSON, &headers, Fresh::Ask) };
+    if let Some(large) = asked.large {
+        return match large.draw(&site, access, peer).await {
+            Ok(chart) => reply::rendered(
+                &Rendered::new(serde_json::to_vec(&chart).unwrap_or_default()),
+                JSON,
+                &headers,
+                LARGE_FRESH,
+            ),
+            Err(Unread::Refused(refusal)) => reply::refused(refusal),
+            Err(Unread::Failed) => {
+                reply::error(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment\n")
+            }
+        };
+    }
     // Only listed servers: a request cannot make us search for others.
-    let is_listed = |game: &str, address| site.hub.listed(address).is_some_and(|server| server.game.name() == game);
-    let servers: Vec<_> = asked.servers.into_iter().filter(|(_, game, address)| is_listed(game, *address)).collect();
-    let wanted = Wanted {
-        servers: servers.iter().map(|(_, game, address)| (game.clone(), *address)).collect(),
-        whole: asked.game,
-    };
+    let servers: Vec<(String, Whose)> = asked
+        .servers
+        .into_iter()
+        .filter_map(|(name, game, address)| {
+            let listed = site.hub.listed(address).filter(|server| server.game.name() == &*game)?;
+            Some((name, Whose::of(&listed)))
+        })
+        .collect();
+    let wanted = Wanted { servers: servers.iter().map(|(_, whose)| whose.clone()).collect(), whole: asked.game };
     let mut found = access.plots.find(&wanted);
     for _ in 0..TRIES {
         if found.missing.is_nothing() || draw(access, peer, found.missing, site.hub.clock.now().unix_ms).await {
@@ -256,10 +303,58 @@ pub async fn fragments(
         found = access.plots.find(&wanted);
     }
     let found = access.plots.find(&wanted);
-    let names = servers.iter().map(|(name, _, _)| name.as_str());
+    let names = servers.iter().map(|(name, _)| name.as_str());
     let servers = names.zip(&found.servers).filter_map(|(name, small)| Some((name, &**small.as_ref()?))).collect();
     let body = serde_json::to_vec(&Fragments { whole: found.whole.as_deref(), servers }).unwrap_or_default();
     reply::rendered(&Rendered::new(body), JSON, &headers, Fresh::Ask)
+}
+
+/// A large plot that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Large {
+    pub game: Box<str>,
+    /// None: the whole game.
+    pub address: Option<Address>,
+    pub range: Range,
+    /// Minutes east of UTC.
+    pub zone: i32,
+    /// Whether it carries its values, for the script.
+    pub values: bool,
+}
+
+/// A large plot and what it says; without data, no plot.
+#[derive(Default, Serialize)]
+pub struct Chart {
+    pub plot: String,
+    pub words: String,
+    /// The last count in the range, in seconds since 1970; 0 where there is none.
+    #[serde(skip)]
+    pub last_s: u64,
+}
+
+impl Large {
+    pub async fn draw(self, site: &Site, access: &Access, peer: Peer) -> Result<Chart, Unread> {
+        let listed = self.address.and_then(|address| site.hub.listed(address));
+        let size = listed.filter(|server| server.game.name() == &*self.game).and_then(|server| server.players_max);
+        let now_ms = site.hub.clock.now().unix_ms;
+        access.read(peer, move |reader| self.read(reader, size, now_ms)).await
+    }
+
+    fn read(&self, reader: &Reader, size: Option<u16>, now_ms: u64) -> rusqlite::Result<Chart> {
+        let history = match self.address {
+            Some(address) => reader.server(&self.game, address, self.range, now_ms)?,
+            None => reader.game(&self.game, self.range, now_ms)?,
+        };
+        let Some(history) = history else { return Ok(Chart::default()) };
+        let last_s = history.points.last().map_or(0, |point| point.at_s);
+        if !plot::is_enough(&history) {
+            return Ok(Chart { last_s, ..Chart::default() });
+        }
+        let whose = self.address.map_or_else(|| title_of(&self.game).to_string(), |address| address.to_string());
+        let title = format!("Players of {whose} {}", plot::in_the_last(self.range));
+        let look = Look { title: &title, size, zone: self.zone, values: self.values };
+        Ok(Chart { plot: plot::plot(&history, &look), words: format!("{title}: {}", plot::words(&history)), last_s })
+    }
 }
 
 /// Draws on a blocking thread; whether it was done.
@@ -269,6 +364,7 @@ pub async fn draw(access: &Access, peer: Peer, missing: Wanted, now_ms: u64) -> 
 }
 
 struct Asked {
+    large: Option<Large>,
     /// None where the plot of games is not wanted.
     game: Option<Box<str>>,
     /// Each as written in the request, and its meaning.
@@ -278,23 +374,46 @@ struct Asked {
 impl Asked {
     /// An invalid server is ignored, so that the others get theirs.
     fn parse(query: &str) -> Result<Asked, Wrong> {
-        let mut asked = Asked { game: None, servers: Vec::new() };
+        let mut asked = Asked { large: None, game: None, servers: Vec::new() };
+        let (mut of, mut range, mut zone) = (None, Range::Week, 0);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
+                "of" => of = Some(value.into_owned()),
+                "range" => range = value.parse().map_err(|error: String| Wrong::parameter("range", error))?,
+                "zone" => zone = zone_of(&value)?,
                 "game" => asked.game = Some(value.into()),
                 "server" if asked.servers.len() >= ASKED_MAX => {
                     return Err(Wrong::parameter("server", format!("may be given at most {ASKED_MAX} times")));
                 }
                 "server" => {
-                    let parts = value.rsplit_once('/').and_then(|(game, address)| Some((game, address.parse().ok()?)));
-                    let server = parts.map(|(game, address)| (value.to_string(), Box::from(game), address));
+                    let server = server_of(&value).map(|(game, address)| (value.to_string(), Box::from(game), address));
                     asked.servers.extend(server);
                 }
-                _ => return Err(Wrong::parameter(&name, "is unknown here; `game` and `server` are known")),
+                _ => {
+                    return Err(Wrong::parameter(
+                        &name,
+                        "is unknown here; `game`, `server`, `of`, `range` and `zone` are known",
+                    ));
+                }
             }
         }
+        asked.large = of.map(|of| match server_of(&of) {
+            Some((game, address)) => Large { game: game.into(), address: Some(address), range, zone, values: true },
+            None => Large { game: of.into(), address: None, range, zone, values: true },
+        });
         Ok(asked)
     }
+}
+
+/// The game and the address of a server, as in `iceball/203.0.113.5:20737`.
+fn server_of(text: &str) -> Option<(&str, Address)> {
+    let (game, address) = text.rsplit_once('/')?;
+    Some((game, address.parse().ok()?))
+}
+
+fn zone_of(text: &str) -> Result<i32, Wrong> {
+    let zone = text.parse().ok().filter(|zone: &i32| zone.abs() <= plot::ZONE_MAX);
+    zone.ok_or_else(|| Wrong::parameter("zone", "must be the minutes east of UTC, -840 to 840"))
 }
 
 #[cfg(test)]
@@ -306,31 +425,44 @@ mod tests {
 
     fn week(points: impl IntoIterator<Item = (u64, u32)>) -> History {
         let now_s = NOW_MS / 1_000;
-        let point = |(ago_s, players): (u64, u32)| Point {
-            at_s: now_s - ago_s,
-            players_x10: Some(players * 10),
-            count_x100: 100,
-        };
+        let point = |(ago_s, players): (u64, u32)| Point::new(now_s - ago_s, Some(players * 10), 100);
         Range::Week.history(NOW_MS, points.into_iter().map(point))
     }
 
     #[test]
     fn a_row_has_a_day_as_a_line_and_a_week_in_words() {
-        let drawn = small(Some(&week([(3 * 86_400, 9), (3_600, 2), (300, 4)])), NOW_MS);
+        let drawn = small(Some(&week([(3 * 86_400, 9), (4_000, 2), (300, 4)])), Some(8), NOW_MS);
         assert!(drawn.day.contains("between 2 and 4, 3 on average, 4 last."), "{}", drawn.day);
         assert_eq!(drawn.week, "Players in the last 7 days: between 2 and 9, 5 on average, 4 last.");
-        let gone = small(Some(&week([(3 * 86_400, 9)])), NOW_MS);
-        assert_eq!((gone.day.as_str(), gone.week.contains("between 9 and 9")), ("", true));
-        assert!(small(None, NOW_MS).week.is_empty());
-        let all = whole(Some(&week([(300, 4)])), "all games");
+        let gone = small(Some(&week([(4 * 86_400, 9), (3 * 86_400, 9)])), None, NOW_MS);
+        assert_eq!((gone.day.as_str(), gone.week.as_str()), ("", "Players in the last 7 days: always 9."));
+        assert!(small(None, None, NOW_MS).week.is_empty());
+        let new = small(Some(&week([(900, 3), (300, 4)])), None, NOW_MS);
+        assert!(new.day.is_empty() && new.week.is_empty(), "less than an hour is no history");
+        let all = whole(Some(&week([(86_400, 6), (300, 4)])), "all games");
         assert_eq!(all.title, "Players of all games in the last 7 days");
         assert!(all.plot.contains("<svg") && all.words.contains("4 last"));
-        assert!(whole(None, "x").plot.is_empty());
+        assert!(whole(None, "x").plot.is_empty() && whole(Some(&week([(300, 4)])), "x").plot.is_empty());
+    }
+
+    #[test]
+    fn a_large_plot_is_of_a_server_or_a_game() {
+        let of = |query: &str| Asked::parse(query).map(|asked| asked.large.unwrap());
+        let server = of("of=a/b/192.0.2.1:5&range=30d&zone=-210").unwrap();
+        assert_eq!((&*server.game, server.address.map(|it| it.port()), server.zone), ("a/b", Some(5), -210));
+        assert_eq!(of("of=iceball").unwrap().address, None);
+        assert_eq!(&*of("of=").unwrap().game, ALL_GAMES);
+        for wrong in ["of=x&zone=841", "of=x&zone=", "of=x&range=2d"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
     }
 
     fn one() -> Wanted {
         let address = Address::new([192, 0, 2, 1].into(), 5).unwrap();
-        Wanted { servers: vec![("iceball".into(), address)], whole: Some(ALL_GAMES.into()) }
+        Wanted {
+            servers: vec![Whose { game: "iceball".into(), address, size: Some(8) }],
+            whole: Some(ALL_GAMES.into()),
+        }
     }
 
     #[test]
@@ -338,7 +470,7 @@ mod tests {
         let plots = Plots::new(Reader::new("/nonexistent/rallypoint.db".into()));
         assert_eq!(plots.find(&one()).missing, one());
         let small = Small { day: "a line".into(), week: String::new() };
-        let keep = |drawn| drop(plots.kept().servers.insert(one().servers[0].clone(), drawn));
+        let keep = |drawn| drop(plots.kept().servers.insert(one().servers[0].key(), drawn));
         keep(Drawn::new(small.clone(), false));
         let found = plots.find(&one());
         assert_eq!((found.missing.servers.len(), found.servers[0].is_some()), (0, true));

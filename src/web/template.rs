@@ -24,8 +24,11 @@ pub fn read(path: &Path, key: &str) -> Result<String, PageError> {
     std::fs::read_to_string(path).map_err(|error| PageError(format!("{key}: {}: {error}", path.display())))
 }
 
-/// The frame of all pages but the index.
+/// The frame of all pages but the index. Every template can use this and the next.
 const FRAME: (&str, &str) = ("frame.html", include_str!("../../assets/frame.html"));
+
+/// What is known of one server.
+const DETAILS: (&str, &str) = ("details.html", include_str!("../../assets/details.html"));
 
 /// One page's template, compiled.
 pub struct Template {
@@ -39,7 +42,9 @@ impl Template {
         environment.set_auto_escape_callback(|_| AutoEscape::Html);
         environment.set_formatter(|out, _, value| write_escaped(out, value));
         environment.add_filter("marked", marked);
-        environment.add_template(FRAME.0, FRAME.1)?;
+        for (name, source) in [FRAME, DETAILS] {
+            environment.add_template(name, source)?;
+        }
         environment.add_template_owned(name, source)?;
         Ok(Template { environment, name })
     }

@@ -110,10 +110,13 @@ fn everything_works_without_javascript() {
     browser.click("tbody summary");
     assert!(browser.is_displayed("tbody .more"));
     assert!(!browser.is_displayed("[data-do=copy]"), "elements that need the script are hidden");
-    assert_eq!(browser.texts(".more code")[0], "127.0.0.1:2");
+    let codes = ["127.0.0.1:2", "iceball -c iceball://127.0.0.1:2", "iceball.exe -c iceball://127.0.0.1:2"];
+    assert_eq!(browser.texts(".more code")[..3], codes);
     browser.click("thead [data-sort=name] a");
     browser.until_texts("#servers tbody .name", &["Alpha", "beta", "gamma"]);
     assert_eq!(browser.address(), "/?sort=name");
+    browser.look(800, 900, "light");
+    browser.click(".fold > summary");
     browser.click("[name=not_full]");
     browser.type_into("[name=q]", "a");
     browser.click("#filters button");
@@ -128,6 +131,7 @@ fn everything_works_without_javascript() {
     assert!(browser.texts("#wrong")[0].starts_with("Ignored: sort must be one of"));
     browser.goto(&server, "/?q=nobody");
     assert_eq!(browser.texts(".empty"), ["", "No servers match your filters."]);
+    assert_eq!(server.get("/?verified_by=query").text().matches("<tbody class=\"server\"").count(), 1, "the template");
 
     browser.click("footer a");
     browser.until_texts("h1", &["Why is my server not listed?"]);
@@ -167,11 +171,10 @@ fn changes_appear_without_reloading() {
     browser.until("the players", &format!("{more}?.includes('Ann')"));
     let text = browser.value(&more).to_string();
     assert!(["Kills", "units_per_player", "40", "Copy address"].iter().all(|part| text.contains(part)), "{text}");
-    let link =
-        |name: &str| browser.value(&format!("{}.querySelector('[data-field=name]').getAttribute('href')", row(name)));
-    assert!(link("Alpha").as_str().is_some_and(|link| link.starts_with("iceball://")));
-    assert_eq!(link("Tank"), serde_json::Value::Null, "the game handles no links");
-    assert_eq!(browser.value(&format!("{}.querySelector('[data-field=join]').hidden", row("Tank"))), true);
+    let join = |name: &str| format!("{}.querySelector('[data-field=join]')", row(name));
+    assert_eq!(browser.value(&format!("{}.hidden", join("Tank"))), true, "the game handles no links");
+    browser.run(&format!("{}.querySelector('summary').click()", row("Alpha")));
+    browser.until("its link", &format!("{}?.getAttribute('href')?.startsWith('iceball://')", join("Alpha")));
     tank.say("Tank", &[("Ann", 3), ("Cid", 0)]);
     browser.until("the new player", &format!("{more}.includes('Cid') && !{more}.includes('Bob')"));
     let proof = format!("{}.querySelector('[data-field=rtt]').textContent", row("Tank"));
@@ -407,7 +410,7 @@ const SHOWN: [(u8, &str, u16, u16); 5] = [
 ];
 
 /// A master with those and two more; most have a week of history.
-pub fn showroom() -> (Folder, Server, [Tank; 2]) {
+pub fn showroom(name: &str) -> (Folder, Server, [Tank; 2]) {
     let tanks = [
         Tank::new("Two Clans United", &[("Ann", 14), ("Bob", 9), ("Cid", 3), ("Dora", 0)]),
         Tank::new("Panzer Training", &[]),
@@ -415,7 +418,7 @@ pub fn showroom() -> (Folder, Server, [Tank; 2]) {
     let iceball = SHOWN.map(|(host, _, port, players)| ("iceball", ([127, 0, 0, host], port).into(), players));
     let mut counted = iceball[..4].to_vec();
     counted.push(("netpanzer", ([127, 0, 0, 1], tanks[0].port).into(), 6));
-    let folder = folder_with_a_week("showroom", &counted);
+    let folder = folder_with_a_week(name, &counted);
     let words = "[[iceball.servers]]\naddress = \"127.0.0.2:20737\"\nofficial = true\npriority = 10\n";
     let config = folder.write("words.toml", words);
     let server = Server::start_with(&["--config", config.to_str().unwrap()], &[&data_dir(&folder)]);
@@ -437,20 +440,26 @@ pub fn axe() -> String {
 
 #[test]
 fn axe_finds_nothing() {
-    let (_folder, server, _tanks) = showroom();
+    let (_folder, server, _tanks) = showroom("browser-1");
     let browser = Browser::new("axe");
     let axe = axe();
     for (size, width, height) in [("desktop", 1280, 760), ("phone", 390, 844)] {
         for scheme in ["light", "dark"] {
             browser.look(width, height, scheme);
-            for path in ["/", "/doctor?game=iceball&address=127.0.0.2:20737", "/doctor?game=iceball&address=x", "/api"]
-            {
+            for path in [
+                "/",
+                "/doctor?game=iceball&address=127.0.0.2:20737",
+                "/doctor?game=iceball&address=x",
+                "/api",
+                "/nothing",
+                "/servers/iceball/127.0.0.3:20737",
+            ] {
                 browser.goto(&server, path);
                 if path == "/" {
                     browser.until_live();
                     browser.until("all rows", &format!("{NAMES}.length == 7"));
                     browser.run(&format!("{}.querySelector('summary').click()", row("Two Clans United")));
-                    browser.until("a row to open", "document.querySelector('.more img')?.naturalWidth > 0");
+                    browser.until("a row to open", "document.querySelector('.more .chart svg')");
                     browser.until("the plots", "document.querySelectorAll('.day svg').length >= 5");
                     keep_picture(&browser, &format!("page-{size}-{scheme}.png"));
                 }

@@ -168,6 +168,10 @@ impl Browser {
         );
     }
 
+    pub fn in_time_zone(&self, zone: &str) {
+        self.tell("Emulation.setTimezoneOverride", json!({"timezoneId": zone}));
+    }
+
     fn tell(&self, command: &str, parameters: Value) {
         self.wait(self.client.issue_cmd(DevTools { command: command.into(), parameters }));
     }

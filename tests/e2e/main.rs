@@ -33,6 +33,7 @@ mod http;
 mod hyperbol;
 mod iceball;
 mod limits;
+mod look;
 // The load generator of the benchmarks; not everything is needed here.
 #[allow(dead_code)]
 #[path = "../../benches/speed/load.rs"]

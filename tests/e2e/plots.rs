@@ -75,8 +75,10 @@ fn rows_show_a_day_and_open_to_a_week_without_javascript() {
     assert!(words[0].starts_with("Players in the last 24 hours: between "), "{words:?}");
     let points = browser.attributes("#servers tbody .day polyline", "points");
     assert!(points[0].split(' ').count() > 40 && points[1].split(' ').count() > 40, "{points:?}");
-    assert!(browser.is_displayed("#whole svg"));
-    assert!(browser.texts("#whole figcaption")[0].starts_with("Players of all games in the last 7 days"));
+    assert!(browser.texts("#whole summary")[0].starts_with("Players of all games in the last 7 days: between "));
+    assert!(!browser.is_displayed("#whole svg"));
+    browser.click("#whole summary");
+    assert!(browser.is_displayed("#whole svg .band"));
 
     let week = "#servers tbody:nth-of-type(1) .more img";
     assert!(!browser.is_displayed(week), "not before the row is opened");
@@ -90,7 +92,7 @@ fn rows_show_a_day_and_open_to_a_week_without_javascript() {
 
     until("the game's own", || {
         browser.goto(&server, "/?game=iceball");
-        let caption = browser.texts("#whole figcaption").pop()?;
+        let caption = browser.texts("#whole summary").pop()?;
         caption.starts_with("Players of Iceball in the last 7 days").then_some(())
     });
     until("no plot for a game without history", || {
@@ -114,8 +116,11 @@ fn rows_that_the_script_draws_have_plots_too() {
     assert_eq!(browser.value("document.querySelector('.day svg').namespaceURI"), "http://www.w3.org/2000/svg");
 
     browser.run("document.querySelector('[data-address=\"127.0.0.1:1\"] summary').click()");
-    let week = "document.querySelector('[data-address=\"127.0.0.1:1\"] .more img')";
-    browser.until("the week", &format!("{week}.naturalWidth > 0 && {week}.alt.includes('last 7 days: between ')"));
+    let week = "document.querySelector('[data-address=\"127.0.0.1:1\"] .chart')";
+    browser.until(
+        "the week",
+        &format!("{week}.querySelector('svg') && {week}.textContent.includes('last 7 days: between ')"),
+    );
 
     // A change of a server keeps its sparkline; choosing another game replaces the large plot.
     game.announce(&announcement(b"beta", 1, 55));

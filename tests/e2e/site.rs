@@ -101,7 +101,7 @@ fn a_copy_has_every_list_as_plain_and_compressed_files() {
             assert_eq!(found[route.path.trim_start_matches('/')], server.get(route.path).body, "{}", route.path);
         }
     }
-    for path in ["style.css", "page.js", "api/v1/openapi.json"] {
+    for path in ["style.css", "page.js", "favicon.svg", "api/v1/openapi.json"] {
         assert_eq!(found[path], server.get(&format!("/{path}")).body, "{path}");
     }
     let about = json_of(&found, "site.json");
@@ -326,7 +326,7 @@ fn a_copied_page_shows_the_servers_and_its_age() {
     assert!(said.contains("(just now); the live list is at https://live.example."), "{said}");
     assert!(!browser.is_displayed("#live"));
     browser.click("tbody summary");
-    assert_eq!(browser.texts("tbody .more code"), ["127.0.0.1:1"]);
+    assert_eq!(browser.texts("tbody .more code")[0], "127.0.0.1:1");
     assert!(browser.attributes("[data-field=doctor]", "href")[0].starts_with("https://live.example/doctor?game="));
     assert_eq!(browser.texts(".top nav a").len(), 3);
 
@@ -373,7 +373,7 @@ fn a_page_that_has_lost_its_stream_says_since_when() {
 
 #[test]
 fn axe_finds_nothing_in_a_copy() {
-    let (_folder, server, _tanks) = showroom();
+    let (_folder, server, _tanks) = showroom("site-1");
     let folder = Folder::new("site-axe");
     let at = format!("http://{}", server.address("web.listen"));
     let live = "https://master.example";

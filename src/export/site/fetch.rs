@@ -25,6 +25,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// The files that the page needs besides itself.
 pub const PARTS: [&str; 2] = ["style.css", "page.js"];
+/// Older masters have none.
+const ICON: &str = "favicon.svg";
 pub const OPENAPI: &str = "api/v1/openapi.json";
 
 pub struct Fetched {
@@ -67,6 +69,9 @@ async fn everything(master: &Target, retry: RetryPolicy) -> Result<Fetched, List
     for part in PARTS {
         let bytes = get(master, retry, &format!("/{part}"), TEXT_BYTES_MAX).await?;
         plain.push((part, bytes.ok_or_else(|| missing(part))?));
+    }
+    if let Some(icon) = get(master, retry, &format!("/{ICON}"), TEXT_BYTES_MAX).await? {
+        plain.push((ICON, icon));
     }
     if let Some(document) = get(master, retry, &format!("/{OPENAPI}"), TEXT_BYTES_MAX).await? {
         let is_object = serde_json::from_slice::<serde_json::Map<_, _>>(&document).is_ok();

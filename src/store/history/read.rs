@@ -168,7 +168,7 @@ fn points(
         times.clear();
         samples(connection, from_s..to_s + 1, *first..=*last, &mut times, |at_s, (id, players_x10, count_x100)| {
             if all.contains_key(&id) {
-                recent.entry(id).or_default().push(Point { at_s, players_x10, count_x100 });
+                recent.entry(id).or_default().push(Point::new(at_s, players_x10, count_x100));
             }
         })?;
     }

@@ -89,14 +89,13 @@ impl Recorder {
             let players_x10 = server.players_current.map(|players| u32::from(players) * 10);
             counted.push((series, players_x10, 100));
         }
-        let all = view.games().fold((0, 0), |(players, servers), server| {
-            (players + u64::from(server.players_current.unwrap_or(0)), servers + 1)
-        });
+        let mut all = Total::default();
+        view.games().for_each(|server| all.add(server));
         let totals = self.totals(connection, view, at_s)?;
-        for (game, (players, servers)) in totals.into_iter().chain([(ALL_GAMES.to_string(), all)]) {
+        for (game, total) in totals.into_iter().chain([(ALL_GAMES.to_string(), all)]) {
             let series = series_of(connection, &game, "", at_s)?;
             let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-            counted.push((series, Some(narrow(players * 10)), narrow(servers * 100)));
+            counted.push((series, total.players().map(|players| narrow(players * 10)), narrow(total.servers * 100)));
         }
         counted.sort_unstable();
         counted.dedup_by_key(|(series, _, _)| *series);
@@ -113,22 +112,15 @@ impl Recorder {
     }
 
     /// Players and servers of each known game, and of each family of games.
-    fn totals(
-        &mut self,
-        connection: &Connection,
-        view: &View,
-        at_s: u64,
-    ) -> rusqlite::Result<BTreeMap<String, (u64, u64)>> {
+    fn totals(&mut self, connection: &Connection, view: &View, at_s: u64) -> rusqlite::Result<BTreeMap<String, Total>> {
         let games = match &mut self.games {
             Some(games) => games,
             None => self.games.insert(known_games(connection, at_s)?),
         };
-        let mut totals: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        let mut totals: BTreeMap<&str, Total> = BTreeMap::new();
         for server in view.games() {
             for name in names_of(&server.game) {
-                let total = totals.entry(name).or_default();
-                total.0 += u64::from(server.players_current.unwrap_or(0));
-                total.1 += 1;
+                totals.entry(name).or_default().add(server);
             }
         }
         for game in totals.keys() {
@@ -177,6 +169,28 @@ impl Recorder {
     }
 }
 
+/// Players and servers of a game.
+#[derive(Clone, Copy, Default)]
+struct Total {
+    players: u64,
+    servers: u64,
+    /// Servers that report their players.
+    known: u64,
+}
+
+impl Total {
+    fn add(&mut self, server: &Server) {
+        self.players += u64::from(server.players_current.unwrap_or(0));
+        self.servers += 1;
+        self.known += u64::from(server.players_current.is_some());
+    }
+
+    /// None: there are servers, but none of them reports its players.
+    fn players(self) -> Option<u64> {
+        (self.servers == 0 || self.known > 0).then_some(self.players)
+    }
+}
+
 /// The start of the interval that a count at this moment belongs to.
 fn slot_s(now_ms: u64, settings: Settings) -> u64 {
     let now_s = now_ms / 1_000;
@@ -219,7 +233,7 @@ fn move_to_tiers(connection: &Connection, hour_s: u64, first: u32, last: u32) ->
         first..=last,
         &mut times,
         |at_s, (series, players_x10, count_x100)| {
-            points.entry(series).or_default().push(Point { at_s, players_x10, count_x100 });
+            points.entry(series).or_default().push(Point::new(at_s, players_x10, count_x100));
         },
     )?;
     let mut seen = connection.prepare_cached("UPDATE series SET last = ?2 WHERE id = ?1")?;

@@ -19,9 +19,25 @@ pub struct Point {
     pub players_x10: Option<u32>,
     /// Listed servers, in hundredths; for a single server, the percentage of the time that it was listed.
     pub count_x100: u32,
+    /// The least and the most players in the step, in tenths; the same as the players where they are not known.
+    pub least_x10: Option<u32>,
+    pub most_x10: Option<u32>,
 }
 
 impl Point {
+    /// One count, or a mean of which nothing else is known.
+    pub fn new(at_s: u64, players_x10: Option<u32>, count_x100: u32) -> Point {
+        Point { at_s, players_x10, count_x100, least_x10: players_x10, most_x10: players_x10 }
+    }
+
+    pub fn least(&self) -> Option<f64> {
+        self.least_x10.map(|players| f64::from(players) / 10.0)
+    }
+
+    pub fn most(&self) -> Option<f64> {
+        self.most_x10.map(|players| f64::from(players) / 10.0)
+    }
+
     pub fn players(&self) -> Option<f64> {
         self.players_x10.map(|players| f64::from(players) / 10.0)
     }
@@ -41,7 +57,9 @@ pub fn means(points: &[Point], times: &[u64], step_s: u64) -> Vec<Point> {
         let known: Vec<u64> = points.iter().filter_map(|point| point.players_x10).map(u64::from).collect();
         let players_x10 = mean(known.iter().sum(), known.len() as u64);
         let count_x100 = mean(points.iter().map(|point| u64::from(point.count_x100)).sum(), counted).unwrap_or(0);
-        out.push(Point { at_s, players_x10, count_x100 });
+        let least_x10 = points.iter().filter_map(|point| point.least_x10).min();
+        let most_x10 = points.iter().filter_map(|point| point.most_x10).max();
+        out.push(Point { at_s, players_x10, count_x100, least_x10, most_x10 });
     }
     out
 }
@@ -52,7 +70,8 @@ fn mean(sum: u64, number: u64) -> Option<u32> {
 }
 
 /// Packs the points of a chunk that begins at `start_s`: first all times, then all players, then all counts, because columns
-/// compress better.
+/// compress better. Where a mean has a range, it follows: how far the least and the most are from it. Older files do not
+/// have that, and older programs do not read it.
 pub fn pack(start_s: u64, points: &[Point]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(points.len() * 4 + 4);
     put(&mut plain, points.len() as u64);
@@ -67,6 +86,15 @@ pub fn pack(start_s: u64, points: &[Point]) -> Vec<u8> {
     for point in points {
         put(&mut plain, point.count_x100.into());
     }
+    let apart = |a: Option<u32>, b: Option<u32>| u64::from(a.unwrap_or(0).saturating_sub(b.unwrap_or(0)));
+    if points.iter().any(|point| point.least_x10 != point.most_x10) {
+        for point in points {
+            put(&mut plain, apart(point.players_x10, point.least_x10));
+        }
+        for point in points {
+            put(&mut plain, apart(point.most_x10, point.players_x10));
+        }
+    }
     deflate(&plain)
 }
 
@@ -78,13 +106,24 @@ pub fn unpack(start_s: u64, data: &[u8]) -> Option<Vec<Point>> {
     let mut at_s = start_s;
     for _ in 0..number {
         at_s = at_s.checked_add(take(&mut rest)?)?;
-        points.push(Point { at_s, players_x10: None, count_x100: 0 });
+        points.push(Point::new(at_s, None, 0));
     }
     for point in &mut points {
         point.players_x10 = players_from(take(&mut rest)?)?;
+        (point.least_x10, point.most_x10) = (point.players_x10, point.players_x10);
     }
     for point in &mut points {
         point.count_x100 = u32::try_from(take(&mut rest)?).ok()?;
+    }
+    if !rest.is_empty() {
+        for point in &mut points {
+            let below = u32::try_from(take(&mut rest)?).ok()?;
+            point.least_x10 = point.players_x10.map(|players| players.saturating_sub(below));
+        }
+        for point in &mut points {
+            let above = u32::try_from(take(&mut rest)?).ok()?;
+            point.most_x10 = point.players_x10.map(|players| players.saturating_add(above));
+        }
     }
     Some(points)
 }
@@ -173,7 +212,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn point(at_s: u64, players: Option<u32>, count_x100: u32) -> Point {
-        Point { at_s, players_x10: players.map(|players| players * 10), count_x100 }
+        Point::new(at_s, players.map(|players| players * 10), count_x100)
     }
 
     #[test]
@@ -181,8 +220,8 @@ mod tests {
         let times: Vec<u64> = (0..10).map(|minute| minute * 60).collect();
         let points = [point(0, Some(3), 100), point(60, Some(4), 100), point(120, None, 100), point(300, Some(8), 100)];
         let expected = [
-            Point { at_s: 0, players_x10: Some(35), count_x100: 60 },
-            Point { at_s: 300, players_x10: Some(80), count_x100: 20 },
+            Point { least_x10: Some(30), most_x10: Some(40), ..Point::new(0, Some(35), 60) },
+            Point::new(300, Some(80), 20),
         ];
         assert_eq!(means(&points, &times, 300), expected);
         assert_eq!(means(&points, &times, 3600)[0].players_x10, Some(50));
@@ -199,11 +238,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn points_round_trip(steps in proptest::collection::vec((0..10_000u64, proptest::option::of(0..u32::MAX), any::<u32>()), 0..50)) {
+        fn points_round_trip(steps in proptest::collection::vec((0..10_000u64, proptest::option::of(500..u32::MAX - 500), any::<u32>(), 0..500u32), 0..50)) {
             let mut at_s = 1_000;
-            let points: Vec<_> = steps.into_iter().map(|(step, players_x10, count_x100)| {
+            let points: Vec<_> = steps.into_iter().map(|(step, players_x10, count_x100, spread)| {
                 at_s += step;
-                Point { at_s, players_x10, count_x100 }
+                let least_x10 = players_x10.map(|players| players - spread);
+                let most_x10 = players_x10.map(|players| players + spread / 2);
+                Point { at_s, players_x10, count_x100, least_x10, most_x10 }
             }).collect();
             prop_assert_eq!(unpack(1_000, &pack(1_000, &points)), Some(points));
         }

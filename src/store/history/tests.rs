@@ -91,19 +91,19 @@ fn a_day_is_read_as_raw_counts_and_as_means() {
     let day = history.server(1, Range::Day, now_s);
     assert_eq!(day.len(), 24 * 50 + 1, "every count of 24 hours");
     assert!(day.windows(2).all(|pair| pair[0].at_s < pair[1].at_s));
-    assert_eq!(day.last().unwrap(), &Point { at_s: now_s, players_x10: Some(250), count_x100: 100 });
+    assert_eq!(day.last().unwrap(), &Point::new(now_s, Some(250), 100));
     assert_eq!(day[0].players_x10, Some(10));
 
     let week = history.server(1, Range::Week, now_s);
     assert_eq!(week.len(), 26 * 10, "five minutes each, two of twelve missing in each hour");
-    assert_eq!(week[0], Point { at_s: T + 600, players_x10: Some(0), count_x100: 100 });
+    assert_eq!(week[0], Point::new(T + 600, Some(0), 100));
     let year = history.server(1, Range::Year, now_s);
-    let hour = |hour: u64| Point { at_s: T + hour * HOUR_S, players_x10: Some(hour as u32 * 10), count_x100: 83 };
+    let hour = |hour: u64| Point::new(T + hour * HOUR_S, Some(hour as u32 * 10), 83);
     assert_eq!(year, (0..26).map(hour).collect::<Vec<_>>(), "50 of 60 minutes each, the last hour as well");
     assert_eq!(history.server(2, Range::Week, now_s)[0].players_x10, None);
 
     let game = history.reader().game("tanks", Range::Year, now_s * 1_000).unwrap().unwrap().points;
-    assert_eq!((game[4].players_x10, game[4].count_x100), (Some(33), 183), "lower while one is gone");
+    assert_eq!((game[4].players_x10, game[4].count_x100), (Some(40), 183), "unknown while only the silent one is here");
     let several = [("tanks", address(9)), ("tanks", address(1)), ("chess", address(1)), ("tanks", address(2))];
     let several = history.reader().servers(&several, Range::Week, now_s * 1_000).unwrap();
     let several: Vec<_> = several.into_iter().map(|history| history.map(|history| history.points)).collect();
@@ -140,7 +140,7 @@ fn all_games_together_have_a_series() {
         .count(&history.connection, &View::new(3, 0, Vec::new()), now_ms + 60_000, history.settings)
         .unwrap();
     let together = history.reader().game(ALL_GAMES, Range::Day, now_ms + 60_000).unwrap().unwrap().points;
-    let point = |at_s, players_x10, count_x100| Point { at_s, players_x10: Some(players_x10), count_x100 };
+    let point = |at_s, players_x10, count_x100| Point::new(at_s, Some(players_x10), count_x100);
     assert_eq!(together, [point(T, 30, 200), point(T + 300, 40, 200), point(T + 360, 0, 0)]);
     assert_eq!(history.rows("SELECT count(*) FROM series WHERE address = ''"), 3);
 }
@@ -258,7 +258,7 @@ fn thinning_the_same_hour_twice_changes_nothing() {
     history.recorder = Recorder::default();
     history.count(T + HOUR_S, &[]);
     assert_eq!(history.server(1, Range::Year, T + HOUR_S), before);
-    assert_eq!(before, [Point { at_s: T, players_x10: Some(295), count_x100: 100 }]);
+    assert_eq!(before, [Point { least_x10: Some(0), most_x10: Some(590), ..Point::new(T, Some(295), 100) }]);
 }
 
 #[test]
