@@ -69,6 +69,8 @@ document.addEventListener("click", (event) => {
     want(parse(new URL(anchor.href).search), true);
     return;
   }
+  const star = target.closest("[data-do=star]");
+  if (star) return toggleFavourite(bodyOf(star).row.server);
   // A click anywhere in a row opens it, unless it is on a link or button or ends a selection.
   const line = target.closest("tr.line");
   const isOpener = target.closest(".name a") || !target.closest("a, button, summary");
@@ -76,6 +78,10 @@ document.addEventListener("click", (event) => {
     event.preventDefault();
     line.querySelector("summary")?.click();
   }
+});
+
+table.addEventListener("change", ({ target }) => {
+  if (target.dataset.field === "tell") tellWhen(bodyOf(target).row.server, Number(target.value));
 });
 
 table.addEventListener(

@@ -2,9 +2,22 @@
 
 let room = ROWS;
 let isScheduled = false;
+/** How often the tab's title is updated. */
+const TITLE_MS = 1000;
 let isFirst = true;
 
+const title = document.title;
+let titleTimer = 0;
+
+/** The number of players, also while the page is in the background. */
+function showTitle() {
+  titleTimer = 0;
+  const players = matching().reduce((sum, server) => sum + server.playing, 0);
+  document.title = players ? `(${players}) ${title}` : title;
+}
+
 function schedule() {
+  if (!copied && !titleTimer) titleTimer = setTimeout(showTitle, TITLE_MS);
   if (isScheduled) return;
   isScheduled = true;
   // A page in the background gets no frames; it is drawn when it becomes visible.

@@ -127,8 +127,8 @@ function link(wanted) {
 
 const isFiltered = () => [...FLAGS, ...TEXTS].some((name) => name !== "sort" && wanted[name]);
 
-/** The servers that match the filters, sorted. */
-function chosen() {
+/** The servers that match the filters. */
+function matching() {
   const q = wanted.q.toLowerCase();
   const exact = ["map", "mode", "version"].filter((name) => wanted[name]);
   const passes = (server) =>
@@ -141,12 +141,19 @@ function chosen() {
     (!wanted.via || server.via === wanted.via) &&
     exact.every((name) => server.texts[name] === wanted[name].toLowerCase()) &&
     (!q || server.searched.includes(q));
+  return [...servers.values()].filter(passes);
+}
+
+/** The same, sorted: favourites first. */
+function chosen() {
   const { value, descending } = order(wanted.sort);
   const sign = descending ? -1 : 1;
   const compare = (a, b) => {
+    const stars = isFavourite(b) - isFavourite(a);
+    if (stars) return stars;
     const [x, y] = [value(a), value(b)];
     if (x !== y) return x < y ? -sign : sign;
     return a.place < b.place ? -1 : 1;
   };
-  return [...servers.values()].filter(passes).sort(compare);
+  return matching().sort(compare);
 }

@@ -17,6 +17,15 @@ const FILL = {
     setText(node, server.name || server.key);
     setLink(node, atMaster(`/servers/${inPath(server)}`));
   },
+  star: (node, server) => {
+    node.ariaPressed = String(isFavourite(server));
+    node.closest("tbody")?.classList.toggle("favourite", isFavourite(server));
+  },
+  tell: (node, server) => {
+    node.parentElement.hidden = !("Notification" in window);
+    node.max = server.players_max ?? 1000;
+    if (node !== document.activeElement) node.value = told.get(nameOf(server)) ?? "";
+  },
   whole_name: (node, server) => setText(node, server.name || server.key),
   page: (node, server) => setLink(node, atMaster(`/servers/${inPath(server)}`)),
   official: (node, server) => (node.hidden = !server.official),

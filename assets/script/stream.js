@@ -66,6 +66,7 @@ function takeOver() {
 
 function put(server) {
   const known = prepared(server);
+  tellOf(servers.get(known.key), known);
   servers.set(known.key, known);
 }
 

@@ -8,10 +8,13 @@ mod check;
 mod columns;
 mod cors;
 mod doctor;
+mod embed;
 mod events;
 mod fast;
+mod feed;
 pub mod filter;
 mod frames;
+mod game_page;
 mod games;
 mod history;
 mod http;
@@ -102,6 +105,8 @@ pub struct Site {
     all: Arc<Target>,
     search: Arc<Search>,
     events: Events,
+    /// Servers that came alive lately.
+    alive: Arc<feed::Alive>,
     openapi: Rendered,
     /// The store; none where nothing is kept.
     history: Option<history::Access>,
@@ -124,6 +129,10 @@ pub struct Pages {
     doctor: doctor::Page,
     manual: manual::Page,
     server: server_page::Page,
+    game: game_page::Page,
+    embed: Arc<embed::Page>,
+    embeds: Recent<Filter>,
+    feeds: Recent<Filter>,
     missing: missing::Page,
     script: Rendered,
     favicon: Rendered,
@@ -154,6 +163,10 @@ impl Pages {
             doctor: doctor::Page::new(&config.web.title)?,
             manual: manual::Page::new(&config.web.title, &openapi::document(&api::routes().1))?,
             server: server_page::Page::new(&config.web.title)?,
+            game: game_page::Page::new(&config.web.title)?,
+            embed: Arc::new(embed::Page::new(&config.web.title)?),
+            embeds: Recent::default(),
+            feeds: Recent::default(),
             missing: missing::Page::new(&config.web.title)?,
             script: Rendered::new(page::SCRIPT),
             favicon: Rendered::new(page::FAVICON),
@@ -193,6 +206,7 @@ impl Site {
             all: Arc::new(Target::api(api::list_of(ListAsk::all(), &search))),
             search,
             events: Events::new(run),
+            alive: Arc::default(),
             openapi: Rendered::new(serde_json::to_string_pretty(&openapi::document(&document)).unwrap_or_default()),
             history: store.map(|store| history::Access::new(store.reader(), &hub)),
             store: store.map(Store::status),
@@ -201,9 +215,9 @@ impl Site {
         })
     }
 
-    /// Feeds the event stream until stopped.
+    /// Feeds the event stream and the feed until stopped.
     pub async fn gather_events(self: Arc<Site>, stop: watch::Receiver<bool>) {
-        Events::gather(self, stop).await;
+        tokio::join!(Events::gather(self.clone(), stop.clone()), feed::Alive::follow(self, stop));
     }
 
     /// Frees what nobody has used for a while, until stopped.
@@ -335,6 +349,10 @@ pub fn router(site: Arc<Site>, home: Home) -> Router {
         .route("/page.js", get(script))
         .route("/favicon.svg", get(favicon))
         .route("/servers/{game}/{address}", get(server_page::page))
+        .route("/servers/{game}/{address}/badge.svg", get(embed::badge))
+        .route("/games/{game}", get(game_page::page))
+        .route("/embed", get(embed::list))
+        .route("/feed.atom", get(feed::feed))
         .route("/doctor", get(doctor::page))
         .route("/plots", get(plots::fragments))
         .route("/api", get(manual::page))

@@ -34,6 +34,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("../../assets/script/common.js"),
     include_str!("../../assets/script/charts.js"),
     include_str!("../../assets/script/list.js"),
+    include_str!("../../assets/script/favourites.js"),
     include_str!("../../assets/script/rows.js"),
     include_str!("../../assets/script/draw.js"),
     include_str!("../../assets/script/stream.js"),
@@ -358,6 +359,8 @@ impl Column {
 struct Choosable<'a> {
     name: &'a str,
     title: &'a str,
+    /// Its own page.
+    page: String,
     /// The link that joins a server, with `{address}` for its address; none where no program is known.
     join: Option<String>,
     /// Whether this name stands for all games of a protocol.
@@ -369,6 +372,7 @@ impl<'a> Choosable<'a> {
         Choosable {
             name: card.name,
             title: card.title,
+            page: format!("/games/{}", encoded(card.name)),
             join: join_pattern(&Game::Own(card.name)),
             family: card.games == Games::Family,
         }
@@ -400,6 +404,7 @@ fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
     let others = others.into_iter().map(|(name, _, game)| Choosable {
         name,
         title: name,
+        page: format!("/games/{}", encoded(name)),
         join: game.and_then(join_pattern),
         family: false,
     });

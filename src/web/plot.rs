@@ -315,7 +315,8 @@ fn nice(most: f64) -> f64 {
     1.0
 }
 
-fn escaped(text: &str) -> String {
+/// Text as XML. Characters that XML cannot represent become spaces.
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -323,7 +324,6 @@ fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML cannot represent these.
             c if c.is_control() => out.push(' '),
             '\u{fffe}' | '\u{ffff}' => out.push(' '),
             c => out.push(c),

@@ -21,7 +21,7 @@ use crate::store::history::Range;
 /// The page's template, which follows from the configuration.
 pub struct Page {
     template: Template,
-    title: String,
+    pub title: String,
 }
 
 #[derive(Serialize)]
@@ -43,6 +43,7 @@ struct Variables<'a> {
     words: String,
     ranges: Vec<Choosing>,
     doctor: String,
+    badge: String,
 }
 
 impl Page {
@@ -92,7 +93,7 @@ pub async fn page(
         title: &pages.server.title,
         name: name.unwrap_or(&endpoint),
         game_title,
-        game_link: format!("/?game={}", encoded(&game)),
+        game_link: format!("/games/{}", encoded(&game)),
         summary: listed.as_deref().map_or_else(|| gone(game_title), |server| summary(server, game_title)),
         last_here: listed.is_none().then(|| rfc3339(last_s * 1_000)),
         server: listed.as_deref().map(|server| Row::new(server, None)),
@@ -101,6 +102,7 @@ pub async fn page(
         plot: chart.plot,
         words: chart.words,
         ranges: ranges(range, |range| format!("/servers/{place}?range={}", range.name())),
+        badge: format!("/servers/{place}/badge.svg"),
         doctor: format!("/doctor?game={}&address={}", encoded(&game), encoded(&endpoint)),
     };
     page_of(&Rendered::new(pages.server.template.render(&variables)), &headers)
@@ -117,7 +119,7 @@ fn gone(game_title: &str) -> String {
 }
 
 /// One sentence for people and for previews in chats.
-fn summary(server: &Server, game_title: &str) -> String {
+pub fn summary(server: &Server, game_title: &str) -> String {
     let players = match (server.players_current, server.players_max) {
         (Some(players), Some(size)) => format!("{players} of {size} players"),
         (Some(1), None) => "1 player".into(),

@@ -452,6 +452,8 @@ fn axe_finds_nothing() {
                 "/doctor?game=iceball&address=x",
                 "/api",
                 "/nothing",
+                "/games/iceball",
+                "/embed",
                 "/servers/iceball/127.0.0.3:20737",
             ] {
                 browser.goto(&server, path);

@@ -59,6 +59,7 @@ mod pty;
 mod quake3;
 mod quake3_programs;
 mod real_programs;
+mod returning;
 mod screen;
 mod site;
 mod store;
