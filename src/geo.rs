@@ -1,31 +1,108 @@
-//! Where addresses are, from a database in MaxMind's format.
+//! Where addresses are, from a database in MaxMind's format, which is read again when its file changes.
+
+pub mod countries;
 
 use std::net::IpAddr;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
-use maxminddb::{Reader, geoip2};
+use arc_swap::{ArcSwap, ArcSwapOption};
+use maxminddb::{Reader, geoip2, path};
+use tracing::{info, warn};
 
 use crate::protocols::section::{Place, Places};
 
 /// Continents that databases name.
 const CONTINENTS: [&str; 7] = ["AF", "AN", "AS", "EU", "NA", "OC", "SA"];
 
-struct Database(Reader<Vec<u8>>);
+/// The database that says in which country each server is. There is one for the program, as there is one configuration: a
+/// server's country follows from its address and is no part of the list.
+static COUNTRIES: ArcSwapOption<Database> = ArcSwapOption::const_empty();
+/// Grows when countries may have changed.
+static VERSION: AtomicU64 = AtomicU64::new(0);
 
-/// Reads a database; the error names the file, and what is wrong with it.
-pub fn open(path: &Path) -> Result<Arc<dyn Places>, String> {
+pub fn set_countries(database: Option<Arc<Database>>) {
+    COUNTRIES.store(database);
+    VERSION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether countries are known at all.
+pub fn has_countries() -> bool {
+    COUNTRIES.load().is_some()
+}
+
+/// What was rendered with another version may name other countries.
+pub fn version() -> u64 {
+    VERSION.load(Ordering::Relaxed)
+}
+
+/// The country of an address: two letters in upper case.
+pub fn country(ip: IpAddr) -> Option<&'static str> {
+    COUNTRIES.load().as_ref()?.country(ip)
+}
+
+pub struct Database {
+    path: PathBuf,
+    reader: ArcSwap<Reader<Vec<u8>>>,
+    /// The file as it was when it was last read.
+    seen: Mutex<Option<Stamp>>,
+}
+
+/// When a file was changed, and its size.
+type Stamp = (SystemTime, u64);
+
+impl Database {
+    /// Reads a database; the error names the file, and what is wrong with it.
+    pub fn open(path: &Path) -> Result<Database, String> {
+        let seen = Mutex::new(stamp(path));
+        Ok(Database { path: path.into(), reader: ArcSwap::from_pointee(read(path)?), seen })
+    }
+
+    /// Reads the file again if it has changed. A file that cannot be used changes nothing.
+    pub fn refresh(&self) {
+        let now = stamp(&self.path);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.is_none() || *seen == now {
+            return;
+        }
+        *seen = now;
+        match read(&self.path) {
+            Ok(reader) => {
+                self.reader.store(Arc::new(reader));
+                VERSION.fetch_add(1, Ordering::Relaxed);
+                info!("geo.database: {} was read again", self.path.display());
+            }
+            Err(error) => warn!("{error}; the one before is used"),
+        }
+    }
+
+    /// Only what the list shows: much cheaper than the whole place.
+    fn country(&self, ip: IpAddr) -> Option<&'static str> {
+        let reader = self.reader.load();
+        let found = reader.lookup(ip.to_canonical()).ok()?;
+        let code = |key| found.decode_path::<&str>(&path![key, "iso_code"]).ok().flatten();
+        countries::known(code("country").or_else(|| code("registered_country"))?)
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let file = std::fs::metadata(path).ok()?;
+    Some((file.modified().ok()?, file.len()))
+}
+
+fn read(path: &Path) -> Result<Reader<Vec<u8>>, String> {
     let wrong = |why: String| format!("geo.database: {}: {why}", path.display());
     let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    let reader =
-        Reader::from_source(bytes).map_err(|error| wrong(format!("not a database in MaxMind's format ({error})")))?;
-    Ok(Arc::new(Database(reader)))
+    Reader::from_source(bytes).map_err(|error| wrong(format!("not a database in MaxMind's format ({error})")))
 }
 
 impl Places for Database {
     fn place(&self, ip: IpAddr) -> Option<Place> {
         // The file is the operator's, but may be damaged: what cannot be read is unknown.
-        let found: geoip2::Country<'_> = self.0.lookup(ip.to_canonical()).ok()?.decode().ok()??;
+        let reader = self.reader.load();
+        let found: geoip2::Country<'_> = reader.lookup(ip.to_canonical()).ok()?.decode().ok()??;
         let continent = found.continent.code.filter(|code| CONTINENTS.contains(code))?;
         let country = found.country.iso_code.or(found.registered_country.iso_code).and_then(letters);
         Some(Place { continent: letters(continent)?, country })
@@ -126,7 +203,7 @@ mod tests {
             database(&[(127, "EU", "DE"), (10, "AS", "CN"), (11, "AN", "AQ"), (12, "XX", "DE"), (13, "SA", "b")]);
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE);
         assert!(std::fs::read(&path).unwrap() == made, "{FILE} is not what this test makes");
-        let places = open(&path).unwrap();
+        let places = Database::open(&path).unwrap();
         let place = |ip: &str| {
             let place = places.place(ip.parse().unwrap())?;
             let letters = |code: [u8; 2]| String::from_utf8(code.to_vec()).unwrap();
@@ -142,9 +219,29 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_changes_is_read_again_and_a_bad_one_is_not() {
+        let path = std::env::temp_dir().join(format!("rallypoint-geo-{}.mmdb", std::process::id()));
+        std::fs::write(&path, database(&[(127, "EU", "DE"), (13, "SA", "b")])).unwrap();
+        let places = Database::open(&path).unwrap();
+        let country = |ip: &str| places.country(ip.parse().unwrap());
+        assert_eq!([country("127.0.0.1"), country("13.0.0.1"), country("9.9.9.9")], [Some("DE"), None, None]);
+        std::fs::write(&path, database(&[(127, "EU", "FR"), (9, "NA", "US"), (10, "AS", "CN")])).unwrap();
+        places.refresh();
+        assert_eq!([country("127.0.0.1"), country("::ffff:9.9.9.9")], [Some("FR"), Some("US")]);
+        for bad in [Some("no database"), None] {
+            match bad {
+                Some(text) => std::fs::write(&path, text).unwrap(),
+                None => std::fs::remove_file(&path).unwrap(),
+            }
+            places.refresh();
+            assert_eq!(country("127.0.0.1"), Some("FR"), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn a_file_that_is_no_database_is_named() {
         for (file, why) in [("Cargo.toml", "MaxMind"), ("no-such-file", "No such file")] {
-            let error = open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).err().unwrap();
+            let error = Database::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).err().unwrap();
             assert!(error.contains("geo.database") && error.contains(file) && error.contains(why), "{error}");
         }
     }

@@ -19,6 +19,20 @@ function apply() {
   draw(true);
 }
 
+/** The countries that can be chosen: those of all servers, not only of the first page. */
+function fillCountries() {
+  const select = form.elements.country;
+  if (!select) return;
+  const known = new Set([...select.options].map((option) => option.value));
+  const codes = new Set([...servers.values()].map((server) => server.country).filter((code) => code && !known.has(code)));
+  if (!codes.size) return;
+  for (const code of codes) select.add(new Option(countryName(code), code));
+  const [all, ...options] = select.options;
+  options.sort((a, b) => (a.text < b.text ? -1 : 1));
+  select.replaceChildren(all, ...options);
+  select.value = wanted.country;
+}
+
 /** Updates the form and the links to the current filters. */
 function fillForm() {
   for (const field of form.elements) {

@@ -13,7 +13,7 @@ if (!table || !form || !template || (!copied && !window.EventSource)) return;
 
 /** Number of rows drawn initially; twice as many are added when the user scrolls near the end. */
 const ROWS = 100;
-const TEXTS = ["q", "map", "mode", "version", "verified_by", "via", "sort"];
+const TEXTS = ["q", "map", "mode", "version", "verified_by", "via", "country", "sort"];
 const FLAGS = ["not_empty", "not_full", "no_password", "official"];
 const PROOFS = ["query", "cookie", "connection", "config"];
 /** Delay before a refused stream is opened again; it doubles each time. Broken streams are reopened by the browser. */
@@ -40,6 +40,11 @@ const games = new Map();
 for (const option of form.elements.game?.options ?? []) {
   games.set(option.value, { title: option.textContent, family: "family" in option.dataset });
 }
+
+const regions = window.Intl?.DisplayNames && new Intl.DisplayNames(["en"], { type: "region" });
+const countryName = (code) => (code && (regions?.of(code) ?? code)) || "";
+/** Each letter as a regional indicator, which fonts draw as a flag. */
+const flagOf = (code) => String.fromCodePoint(...[...code].map((letter) => 0x1f1e6 + letter.charCodeAt(0) - 65));
 
 /** A family's name stands for all games of its protocol. */
 const isFamily = (name) => games.get(name)?.family ?? false;
@@ -88,6 +93,7 @@ const ORDERS = {
   game: [(server) => server.game.toLowerCase(), false],
   address: [() => 0, false],
   rtt: [(server) => server.rtt_ms ?? Infinity, false],
+  country: [(server) => countryName(server.country).toLowerCase() || "~", false],
   proven: [(server) => server.proven_at, true],
   first_seen: [(server) => server.first_seen, false],
 };
@@ -139,6 +145,7 @@ function matching() {
     (!wanted.official || server.official) &&
     (!wanted.verified_by || server.verified_by === wanted.verified_by) &&
     (!wanted.via || server.via === wanted.via) &&
+    (!wanted.country || server.country === wanted.country.toUpperCase()) &&
     exact.every((name) => server.texts[name] === wanted[name].toLowerCase()) &&
     (!q || server.searched.includes(q));
   return [...servers.values()].filter(passes);

@@ -28,6 +28,12 @@ const FILL = {
   },
   whole_name: (node, server) => setText(node, server.name || server.key),
   page: (node, server) => setLink(node, atMaster(`/servers/${inPath(server)}`)),
+  country: (node, { country }) => {
+    node.hidden = !country;
+    node.title = countryName(country);
+    setText(node, country ? flagOf(country) : "");
+  },
+  country_name: (node, { country }) => setText(node, countryName(country)),
   official: (node, server) => (node.hidden = !server.official),
   password: (node, server) => (node.hidden = server.password !== true),
   bar: (node, server) => {

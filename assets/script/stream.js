@@ -44,6 +44,7 @@ function load(list) {
     const open = copied ? undefined : before.get(keyOf(server));
     put(open?.game === server.game ? { ...server, ...detailsOf(open) } : server);
   }
+  fillCountries();
   if (!isLoaded) takeOver();
   for (const key of opened) fetchDetails(key);
   schedule();

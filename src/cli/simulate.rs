@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Delay every answer by this time, e.g. 30ms
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = delay)]
     delay: Duration,
+    /// Let players come and go, about this often on each server, e.g. 10s: a list that lives
+    #[arg(long, value_name = "TIME", value_parser = delay)]
+    come_and_go: Option<Duration>,
 }
 
 fn announce_help() -> String {
@@ -68,9 +71,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     raise_descriptor_limit();
     run_async(async {
         let stop = stop_signal()?;
-        let servers = bind(card, arguments.count as usize, arguments.listen)
+        let mut servers = bind(card, arguments.count as usize, arguments.listen)
             .await
             .map_err(|error| Failure::new(Exit::Network, format!("cannot listen on {}: {error}", arguments.listen)))?;
+        servers
+            .iter_mut()
+            .for_each(|server| server.come_and_go = arguments.come_and_go.filter(|every| !every.is_zero()));
         let addresses: String = servers.iter().map(|server| format!("{}://{}\n", card.name, server.address)).collect();
         let _ = print(&addresses)?; // without a reader, too, the servers keep running
         info!("{} {} servers are running", servers.len(), card.title);

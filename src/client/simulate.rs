@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::net::UdpSocket;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -19,7 +20,7 @@ use super::announce::{self, Master};
 use super::connect::addresses;
 use super::http;
 use super::target::{Kind, Target};
-use crate::model::{Address, Facts};
+use crate::model::{Address, Facts, Player};
 use crate::protocols::announce::{AnnounceMethod, ChallengedAnnounce, Offer, Registration};
 use crate::protocols::{Card, Verdict};
 
@@ -40,7 +41,9 @@ pub struct SimulatedServer {
     card: &'static Card,
     socket: UdpSocket,
     pub address: Address,
-    facts: Facts<'static>,
+    facts: ArcSwap<Facts<'static>>,
+    /// How often players come and go; None: never.
+    pub come_and_go: Option<Duration>,
     /// By which a master that sends tokens knows it again.
     id: u128,
     /// The newest token that has come to its port.
@@ -49,7 +52,7 @@ pub struct SimulatedServer {
 
 impl SimulatedServer {
     fn offer(&self) -> Offer {
-        Offer { game: self.card.name.to_string(), port: self.address.port(), facts: self.facts.clone() }
+        Offer { game: self.card.name.to_string(), port: self.address.port(), facts: Facts::clone(&self.facts.load()) }
     }
 }
 
@@ -70,8 +73,8 @@ pub async fn bind(card: &'static Card, count: usize, listen: SocketAddr) -> io::
         let local = socket.local_addr()?;
         let address = Address::new(local.ip(), local.port()).ok_or_else(|| io::Error::other("port 0"))?;
         let id = u128::from(random.hash_one((number, 0))) << 64 | u128::from(random.hash_one((number, 1)));
-        let (facts, token) = ((card.pretend)(number), watch::Sender::new(None));
-        all.push(SimulatedServer { card, socket, address, facts, id, token });
+        let (facts, token) = (ArcSwap::from_pointee((card.pretend)(number)), watch::Sender::new(None));
+        all.push(SimulatedServer { card, socket, address, facts, come_and_go: None, id, token });
     }
     Ok(all)
 }
@@ -122,6 +125,9 @@ pub async fn run(servers: Vec<SimulatedServer>, network: Network, announcing: Op
     let servers: Vec<Arc<SimulatedServer>> = servers.into_iter().map(Arc::new).collect();
     for server in &servers {
         tasks.spawn(answer(server.clone(), network));
+        if let Some(every) = server.come_and_go {
+            tasks.spawn(come_and_go(server.clone(), every));
+        }
     }
     match announcing {
         None => {}
@@ -162,7 +168,7 @@ async fn answer(server: Arc<SimulatedServer>, network: Network) {
         }
         // A game that cannot be queried keeps its socket, too: no other server gets its port.
         let Some(answer) = server.card.answer else { continue };
-        let mut answers = answer(&server.facts, server.address, query);
+        let mut answers = answer(&server.facts.load(), server.address, query);
         answers.retain(|_| !loss.drops(network.loss_percent));
         if !answers.is_empty() && !network.delay.is_zero() {
             sleep(network.delay).await;
@@ -171,6 +177,42 @@ async fn answer(server: Arc<SimulatedServer>, network: Network) {
             let _ = server.socket.send_to(&bytes, from).await; // counts as lost
         }
     }
+}
+
+/// Lets players come and go, so that a demonstration lives.
+async fn come_and_go(server: Arc<SimulatedServer>, every: Duration) {
+    let random = RandomState::new();
+    for turn in 0u64.. {
+        sleep(every).await;
+        let moved = moved(&server.facts.load(), random.hash_one((server.id, turn)));
+        server.facts.store(Arc::new(moved));
+    }
+}
+
+/// One turn later: in about half of them, one player comes or goes. Scores grow.
+fn moved(facts: &Facts<'static>, random: u64) -> Facts<'static> {
+    let (players, size) = (facts.players_current.unwrap_or(0), facts.players_max.unwrap_or(0));
+    let moved = match random % 4 {
+        0 => players.saturating_add(1).min(size),
+        1 => players.saturating_sub(1),
+        _ => players,
+    };
+    let details = facts.details.as_deref().map(|details| {
+        let mut details = details.clone();
+        if details.players.len() == usize::from(players) {
+            details.players.truncate(moved.into());
+            while details.players.len() < usize::from(moved) {
+                let name = format!("Guest {}", random / 4 % 1_000).into();
+                details.players.push(Player { name, score: Some(0), ..Player::default() });
+            }
+        }
+        for (at, player) in details.players.iter_mut().enumerate() {
+            let gained = i32::from(random >> (8 + at % 48) & 1 == 1);
+            player.score = player.score.map(|score| score.saturating_add(gained));
+        }
+        Arc::new(details)
+    });
+    Facts { players_current: facts.players_current.map(|_| moved), details, ..facts.clone() }
 }
 
 /// The announcement interval of the game's own servers.
@@ -188,7 +230,7 @@ async fn send_heartbeats(servers: Vec<Arc<SimulatedServer>>, master: Target, hea
             Ok(to) => {
                 for some in servers.chunks(HEARTBEATS_AT_ONCE) {
                     for server in some {
-                        let _ = server.socket.send_to(&heartbeat(&server.facts), to).await; // counts as lost
+                        let _ = server.socket.send_to(&heartbeat(&server.facts.load()), to).await; // counts as lost
                     }
                     sleep(HEARTBEATS_PAUSE).await;
                 }
@@ -305,6 +347,21 @@ mod tests {
     use super::*;
     use crate::protocols::{Ask, Question, netpanzer};
 
+    #[test]
+    fn players_come_and_go_within_the_servers_size() {
+        let mut facts = (netpanzer::CARD.pretend)(3);
+        let (mut least, mut most) = (u16::MAX, 0);
+        for turn in 0u64..2_000 {
+            facts = moved(&facts, RandomState::new().hash_one(turn));
+            let players = facts.players_current.unwrap();
+            assert_eq!(facts.details.as_ref().unwrap().players.len(), usize::from(players));
+            (least, most) = (least.min(players), most.max(players));
+        }
+        assert_eq!((least, most), (0, facts.players_max.unwrap()), "sometimes nobody, sometimes full");
+        let unknown = moved(&Facts::default(), 0);
+        assert_eq!(unknown.players_current, None, "what is unknown stays unknown");
+    }
+
     #[tokio::test]
     async fn heartbeats_come_from_the_port_that_answers() {
         let announce = AnnounceMethod::OwnPort { advice: "", heartbeat: |facts| facts.name.as_bytes().to_vec() };
@@ -312,7 +369,8 @@ mod tests {
         let master = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let to: Target = format!("netpanzer://{}", master.local_addr().unwrap()).parse().unwrap();
         let servers = bind(card, 20, "127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let expected: Vec<_> = servers.iter().map(|server| (server.address, server.facts.name.to_string())).collect();
+        let expected: Vec<_> =
+            servers.iter().map(|server| (server.address, server.facts.load().name.to_string())).collect();
         let announcing = Announcing::to(to, card).unwrap();
         let network = Network { loss_percent: 0, delay: Duration::ZERO };
         let running = tokio::spawn(run(servers, network, Some(announcing)));

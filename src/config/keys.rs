@@ -330,8 +330,9 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "geo.database",
-        doc: "A file in MaxMind's format (GeoLite2-Country, DB-IP Lite and the like) that says where addresses are: games whose\n\
-              lists show it use it. It is read at the start and on reload. Empty: there is none.",
+        doc: "A file in MaxMind's format (GeoLite2-Country, DB-IP Lite and the like) that says where addresses are: the\n\
+              page and the API show each server's country, and games whose lists show it use it. It is read again when the file\n\
+              changes. Empty: there is none.",
         default: "\"\"",
         example: "",
         set: |config, item| {

@@ -1,6 +1,7 @@
 //! The JSON API. Its OpenAPI document is generated from these handlers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
@@ -17,6 +18,7 @@ use super::json::{Row, ServerJson};
 use super::reply::{self, Fresh};
 use super::search::Search;
 use super::{JSON, Peer, Site, announce, check, events, games, history, parameters};
+use crate::geo;
 use crate::model::Address;
 use crate::registry::view::{Renderer, Tag, View};
 
@@ -131,6 +133,8 @@ impl ListAsk {
 struct ListRenderer {
     ask: ListAsk,
     search: Arc<Search>,
+    /// The version of the countries in the last rendering.
+    countries: AtomicU64,
 }
 
 impl Renderer for ListRenderer {
@@ -140,6 +144,7 @@ impl Renderer for ListRenderer {
 
     /// A list with the same servers and facts says the same, though they were proven again since.
     fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
+        self.countries.store(geo::version(), Ordering::Relaxed);
         let ListAsk { filter, columns } = &self.ask;
         let Selection { total, page, next, .. } = filter.select(view, &self.search);
         let rows = |columns| page.iter().map(|server| Row::new(server, columns)).collect();
@@ -151,6 +156,10 @@ impl Renderer for ListRenderer {
         (body, Some(tag))
     }
 
+    fn is_stale(&self) -> bool {
+        self.countries.load(Ordering::Relaxed) != geo::version()
+    }
+
     fn is_common(&self) -> bool {
         let ListAsk { filter, columns } = &self.ask;
         filter.limit.is_none() && filter.is_common() && [Columns::ALL, Columns::BRIEF].contains(columns)
@@ -158,7 +167,7 @@ impl Renderer for ListRenderer {
 }
 
 pub fn list_of(ask: ListAsk, search: &Arc<Search>) -> Arc<dyn Renderer> {
-    Arc::new(ListRenderer { ask, search: search.clone() })
+    Arc::new(ListRenderer { ask, search: search.clone(), countries: AtomicU64::new(0) })
 }
 
 /// Listed servers, filtered, sorted, page by page

@@ -1,6 +1,6 @@
 //! The feed: servers that are new, and servers that somebody plays on after nobody did. For feed readers (Atom, RFC 4287).
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use super::plot::escaped;
 use super::reply::Fresh;
 use super::search::Search;
 use super::{Peer, Site, api};
-use crate::model::{Address, Fields, Server};
+use crate::model::Server;
 use crate::net::stopped;
 use crate::protocols::card;
 use crate::registry::view::{Batch, Delta, Renderer, View};
@@ -26,8 +26,6 @@ use crate::registry::view::{Batch, Delta, Renderer, View};
 pub const ATOM: &str = "application/atom+xml; charset=utf-8";
 /// The most entries of each kind.
 const ENTRIES: u16 = 50;
-/// The most servers that are remembered as empty.
-const EMPTY_MAX: usize = 100_000;
 /// A server comes alive once in this time at most.
 const AGAIN_MS: u64 = 6 * 3_600_000;
 const FRESH: Fresh = Fresh::Seconds(60);
@@ -35,81 +33,55 @@ const FRESH: Fresh = Fresh::Seconds(60);
 /// Servers that came alive lately.
 #[derive(Default)]
 pub struct Alive {
-    state: Mutex<Known>,
+    /// Oldest first.
+    entries: Mutex<VecDeque<(u64, Arc<Server>)>>,
     /// Grows with every entry.
     version: AtomicU64,
 }
 
-#[derive(Default)]
-struct Known {
-    empty: HashSet<Address>,
-    /// Oldest first.
-    entries: VecDeque<(u64, Arc<Server>)>,
-}
-
 impl Alive {
-    fn state(&self) -> MutexGuard<'_, Known> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Starts over from a whole list.
-    fn start(&self, view: &View) {
-        let empty = view.games().filter(|server| server.players_current == Some(0)).map(|server| server.address);
-        self.state().empty = empty.take(EMPTY_MAX).collect();
+    fn entries(&self) -> MutexGuard<'_, VecDeque<(u64, Arc<Server>)>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, batch: &Batch, now_ms: u64) {
-        let mut state = self.state();
         for delta in &batch.deltas {
-            match delta {
-                Delta::Removed(server) => drop(state.empty.remove(&server.address)),
-                Delta::Changed(server, fields) if fields.has(Fields::PLAYERS_CURRENT) => {
-                    if state.note(server, now_ms) {
-                        self.version.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
-                Delta::Added(server) if server.players_current == Some(0) => drop(state.note(server, now_ms)),
-                _ => {}
+            if let Delta::Changed { now, before, .. } = delta
+                && before.players_current == Some(0)
+                && now.players_current.is_some_and(|players| players > 0)
+                && !now.game.is_master()
+            {
+                self.add(now, now_ms);
             }
         }
     }
 
-    /// Follows the list until stopped.
+    fn add(&self, server: &Arc<Server>, now_ms: u64) {
+        let mut entries = self.entries();
+        let is_it = |(at_ms, known): &(u64, Arc<Server>)| known.address == server.address && now_ms < at_ms + AGAIN_MS;
+        if entries.iter().any(is_it) {
+            return;
+        }
+        if entries.len() >= usize::from(ENTRIES) {
+            entries.pop_front();
+        }
+        entries.push_back((now_ms, server.clone()));
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Follows the list until stopped. What it misses is missed.
     pub async fn follow(site: Arc<Site>, mut stop: watch::Receiver<bool>) {
         let mut batches = site.hub.subscribe();
-        site.alive.start(&site.hub.view());
         loop {
             tokio::select! {
                 batch = batches.recv() => match batch {
                     Ok(batch) => site.alive.take(&batch, site.hub.clock.now().unix_ms),
-                    Err(RecvError::Lagged(_)) => site.alive.start(&site.hub.view()),
+                    Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return,
                 },
                 () = stopped(&mut stop) => return,
             }
         }
-    }
-}
-
-impl Known {
-    /// Whether it has come alive.
-    fn note(&mut self, server: &Arc<Server>, now_ms: u64) -> bool {
-        if server.players_current.unwrap_or(0) == 0 {
-            if self.empty.len() < EMPTY_MAX {
-                self.empty.insert(server.address);
-            }
-            return false;
-        }
-        let is_known =
-            |(at_ms, known): &(u64, Arc<Server>)| known.address == server.address && now_ms < at_ms + AGAIN_MS;
-        if !self.empty.remove(&server.address) || server.game.is_master() || self.entries.iter().any(is_known) {
-            return false;
-        }
-        if self.entries.len() >= usize::from(ENTRIES) {
-            self.entries.pop_front();
-        }
-        self.entries.push_back((now_ms, server.clone()));
-        true
     }
 }
 
@@ -136,7 +108,7 @@ impl Renderer for FeedRenderer {
         let new = newest.select(view, &self.search).page.into_iter();
         let mut entries: Vec<Entry> = new.map(|server| Entry::new(server.first_seen_ms, "New", server)).collect();
         // Those that match, as they were then.
-        let then: Vec<(u64, Arc<Server>)> = self.alive.state().entries.iter().cloned().collect();
+        let then: Vec<(u64, Arc<Server>)> = self.alive.entries().iter().cloned().collect();
         let was = View::new(0, 0, then.iter().map(|(_, server)| server.clone()).collect());
         let matching = Filter { limit: Some(ENTRIES), ..self.filter.clone() }.select(&was, &Search::default()).page;
         let is_wanted = |server: &Arc<Server>| matching.iter().any(|it| Arc::ptr_eq(it, server));
@@ -220,7 +192,7 @@ pub async fn feed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Facts, Game, Proof};
+    use crate::model::{Address, Facts, Fields, Game, Proof};
 
     fn server(port: u16, name: &str, players: u16) -> Arc<Server> {
         let facts = Facts { name: name.to_string().into(), players_current: Some(players), ..Facts::default() };
@@ -228,21 +200,20 @@ mod tests {
         Arc::new(Server::new(address, Game::Own("iceball"), Proof::Cookie, 1_760_000_000_000 + u64::from(port), &facts))
     }
 
-    fn changed(server: Arc<Server>) -> Batch {
-        Batch { serial: 1, deltas: vec![Delta::Changed(server, Fields::PLAYERS_CURRENT)] }
+    fn changed(before: Arc<Server>, now: Arc<Server>) -> Batch {
+        Batch { serial: 1, deltas: vec![Delta::Changed { now, before, fields: Fields::PLAYERS_CURRENT }] }
     }
 
     #[test]
     fn new_servers_and_those_that_came_alive_newest_first() {
         let alive = Arc::<Alive>::default();
         let view = View::new(1, 0, vec![server(1, "a <b>", 0), server(2, "busy", 9)]);
-        alive.start(&view);
         let now_ms = 1_770_000_000_000;
-        alive.take(&changed(server(2, "busy", 10)), now_ms);
-        alive.take(&changed(server(1, "a <b>", 3)), now_ms);
-        alive.take(&changed(server(1, "a <b>", 0)), now_ms + 1);
-        alive.take(&changed(server(1, "a <b>", 3)), now_ms + 2);
-        assert_eq!(alive.state().entries.len(), 1, "busy ones were alive, and nobody comes alive twice a day");
+        alive.take(&changed(server(2, "busy", 9), server(2, "busy", 10)), now_ms);
+        alive.take(&changed(server(1, "a <b>", 0), server(1, "a <b>", 3)), now_ms);
+        alive.take(&changed(server(1, "a <b>", 3), server(1, "a <b>", 0)), now_ms + 1);
+        alive.take(&changed(server(1, "a <b>", 0), server(1, "a <b>", 3)), now_ms + 2);
+        assert_eq!(alive.entries().len(), 1, "busy ones were alive, and nobody comes alive twice a day");
         let render = |query: &str| {
             let filter = Filter::parse(query, true).unwrap();
             let feed = FeedRenderer::new(filter, "Us & them", Arc::default(), alive.clone());
@@ -265,10 +236,8 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let alive = Alive::default();
         for port in 1..=200u16 {
-            alive.take(&changed(server(port, "x", 0)), 1);
-            alive.take(&changed(server(port, "x", 1)), 1);
+            alive.take(&changed(server(port, "x", 0), server(port, "x", 1)), 1);
         }
-        assert_eq!(alive.state().entries.len(), usize::from(ENTRIES));
-        assert!(alive.state().empty.is_empty());
+        assert_eq!(alive.entries().len(), usize::from(ENTRIES));
     }
 }

@@ -12,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::parameters;
 use super::search::{self, Part, Prepared, Search, part};
+use crate::geo::{self, countries};
 use crate::model::{Address, Proof, Server};
 use crate::protocols::{CARDS, card, names_of, servers_of};
 use crate::registry::view::View;
@@ -64,7 +65,9 @@ pub struct Filter {
     pub verified_by: Option<String>,
     /// Only servers that another master named, by that master's name or address: the `via` of a server.
     pub via: Option<String>,
-    /// `name`, `players`, `map`, `mode`, `version`, `game`, `address`, `rtt`, `proven`, `first_seen`, each with a `-`
+    /// Only servers in this country: two letters (ISO 3166), e.g. `DE`.
+    pub country: Option<String>,
+    /// `name`, `players`, `map`, `mode`, `version`, `game`, `address`, `rtt`, `country`, `proven`, `first_seen`, each with a `-`
     /// before it for the reverse order. When left out: the operator's priority, then the number of players.
     pub sort: Option<String>,
     /// The most servers in the answer, 1 to 1000; 1000 when left out.
@@ -75,7 +78,7 @@ pub struct Filter {
 }
 
 /// The names of the parameters that say which servers.
-pub const FILTERS: [&str; 12] = [
+pub const FILTERS: [&str; 13] = [
     "game",
     "protocol",
     "q",
@@ -88,6 +91,7 @@ pub const FILTERS: [&str; 12] = [
     "official",
     "verified_by",
     "via",
+    "country",
 ];
 /// The names of those that say in which order and how many.
 pub const PAGING: [&str; 3] = ["sort", "limit", "after"];
@@ -115,12 +119,13 @@ pub enum Key {
     Game,
     Address,
     Rtt,
+    Country,
     Proven,
     FirstSeen,
 }
 
 /// Names for the keys; a second name is that of the JSON field. The bool: whether the largest comes first.
-const KEYS: [(&str, &str, Key, bool); 11] = [
+const KEYS: [(&str, &str, Key, bool); 12] = [
     ("priority", "priority", Key::Priority, true),
     ("name", "name", Key::Name, false),
     ("players", "players_current", Key::Players, true),
@@ -130,6 +135,7 @@ const KEYS: [(&str, &str, Key, bool); 11] = [
     ("game", "game", Key::Game, false),
     ("address", "address", Key::Address, false),
     ("rtt", "rtt_ms", Key::Rtt, false),
+    ("country", "country", Key::Country, false),
     ("proven", "proven_at", Key::Proven, true),
     ("first_seen", "first_seen", Key::FirstSeen, false),
 ];
@@ -222,6 +228,7 @@ impl Filter {
             "official" => self.official = flag()?,
             "verified_by" => self.verified_by = text(),
             "via" => self.via = text(),
+            "country" => self.country = text().map(|country| country.to_ascii_uppercase()),
             "sort" => self.sort = text(),
             "limit" => self.limit = Some(limit(value)?),
             "after" => self.after = text(),
@@ -374,6 +381,7 @@ impl Matcher {
             && (!filter.official || server.overrides.official)
             && filter.verified_by.as_ref().is_none_or(|proof| proof == server.verified_by.name())
             && filter.via.as_ref().is_none_or(|via| server.via.as_ref().is_some_and(|it| it.name() == via))
+            && filter.country.as_ref().is_none_or(|it| geo::country(server.address.ip()) == Some(it.as_str()))
             && filter.protocol.as_ref().is_none_or(|protocol| protocol == server.game.protocol())
             && is(&self.map, texts.map())
             && is(&self.mode, texts.mode())
@@ -464,6 +472,11 @@ fn place<'a>(server: &Server, text: &'a [u8], key: Key) -> Position<'a> {
         Key::Address => Value::Number(0),
         // Servers without a round trip come last.
         Key::Rtt => Value::Number(server.rtt_us.map_or(i64::MAX, |us| i64::from(us.get()))),
+        // By their names, because those are shown; unknown ones come last.
+        Key::Country => {
+            let name = geo::country(server.address.ip()).and_then(countries::name).unwrap_or("~");
+            Value::Text(Cow::Owned(name.to_lowercase().into_bytes()))
+        }
         Key::Proven => Value::Number(server.proven_at_ms as i64),
         Key::FirstSeen => Value::Number(server.first_seen_ms as i64),
     };

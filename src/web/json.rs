@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::columns::{Column, Columns};
+use crate::geo;
 use crate::model::{Address, Fields, Origin, Player, Server};
 use crate::protocols::join::Join;
 use crate::protocols::own_card;
@@ -57,6 +58,9 @@ pub struct ServerJson<'a> {
     /// The master whose list named it, if it did not announce itself here: another master that this one follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<&'a str>,
+    /// Where it is: two letters (ISO 3166), if the operator has a database and the address is in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    country: Option<&'static str>,
     /// When it was last verified (RFC 3339, UTC).
     #[schema(required = false)]
     proven_at: String,
@@ -101,6 +105,7 @@ impl<'a> ServerJson<'a> {
             verified_by: server.verified_by.name(),
             stated: server.is_stated(),
             via: server.via.as_deref().map(Origin::name),
+            country: geo::country(server.address.ip()),
             proven_at: rfc3339(server.proven_at_ms),
             first_seen: rfc3339(server.first_seen_ms),
             last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),
@@ -180,6 +185,8 @@ impl ServerJson<'_> {
         to.put(Fields::VERIFIED_BY, Column::VerifiedBy, "verified_by", Some(row.verified_by))?;
         to.put(Fields::STATED, Column::Stated, "stated", Some(row.stated).filter(|stated| *stated))?;
         to.put(Fields::VIA, Column::Via, "via", row.via)?;
+        // Like the game, it never changes.
+        to.put(Fields::GAME, Column::Country, "country", row.country)?;
         to.always(Column::ProvenAt, "proven_at", row.proven_at)?;
         to.put(Fields::FIRST_SEEN, Column::FirstSeen, "first_seen", Some(row.first_seen))?;
         to.always(Column::LastSeen, "last_seen", row.last_seen)?;

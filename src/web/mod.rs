@@ -61,13 +61,14 @@ use crate::net::stopped;
 use crate::prefix::quota::Quota;
 use crate::protocols::Card;
 use crate::protocols::post::PostRoute;
-use crate::protocols::section::{Route, Section, Surroundings};
+use crate::protocols::section::{Places, Route, Section, Surroundings};
 use crate::registry::recent::Recent;
 use crate::registry::view::{Rendered, Renderer, View};
 use crate::store::{Status, Store};
 use answers::Target;
 use api::ListAsk;
 use events::Events;
+use filter::Filter;
 pub use http::HttpService;
 use page::{Ask, Index, IndexRenderer};
 pub use page::{BUILT_IN_STYLESHEET, BUILT_IN_TEMPLATE};
@@ -119,6 +120,8 @@ pub struct Site {
 
 /// What follows from the configuration: renderers and files. Replaced as a whole.
 pub struct Pages {
+    /// Where addresses are.
+    database: Option<Arc<geo::Database>>,
     index: Arc<Index>,
     /// Renderers of the index page that were requested recently.
     indexes: Recent<Ask, IndexRenderer>,
@@ -151,11 +154,14 @@ pub struct Pages {
 impl Pages {
     /// Reads the operator's files; an error names the file and what is wrong with it.
     pub fn load(config: &Config) -> Result<Pages, PageError> {
-        let database = config.geo_database.as_deref().map(geo::open).transpose().map_err(PageError)?;
-        let places = database.unwrap_or_else(|| Surroundings::default().places);
+        let database = config.geo_database.as_deref().map(geo::Database::open).transpose().map_err(PageError)?;
+        let database = database.map(Arc::new);
+        let places: Option<Arc<dyn Places>> = database.clone().map(|database| database as _);
+        let places = places.unwrap_or_else(|| Surroundings::default().places);
         let with = Surroundings { bans: config.guard.bans.clone(), places };
         let routes: Vec<Route> = config.sections().flat_map(|(_, section)| section.routes(&with)).collect();
         Ok(Pages {
+            database,
             index: Arc::new(Index::load(&config.web)?),
             indexes: Recent::default(),
             first: Mutex::default(),
@@ -194,6 +200,7 @@ impl Site {
         let (_, document) = api::routes();
         let hub = announcements.hub.clone();
         let search = Arc::<Search>::default();
+        geo::set_countries(pages.database.clone());
         Arc::new(Site {
             hub: hub.clone(),
             announcements,
@@ -227,6 +234,9 @@ impl Site {
                 () = tokio::time::sleep(TIDY_EVERY) => {
                     self.search.forget_unused(Instant::now());
                     self.events.forget_snapshots(tokio::time::Instant::now());
+                    if let Some(database) = self.pages.load().database.clone() {
+                        let _ = tokio::task::spawn_blocking(move || database.refresh()).await; // fails when we stop
+                    }
                 }
                 () = stopped(&mut stop) => return,
             }
@@ -234,6 +244,7 @@ impl Site {
     }
 
     pub fn set_pages(&self, pages: Pages) {
+        geo::set_countries(pages.database.clone());
         self.pages.store(Arc::new(pages));
         self.keep_lists();
     }

@@ -15,6 +15,7 @@ use super::plots::{self, Plots, Small, Wanted, Whole, Whose};
 use super::search::Search;
 use super::template::{PageError, Template, read};
 use crate::config;
+use crate::geo::{self, countries};
 use crate::model::{Address, Facts, Game, Origin, Player, Server};
 use crate::protocols::{CARDS, Card, Games, card, own_card};
 use crate::registry::view::{Renderer, View};
@@ -112,6 +113,7 @@ impl Ask {
             ("version", &filter.version),
             ("verified_by", &filter.verified_by),
             ("via", &filter.via),
+            ("country", &filter.country),
             ("sort", &filter.sort),
             ("after", &filter.after),
         ] {
@@ -192,6 +194,7 @@ impl Index {
             history: plots.is_some(),
             whole: found.whole.as_deref().cloned().unwrap_or_default(),
             ranges: ranges(Range::Week, |_| String::new()),
+            countries: geo::has_countries().then(|| countries_of(&page, filter.country.as_deref())),
             blank: Row::default(),
             games: games(view, filter.game.as_deref()),
             one_game: filter
@@ -228,6 +231,8 @@ struct Last {
     drawn: u64,
     /// When to look at the plots again.
     until: Option<Instant>,
+    /// The version of the countries.
+    countries: u64,
 }
 
 impl IndexRenderer {
@@ -247,16 +252,20 @@ impl IndexRenderer {
 
 impl Renderer for IndexRenderer {
     fn render(&self, view: &View) -> Vec<u8> {
+        let countries = geo::version();
         let drawn = self.plots.as_ref().map_or(0, |plots| plots.drawn());
         let (variables, missing) = self.index.variables(&self.ask, view, &self.search, self.plots.as_deref());
-        *self.last() = Last { missing, drawn, until: Some(Instant::now() + plots::KEPT) };
+        *self.last() = Last { missing, drawn, until: Some(Instant::now() + plots::KEPT), countries };
         self.index.template.render(&variables).into_bytes()
     }
 
-    /// Whether missing plots are there now, or some have become old.
+    /// Whether missing plots are there now, some have become old, or countries have changed.
     fn is_stale(&self) -> bool {
-        let Some(plots) = &self.plots else { return false };
         let last = self.last();
+        if last.countries != geo::version() {
+            return true;
+        }
+        let Some(plots) = &self.plots else { return false };
         !last.missing.is_nothing() && plots.drawn() != last.drawn
             || last.until.is_some_and(|until| Instant::now() >= until)
     }
@@ -277,6 +286,8 @@ struct Variables<'a> {
     servers: Vec<Row<'a>>,
     blank: Row<'a>,
     ranges: Vec<Choosing>,
+    /// None without a database.
+    countries: Option<BTreeMap<&'static str, &'static str>>,
     history: bool,
     whole: Whole,
     games: Vec<Choosable<'a>>,
@@ -304,6 +315,7 @@ struct Choice<'a> {
     no_password: bool,
     official: bool,
     verified_by: &'a str,
+    country: &'a str,
     sort: &'a str,
 }
 
@@ -321,6 +333,7 @@ impl<'a> Choice<'a> {
             no_password: filter.no_password,
             official: filter.official,
             verified_by: text(&filter.verified_by),
+            country: text(&filter.country),
             sort: text(&filter.sort),
         }
     }
@@ -460,6 +473,9 @@ pub struct Row<'a> {
     official: bool,
     verified_by: &'static str,
     via: Option<&'a str>,
+    country: Option<&'static str>,
+    country_name: Option<&'static str>,
+    flag: String,
     proven_at: String,
     first_seen: String,
     last_seen: String,
@@ -484,6 +500,7 @@ impl<'a> Row<'a> {
         let (player_columns, player_rows) = player_table(details.map(|d| d.players.as_slice()).unwrap_or_default());
         let place = format!("{}/{}", encoded(game), encoded(&address));
         let api = format!("/api/v1/servers/{place}");
+        let country = geo::country(server.address.ip());
         let join = own_card(&server.game).map(|card| (card.join)(server)).unwrap_or_default();
         Row {
             game,
@@ -503,6 +520,9 @@ impl<'a> Row<'a> {
             official: server.overrides.official,
             verified_by: server.verified_by.name(),
             via: server.via.as_deref().map(Origin::name),
+            country,
+            country_name: country.and_then(countries::name),
+            flag: country.map(countries::flag).unwrap_or_default(),
             proven_at: rfc3339(server.proven_at_ms),
             first_seen: rfc3339(server.first_seen_ms),
             last_seen: rfc3339(server.last_seen_ms.max(server.proven_at_ms)),
@@ -518,6 +538,13 @@ impl<'a> Row<'a> {
             address,
         }
     }
+}
+
+/// The countries of some servers and the one that was asked for, by their names; each with its code.
+fn countries_of(page: &[&Arc<Server>], asked: Option<&str>) -> BTreeMap<&'static str, &'static str> {
+    let shown = page.iter().filter_map(|server| geo::country(server.address.ip()));
+    let codes = shown.chain(asked.and_then(countries::known));
+    codes.filter_map(|code| Some((countries::name(code)?, code))).collect()
 }
 
 /// How full a server is.
