@@ -2,9 +2,10 @@
 //! concerns the address in question.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
@@ -12,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::filter::Wrong;
 use super::json::{Place, ServerJson, rfc3339};
-use super::{Pages, Site, api, aside, parameters, reply};
+use super::{Pages, Peer, Site, api, aside, parameters, reply};
 use crate::ledger::{Note, What};
 use crate::model::Address;
 use crate::protocols::event::{Severity, Text};
@@ -35,6 +36,9 @@ pub struct Diagnosis<'a> {
     /// What its owner can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
+    /// The name of a known game that was probably meant, where nobody knows the one that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub did_you_mean: Option<String>,
     /// The operator's decision that keeps it off the list, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_off: Option<KeptOff>,
@@ -84,6 +88,14 @@ pub struct Seen {
     pub announced_port: Option<u16>,
 }
 
+/// The server in question, as it is entered.
+struct Entered<'q> {
+    game: String,
+    protocol: Option<&'static Card>,
+    /// An address or a host name, with a port.
+    address: Cow<'q, str>,
+}
+
 /// The server in question.
 pub struct Asked {
     /// As typed; empty where only the protocol is given.
@@ -96,23 +108,62 @@ pub struct Asked {
 #[utoipa::path(get, path = "/api/v1/check", tag = "servers", operation_id = "checkServer", params(
     ("game" = Option<String>, Query, description = "The game's name. May be left out: then this is about whatever is at the address"),
     ("protocol" = Option<String>, Query, description = "The protocol that the server speaks"),
-    ("address" = String, Query, description = "The server's address and port, e.g. 203.0.113.5:20737"),
+    ("address" = String, Query, description = "The server's address and port, e.g. 203.0.113.5:20737. A host name is looked up"),
 ), responses(
     (status = 200, description = "What this master saw", body = Diagnosis),
     (status = 400, description = "A parameter is wrong", body = Wrong),
+    (status = 404, description = "The host name cannot be found", body = Wrong),
 ))]
-pub async fn check(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
-    match asked(query.as_deref().unwrap_or_default()) {
+pub async fn check(
+    State(site): State<Arc<Site>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    match asked(&site, peer.ip(), query.as_deref().unwrap_or_default()).await {
         Ok(asked) => {
             let record = site.hub.address_state(asked.address);
             reply::json(StatusCode::OK, &diagnose(&site, &asked, record.as_ref()))
         }
-        Err(wrong) => api::bad_request(&wrong),
+        Err((status, wrong)) => api::wrong(status, &wrong),
     }
 }
 
-/// Reads which server is in question.
-pub fn asked(query: &str) -> Result<Asked, Wrong> {
+/// Reads which server is in question. A host name is looked up for the client; of several addresses, one with a server is taken.
+pub async fn asked(site: &Site, client: IpAddr, query: &str) -> Result<Asked, (StatusCode, Wrong)> {
+    let bad = |wrong| (StatusCode::BAD_REQUEST, wrong);
+    let Entered { game, protocol, address } = entered(query).map_err(bad)?;
+    let text = address.trim();
+    let address = match (text.parse::<Address>(), host_and_port(text)) {
+        (Ok(address), _) => address,
+        (Err(error), None) => return Err(bad(Wrong::parameter("address", error))),
+        (Err(_), Some((host, port))) => {
+            let found = site.announcements.addresses_of(host, client).await.unwrap_or_default();
+            let found: Vec<_> = found.into_iter().filter_map(|ip| Address::new(ip.to_canonical(), port)).collect();
+            let known = found.iter().find(|address| site.hub.address_state(**address).is_some());
+            let unknown = || Wrong::parameter("address", format!("cannot find {host}"));
+            *known.or(found.first()).ok_or_else(|| (StatusCode::NOT_FOUND, unknown()))?
+        }
+    };
+    Ok(Asked { game, protocol, address })
+}
+
+/// A host name, not a number, with a port.
+fn host_and_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let is_name = |label: &str| {
+        let bytes = label.as_bytes();
+        !label.is_empty()
+            && label.len() <= 63
+            && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+    };
+    let is_host = host.len() <= 253 && host.trim_end_matches('.').split('.').all(is_name);
+    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let is_number = last.bytes().all(|byte| byte.is_ascii_digit());
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    (is_host && !is_number).then_some((host, port))
+}
+
+fn entered(query: &str) -> Result<Entered<'_>, Wrong> {
     let (mut game, mut protocol, mut address) = (None, None, None);
     for (name, value) in parameters::once(query)? {
         match &*name {
@@ -122,18 +173,27 @@ pub fn asked(query: &str) -> Result<Asked, Wrong> {
                 let unknown = || Wrong::parameter("protocol", format!("must be one of {}", known()));
                 protocol = Some(card(&value).ok_or_else(unknown)?);
             }
-            "address" => {
-                let parsed = value.trim().parse::<Address>();
-                address = Some(parsed.map_err(|error| Wrong::parameter("address", error))?);
-            }
+            "address" => address = Some(value),
             _ => return Err(parameters::unknown(&name, &["game", "protocol", "address"])),
         }
     }
     let address = address.ok_or_else(|| Wrong::parameter("address", "is missing"))?;
-    Ok(Asked { game: game.unwrap_or_default(), protocol, address })
+    Ok(Entered { game: game.unwrap_or_default(), protocol, address })
 }
 
 impl Asked {
+    /// The name of a known game that was probably meant.
+    fn meant(&self, view: &View) -> Option<String> {
+        if self.game.is_empty() || self.card(view).is_some() {
+            return None;
+        }
+        let typed = self.game.to_lowercase();
+        let far = |name: &str| strsim::osa_distance(&typed, &name.to_lowercase());
+        let known = CARDS.iter().map(|card| card.name).chain(view.groups().map(|(game, ..)| game));
+        let nearest = known.min_by_key(|name| far(name))?;
+        (far(nearest) <= (typed.chars().count() / 3).min(2)).then(|| nearest.to_string())
+    }
+
     /// Whether a server is the one in question. The name of a family of games stands for any of them.
     fn is_about(&self, record: &AddressState) -> bool {
         let game = &record.server.game;
@@ -178,6 +238,8 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
             }
         }
     };
+    let view = site.hub.view();
+    let did_you_mean = aside(&view, || asked.meant(&view)).filter(|_| !listed);
     let game = match (asked.game.is_empty(), record, asked.protocol) {
         (true, Some(record), _) => record.server.game.name(),
         (true, None, Some(card)) => card.name,
@@ -189,6 +251,7 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
         listed,
         summary,
         advice,
+        did_you_mean,
         kept_off,
         seen: notes.iter().map(|note| seen(&pages, note)).collect(),
         server: record.filter(|_| listed).map(|record| ServerJson::new(&record.server)),
@@ -398,5 +461,53 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::Banned => "Refused: the operator has banned its address.",
         Refusal::Unlisted => "Refused: the operator keeps this server off the list.",
         Refusal::Hidden => "Refused: the operator keeps servers of this name off the list.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_hosts_are_told_from_numbers() {
+        assert_eq!(host_and_port("play.example:27790"), Some(("play.example", 27790)));
+        assert_eq!(host_and_port("my-server:1"), Some(("my-server", 1)));
+        for text in [
+            "",
+            "play.example",
+            "play.example:0",
+            "play.example:x",
+            "play.example:70000",
+            "127.0.0.1:99999",
+            "1.2.3:5",
+            "a..b:1",
+            "[::1]:5",
+            "a b:1",
+            "é.example:1",
+            ":1",
+            "10:1",
+        ] {
+            assert_eq!(host_and_port(text), None, "{text}");
+        }
+        assert_eq!(host_and_port(&format!("{}:1", "a".repeat(64))), None);
+    }
+
+    #[test]
+    fn mistyped_names_of_games_are_recognised() {
+        let meant = |game: &str| {
+            let asked = Asked { game: game.into(), protocol: None, address: "203.0.113.5:1".parse().unwrap() };
+            asked.meant(&View::new(1, 0, Vec::new()))
+        };
+        for (typed, expected) in [
+            ("netpanzr", Some("netpanzer")),
+            ("NetPanzer", Some("netpanzer")),
+            ("icebal", Some("iceball")),
+            ("netpanzer", None),
+            ("", None),
+            ("something else", None),
+            ("x", None),
+        ] {
+            assert_eq!(meant(typed).as_deref(), expected, "{typed}");
+        }
     }
 }

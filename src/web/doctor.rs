@@ -11,8 +11,9 @@ use url::form_urlencoded;
 use super::check::{Diagnosis, asked, diagnose};
 use super::filter::Wrong;
 use super::template::{PageError, Template};
-use super::{Home, Site, page_of};
-use crate::protocols::CARDS;
+use super::{Home, Peer, Site, page_of};
+use crate::model::Address;
+use crate::protocols::{CARDS, card};
 use crate::registry::view::Rendered;
 
 /// The page's template, which follows from the configuration.
@@ -30,6 +31,8 @@ struct Variables<'a> {
     game: &'a str,
     address: &'a str,
     wrong: Option<Wrong>,
+    /// The game that was probably meant, and the address of this page with it.
+    meant: Option<(String, String)>,
     diagnosis: Option<Diagnosis<'a>>,
     /// The same diagnosis in JSON.
     json: String,
@@ -47,6 +50,7 @@ impl Page {
 pub async fn page(
     State(site): State<Arc<Site>>,
     Extension(Home(home)): Extension<Home>,
+    Extension(Peer(peer)): Extension<Peer>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
@@ -56,20 +60,32 @@ pub async fn page(
         pairs.find_map(|(name, value)| (name == wanted).then_some(value))
     };
     let (game, address) = (given("game"), given("address"));
-    let (asked, wrong) = match address.is_some().then(|| asked(&query)).transpose() {
-        Ok(asked) => (asked, None),
-        Err(wrong) => (None, Some(wrong)),
+    let (asked, status, wrong) = match &address {
+        None => (None, StatusCode::OK, None),
+        Some(_) => match asked(&site, peer.ip(), &query).await {
+            Ok(asked) => (Some(asked), StatusCode::OK, None),
+            Err((status, wrong)) => (None, status, Some(wrong)),
+        },
     };
     let record = asked.as_ref().and_then(|asked| site.hub.address_state(asked.address));
-    let status = if wrong.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
+    let named = game.as_deref().or(home).unwrap_or_default();
+    // Most visitors ask about a server of their own.
+    let port = card(named).map_or(0, |card| card.game_port);
+    let own = Address::new(peer.ip().to_canonical(), port).map(|own| own.to_string());
     let pages = site.pages.load();
+    let diagnosis = asked.as_ref().map(|asked| diagnose(&site, asked, record.as_ref()));
     let variables = Variables {
         title: &pages.doctor.title,
         games: CARDS.iter().map(|card| (card.name, card.title)).collect(),
-        game: game.as_deref().or(home).unwrap_or_default(),
-        address: address.as_deref().unwrap_or_default(),
+        game: named,
+        address: address.as_deref().or(own.as_deref()).unwrap_or_default(),
+        meant: diagnosis.as_ref().and_then(|diagnosis| diagnosis.did_you_mean.as_ref()).map(|game| {
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            query.append_pair("game", game).append_pair("address", address.as_deref().unwrap_or_default());
+            (game.clone(), format!("/doctor?{}", query.finish()))
+        }),
         wrong,
-        diagnosis: asked.as_ref().map(|asked| diagnose(&site, asked, record.as_ref())),
+        diagnosis,
         json: format!("/api/v1/check?{query}"),
     };
     let mut response = page_of(&Rendered::new(pages.doctor.template.render(&variables)), &headers);

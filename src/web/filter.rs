@@ -230,6 +230,7 @@ impl Filter {
             "via" => self.via = text(),
             "country" => self.country = text().map(|country| country.to_ascii_uppercase()),
             "sort" => self.sort = text(),
+            "limit" if value.is_empty() => self.limit = None,
             "limit" => self.limit = Some(limit(value)?),
             "after" => self.after = text(),
             _ => return Ok(false),

@@ -1,5 +1,6 @@
 //! The API's page for people, made from the same OpenAPI document that programs read.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -9,6 +10,7 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::samples::samples;
 use super::template::{PageError, Template};
 use super::{Site, page_of};
 use crate::protocols::CARDS;
@@ -23,6 +25,7 @@ pub struct Page {
     title: String,
     operations: Vec<Operation>,
     schemas: Vec<Schema>,
+    error: String,
 }
 
 /// One method of one path.
@@ -38,6 +41,10 @@ struct Operation {
     responses: Vec<Answer>,
     /// A `curl` command to try it: options and the path.
     example: Example,
+    /// Whether a form can ask for it.
+    has_form: bool,
+    /// An answer, where it is not long or an image.
+    sample: String,
 }
 
 /// A parameter, or a field of an object.
@@ -49,6 +56,9 @@ struct Field {
     kind: String,
     required: bool,
     description: String,
+    /// The values that it can have, if they are few.
+    values: Vec<String>,
+    example: String,
 }
 
 #[derive(Serialize)]
@@ -78,16 +88,20 @@ struct Variables<'a> {
     host: &'a str,
     operations: &'a [Operation],
     schemas: &'a [Schema],
+    /// What an error looks like.
+    error: &'a str,
 }
 
 impl Page {
     pub fn new(title: &str, document: &Value) -> Result<Page, PageError> {
         let source = include_str!("../../assets/api.html").to_string();
         let tell = |error: String| PageError(format!("the API's page: {error}"));
+        let mut samples = samples();
         Ok(Page {
+            error: samples.remove("error").unwrap_or_default(),
             template: Template::new("api.html", source).map_err(|error| tell(error.to_string()))?,
             title: title.into(),
-            operations: operations(document),
+            operations: operations(document, &samples),
             schemas: schemas(document),
         })
     }
@@ -95,11 +109,11 @@ impl Page {
 
 pub async fn page(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
     let pages = site.pages.load();
-    let Page { template, title, operations, schemas } = &pages.manual;
+    let Page { template, title, operations, schemas, error } = &pages.manual;
     // With the request's own host, the examples can be pasted as they are.
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.filter(|host| host.parse::<Authority>().is_ok() && !host.contains('@')).unwrap_or(SOMEWHERE);
-    page_of(&Rendered::new(template.render(&Variables { title, host, operations, schemas })), &headers)
+    page_of(&Rendered::new(template.render(&Variables { title, host, operations, schemas, error })), &headers)
 }
 
 fn text(value: &Value) -> String {
@@ -118,10 +132,16 @@ fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
     value.pointer(pointer).unwrap_or(&Value::Null)
 }
 
-fn operations(document: &Value) -> Vec<Operation> {
+fn operations(document: &Value, samples: &HashMap<&str, String>) -> Vec<Operation> {
     let paths = entries(at(document, "/paths"));
     paths
-        .flat_map(|(path, methods)| entries(methods).map(|(method, said)| operation(document, path, method, said)))
+        .flat_map(|(path, methods)| {
+            entries(methods).map(move |(method, said)| {
+                let name = at(said, "/operationId").as_str().unwrap_or_default();
+                let sample = samples.get(name).cloned().unwrap_or_default();
+                Operation { sample, ..operation(document, path, method, said) }
+            })
+        })
         .collect()
 }
 
@@ -135,6 +155,9 @@ fn operation(document: &Value, path: &str, method: &str, said: &Value) -> Operat
     };
     Operation {
         example: example(path, method, &parameters),
+        // A form cannot fill in a path, and a browser shows no stream.
+        has_form: method == "get" && !path.contains('{') && !path.ends_with("/events"),
+        sample: String::new(),
         method: method.to_uppercase(),
         path: path.into(),
         summary: text(at(said, "/summary")),
@@ -152,6 +175,8 @@ fn parameter(said: &Value) -> Field {
         kind: kind(at(said, "/schema")),
         required: at(said, "/required").as_bool().unwrap_or(false),
         description: text(at(said, "/description")),
+        values: items(at(said, "/schema/enum")).map(text).collect(),
+        example: text(at(said, "/schema/example")),
     }
 }
 
@@ -172,6 +197,8 @@ fn fields(schema: &Value) -> Vec<Field> {
         kind: kind(said),
         required: required(name),
         description: text(at(said, "/description")),
+        values: items(at(said, "/enum")).filter(|value| !value.is_null()).map(text).collect(),
+        example: text(at(said, "/example")),
     };
     entries(at(schema, "/properties")).map(field).collect()
 }
@@ -231,8 +258,8 @@ mod tests {
     fn everything_in_the_document_is_on_the_page() {
         let document = super::super::openapi::document(&super::super::api::routes().1);
         let page = Page::new("Ours & <theirs>", &document).unwrap();
-        let Page { template, title, operations, schemas } = &page;
-        let html = template.try_render(&Variables { title, host: "h:1", operations, schemas }).unwrap();
+        let Page { template, title, operations, schemas, error } = &page;
+        let html = template.try_render(&Variables { title, host: "h:1", operations, schemas, error }).unwrap();
         assert!(html.contains("Ours &amp; &lt;theirs&gt;"));
         for (path, methods) in entries(&document["paths"]) {
             for (method, said) in entries(methods) {
@@ -247,6 +274,22 @@ mod tests {
             for (field, _) in entries(&schema["properties"]) {
                 assert!(html.contains(&format!("<code>{field}</code>")), "{name} {field}");
             }
+        }
+        // Contents, forms, and answers that the program made.
+        assert_eq!(html.matches("<li><a href=\"#operation-").count(), operations.len());
+        assert!(
+            html.contains("<form class=\"filters\" action=\"/api/v1/servers\">")
+                && html.contains("<option>-players</option>")
+        );
+        assert!(!html.contains("action=\"/api/v1/events"), "a stream never ends");
+        let samples: Vec<_> = operations.iter().filter(|operation| !operation.sample.is_empty()).collect();
+        assert_eq!(samples.len(), 5);
+        for operation in samples {
+            assert!(
+                operation.sample.contains("203.0.113.5") || operation.path.ends_with("/games"),
+                "{}",
+                operation.sample
+            );
         }
         assert!(html.contains("curl 'http://h:1/api/v1/servers?game=iceball&amp;not_empty=1"), "{html}");
     }

@@ -29,6 +29,7 @@ pub mod plot;
 mod plots;
 mod reply;
 mod routes;
+mod samples;
 pub mod search;
 mod server_page;
 mod template;

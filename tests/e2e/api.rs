@@ -486,6 +486,30 @@ fn the_doctors_command() {
 }
 
 #[test]
+fn the_doctor_knows_host_names_and_what_was_probably_meant() {
+    let server = Server::start(&[]);
+    Game::new(server.address("iceball.listen")).announce(&announcement(b"here", 20737, 0));
+    until("it", || server.listed().pop());
+    let check = |query: &str| server.json(&format!("/api/v1/check?{query}"));
+    let named = check("game=iceball&address=localhost:20737");
+    assert_eq!((&named["listed"], &named["endpoint"]), (&json!(true), &json!("127.0.0.1:20737")), "{named}");
+    let nobody = server.get("/api/v1/check?game=iceball&address=no-such-host.invalid:20737");
+    assert_eq!((nobody.status(), &parsed(&nobody)["parameter"]), (404, &json!("address")));
+    let any = check("address=127.0.0.1:20737");
+    assert_eq!((&any["listed"], &any["game"]), (&json!(true), &json!("iceball")), "whatever is there");
+    let mistyped = check("game=netpanzr&address=127.0.0.1:7");
+    assert_eq!(mistyped["did_you_mean"], "netpanzer", "{mistyped}");
+    let other = check("game=netpanzer&address=127.0.0.1:20737");
+    assert!(other["summary"].as_str().unwrap().contains("another game is listed"), "{other}");
+    let page = |path: &str| server.get(path).text().to_string();
+    assert!(
+        page("/doctor?game=netpanzr&address=127.0.0.1:7")
+            .contains("Did you mean the game <a href=\"/doctor?game=netpanzer&")
+    );
+    assert!(page("/doctor?game=iceball").contains("value=\"127.0.0.1:20737\""), "the visitor's own address");
+}
+
+#[test]
 fn metrics_for_prometheus() {
     let server = Server::start(&[]);
     three(&server);

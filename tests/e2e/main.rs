@@ -23,6 +23,7 @@ mod commands;
 mod countries;
 mod ddnet;
 mod events;
+mod examples;
 mod families;
 mod faults;
 mod fetch;

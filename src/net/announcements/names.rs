@@ -66,6 +66,11 @@ impl Names {
         }
     }
 
+    /// The addresses of a name, for a client that asks; none if it cannot be looked up.
+    pub async fn addresses(&self, host: &str, client: IpAddr) -> Option<Vec<IpAddr>> {
+        timeout(self.patience, self.resolved(host.into(), client)).await.ok()?
+    }
+
     /// A lookup cannot be stopped, so it keeps its place until it ends.
     async fn resolved(&self, host: Box<str>, ip: IpAddr) -> Option<Vec<IpAddr>> {
         let place = self.place(ip).await;

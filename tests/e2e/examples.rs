@@ -1,0 +1,79 @@
+//! The examples in `examples/`: small launchers in three languages, each run against a real master.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use crate::api::three;
+use crate::support::*;
+
+/// A launcher that runs. Killed when dropped.
+struct Launcher(Child, Lines<BufReader<ChildStdout>>);
+
+impl Launcher {
+    fn start(mut command: Command, server: &Server) -> Launcher {
+        command.arg(format!("http://{}", server.address("web.listen"))).args(["game=iceball", "not_empty=1"]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Launcher(child, lines)
+    }
+
+    fn line(&mut self) -> String {
+        self.1.next().expect("another line").unwrap()
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn launches(command: Command) {
+    let server = Server::start(&[]);
+    three(&server);
+    let mut launcher = Launcher::start(command, &server);
+    let both = ["Alpha 64/64 iceball://127.0.0.1:2", "gamma 5/64 iceball://127.0.0.1:3"];
+    assert_eq!([launcher.line(), launcher.line()], both.map(|line| format!("= {line}")));
+    let mut followed = [launcher.line(), launcher.line()];
+    followed.sort();
+    assert_eq!(followed, both.map(|line| format!("+ {line}")));
+    // One begins to match, changes, and no longer matches.
+    let game = Game::new(server.address("iceball.listen"));
+    for (players, expected) in [(1, "+ beta 1/64"), (2, "* beta 2/64"), (0, "- beta 2/64")] {
+        game.announce(&announcement(b"beta", 1, players));
+        assert_eq!(launcher.line(), format!("{expected} iceball://127.0.0.1:1"));
+    }
+}
+
+fn example(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
+    let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+    assert!(lines < 100, "{name} has {lines} lines");
+    path.display().to_string()
+}
+
+#[test]
+fn the_launcher_in_javascript() {
+    let mut command = Command::new("node");
+    command.arg(example("launcher.mjs"));
+    launches(command);
+}
+
+#[test]
+fn the_launcher_in_python() {
+    let mut command = Command::new("python3");
+    command.arg(example("launcher.py"));
+    launches(command);
+}
+
+#[test]
+fn the_launcher_in_rust() {
+    example("launcher.rs");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--locked", "--example", "launcher", "--target-dir"]).arg(target);
+    assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+    launches(Command::new(target.join("debug/examples/launcher")));
+}
