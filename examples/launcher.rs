@@ -38,7 +38,7 @@ impl Master {
             let page = [filter, &[format!("after={after}")]].concat();
             let page: Value = serde_json::from_reader(self.get("servers", &page, "")?)?;
             servers.extend(rows(&page, "servers"));
-            let Some(next) = page["next"].as_str() else { return Ok(servers) };
+            let Some(next) = page.get("next").and_then(Value::as_str) else { return Ok(servers) };
             after = next.bytes().map(|byte| format!("%{byte:02x}")).collect();
         }
     }
@@ -70,7 +70,7 @@ fn apply(known: &mut BTreeMap<String, Server>, event: &str, data: &Value, change
     let is_gone = |at: &String| removed.contains(at) || event == "snapshot" && !listed.contains(at);
     known.extract_if(.., |at, _| is_gone(at)).for_each(|(_, server)| change('-', &server));
     for row in ["servers", "added", "changed"].into_iter().flat_map(|name| rows(data, name)) {
-        let at = row["endpoint"].to_string();
+        let at = row.get("endpoint").map(Value::to_string).unwrap_or_default();
         let mark = if known.contains_key(&at) { '*' } else { '+' };
         let server = known.entry(at).or_default();
         server.extend(row);

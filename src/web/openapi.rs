@@ -115,7 +115,7 @@ fn parameter_of(parameter: &mut Value) {
             let names = FIELDS.map(|(_, name, _)| name).join("|");
             json!({"pattern": format!("^(({names})(,({names})){{0,6}})?$"), "example": "name,map,players_current"})
         }
-        "q" | "map" | "mode" | "version" | "via" => json!({"maxLength": VALUE_CHARS_MAX}),
+        "q" | "map" | "mode" | "version" | "via" | "country" => json!({"maxLength": VALUE_CHARS_MAX}),
         _ => return,
     };
     extend(schema, &more);
