@@ -30,7 +30,7 @@ const FILL = {
   page: (node, server) => setLink(node, atMaster(`/servers/${inPath(server)}`)),
   country: (node, { country }) => {
     node.hidden = !country;
-    node.title = countryName(country);
+    node.title = node.ariaLabel = countryName(country);
     setText(node, country ? flagOf(country) : "");
   },
   country_name: (node, { country }) => setText(node, countryName(country)),

@@ -443,7 +443,7 @@ fn axe_finds_nothing() {
     let (_folder, server, _tanks) = showroom("browser-1");
     let browser = Browser::new("axe");
     let axe = axe();
-    for (size, width, height) in [("desktop", 1280, 760), ("phone", 390, 844)] {
+    for (size, width, height) in [("desktop", 1280, 900), ("phone", 390, 844), ("wide", 1920, 1080)] {
         for scheme in ["light", "dark"] {
             browser.look(width, height, scheme);
             for path in [

@@ -60,7 +60,7 @@ fn a_phone_shows_servers_in_its_upper_third_in_two_lines_each() {
     browser.until("the filter", "document.querySelectorAll('#servers > tbody').length == 29");
     browser.until("the number of filters", "document.querySelector('.fold > summary').textContent == 'Filters (1)'");
     browser.click("#servers tbody:nth-of-type(1) .toggle summary");
-    browser.until("the whole name", "document.querySelector('.more h2').textContent.startsWith('server')");
+    browser.until("the whole name", "document.querySelector('.more h2')?.textContent.startsWith('server')");
 }
 
 #[test]
