@@ -90,9 +90,11 @@ impl Failure {
 
 pub struct Asker<T> {
     settings: Settings,
+    with_details: bool,
     key: [u8; 16],
     asked: u64,
-    waiting: HashMap<Address, Pending<T>>,
+    /// In boxes: they are large, and a table of them would move with every growth.
+    waiting: HashMap<Address, Box<Pending<T>>>,
     /// How many of those have not missed a timeout yet.
     fresh: usize,
     /// Questions to send, per narrowest prefix: an address with many servers does not delay others.
@@ -144,6 +146,7 @@ impl<T> Asker<T> {
     pub fn new(settings: Settings, seed: [u8; 16]) -> Asker<T> {
         Asker {
             settings,
+            with_details: true,
             key: seed,
             asked: 0,
             waiting: HashMap::new(),
@@ -161,6 +164,11 @@ impl<T> Asker<T> {
             farewells: VecDeque::new(),
             pace: TokenBucket::default(),
         }
+    }
+
+    /// From now on, facts have no details where the game can leave them out.
+    pub fn leave_out_details(&mut self) {
+        self.with_details = false;
     }
 
     pub fn set_settings(&mut self, settings: Settings) {
@@ -246,7 +254,7 @@ impl<T> Asker<T> {
         self.asked += 1;
         let serial = self.asked;
         self.fresh += 1;
-        self.waiting.insert(address, Pending::new(serial, query, ask, digest, tag));
+        self.waiting.insert(address, Box::new(Pending::new(serial, query, ask, digest, tag)));
         self.queues.entry(Prefix::narrowest(address.ip())).or_default().in_flight += 1;
         self.count(address.ip(), true);
         self.enqueue(address, serial, false);
@@ -354,7 +362,7 @@ impl<T> Asker<T> {
                 self.farewells.push_back((lane, address, last));
             }
         }
-        let next = pending.hear(now_us, lane, bytes, &self.key);
+        let next = pending.hear(now_us, lane, bytes, self.with_details, &self.key);
         if pending.has_claim() {
             self.fresh -= usize::from(std::mem::take(&mut pending.fresh));
         }

@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
 
 /// The bytes before the first NUL, or all of them.
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
-    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
+    memchr::memchr(0, bytes).and_then(|end| bytes.get(..end)).unwrap_or(bytes)
 }
 
 /// Decodes hex digits, so that tests can quote recorded messages. Other characters are skipped.

@@ -45,7 +45,8 @@ impl Answerer {
         raw.set_send_buffer_size(8 << 20).unwrap();
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.set_read_timeout(Some(TICK)).unwrap();
-        socket2::SockRef::from(&socket).set_recv_buffer_size(8 << 20).unwrap();
+        // Beyond the system's limit: a question that is lost here takes a second.
+        setsockopt(&socket, sockopt::RcvBufForce, &(32 << 20)).unwrap();
         setsockopt(&socket, sockopt::Ipv4PacketInfo, &true).unwrap();
         let port = socket.local_addr().unwrap().port();
         let (stop, delay_us) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());

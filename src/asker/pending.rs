@@ -167,11 +167,12 @@ impl<T> Pending<T> {
     }
 
     /// Takes a datagram from the server's address.
-    pub fn hear(&mut self, now_us: u64, lane: Lane, bytes: &[u8], key: &[u8; 16]) -> Next {
+    pub fn hear(&mut self, now_us: u64, lane: Lane, bytes: &[u8], with_details: bool, key: &[u8; 16]) -> Next {
         if self.known_digest != 0 && self.query.is_without_nonce(bytes) && digest(key, bytes) == self.known_digest {
             return self.claim(now_us, lane, self.known_digest, None);
         }
-        match self.query.hear(bytes) {
+        let heard = if with_details { self.query.hear(bytes) } else { self.query.hear_briefly(bytes) };
+        match heard {
             Err(wrong) => {
                 self.fault = Some(wrong);
                 Next::Wait

@@ -231,7 +231,8 @@ async fn round(
 /// The lists of queried servers.
 async fn lists(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Written, Failure> {
     let mut servers = fetch(&arguments.master, &arguments.querying).await?;
-    arguments.querying.query(&mut servers).await?;
+    let details = arguments.files().any(|(_, format)| format.shows_details());
+    arguments.querying.query(&mut servers, details).await?;
     let files: Vec<_> = arguments.files().collect();
     let mut stdout = Written::Whole;
     for (path, format) in &files {

@@ -53,11 +53,12 @@ fn timeout(text: &str) -> Result<Duration, String> {
 }
 
 impl QueryOptions {
-    /// Queries all servers that can be queried, with a progress bar on a terminal.
-    pub async fn query(&self, found: &mut [Found]) -> Result<(), Failure> {
+    /// Queries all servers that can be queried, with a progress bar on a terminal; for their players and rules only if a
+    /// format shows them.
+    pub async fn query(&self, found: &mut [Found], details: bool) -> Result<(), Failure> {
         let queryable = found.iter().filter(|server| query_of(&server.game).is_some()).count();
         let bar = progress(Some(queryable), "{spinner} querying {bar:30} {pos}/{len} {elapsed}");
-        let result = query_all(found, self.pace(), |_| bar.inc(1)).await;
+        let result = query_all(found, Pace { details, ..self.pace() }, |_| bar.inc(1)).await;
         bar.finish_and_clear();
         result.map_err(|error| Failure::new(Exit::Network, format!("cannot send queries: {error}")))
     }
@@ -173,6 +174,11 @@ impl OutputOptions {
         // The program ends here: it need not free thousands of servers one by one.
         std::mem::forget(found);
         printed
+    }
+
+    /// Whether players and rules are printed.
+    pub fn shows_details(&self) -> bool {
+        self.format.shows_details()
     }
 
     /// Checks for options that exclude each other.

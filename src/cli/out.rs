@@ -11,7 +11,7 @@ use crate::export::file::{self, Written};
 
 /// Data, to stdout.
 pub fn print(text: &str) -> Result<Written, Failure> {
-    file::to_stdout(&mut text.as_bytes()).map_err(cannot_print)
+    file::bytes_to_stdout(text.as_bytes()).map_err(cannot_print)
 }
 
 pub fn cannot_print(error: Error) -> Failure {

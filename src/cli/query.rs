@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             let master = MasterOptions { url: url.clone(), games: Vec::new() };
             describe(&mut servers, list::fetch(&master, &arguments.querying).await?);
         }
-        arguments.querying.query(&mut servers).await?;
+        arguments.querying.query(&mut servers, arguments.output.shows_details()).await?;
         let (answered, asked) = report_failures(&servers);
         arguments.output.print(servers)?;
         if answered == 0 {

@@ -28,6 +28,8 @@ pub struct Pace {
     pub retry: RetryPolicy,
     /// Size of the socket's receive buffer in bytes; None: as large as the system allows.
     pub receive_buffer: Option<usize>,
+    /// Whether players and rules are wanted.
+    pub details: bool,
 }
 
 impl Default for Pace {
@@ -37,6 +39,7 @@ impl Default for Pace {
             in_flight: in_flight_for(30_000),
             retry: RetryPolicy::default(),
             receive_buffer: None,
+            details: true,
         }
     }
 }
@@ -93,7 +96,10 @@ pub async fn query_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Fo
     let socket = Socket::open(pace.receive_buffer)?;
     let try_us_max = try_us * u64::from(pace.retry.server_tries());
     let throttle = Throttle::new(pace.in_flight, socket.room() / ANSWERS_PER_QUESTION, try_us, try_us_max);
-    let asker = Asker::new(settings(pace, all_loopback), seed);
+    let mut asker = Asker::new(settings(pace, all_loopback), seed);
+    if !pace.details {
+        asker.leave_out_details();
+    }
     let started = Instant::now();
     let mut run =
         Run { found, queue, socket, asker, throttle, pace, all_loopback, started, lost: 0, is_quiet: true, finished };
@@ -418,10 +424,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn details_are_left_out_on_request() {
+        for game in ["netpanzer", "quake3"] {
+            for details in [true, false] {
+                let mut found = simulated(game, 3, 0);
+                query_all(&mut found, Pace { details, ..Pace::default() }, |_| {}).await.unwrap();
+                let is_right =
+                    |server: &Found| !server.facts.name.is_empty() && server.facts.details.is_some() == details;
+                assert!(found.iter().all(is_right), "{game} {details}: {found:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn what_this_machine_loses_is_not_the_servers_silence() {
         // All at once, with room for some ten answers.
         let retry = RetryPolicy { timeout: Some(Duration::from_millis(500)), retries: Some(1) };
-        let pace = Pace { per_second: 1_000_000, in_flight: 1_000_000, retry, receive_buffer: Some(8 << 10) };
+        let pace = Pace {
+            per_second: 1_000_000,
+            in_flight: 1_000_000,
+            retry,
+            receive_buffer: Some(8 << 10),
+            ..Pace::default()
+        };
         for game in ["hyperbol", "netpanzer"] {
             let mut found = simulated(game, 300, 20);
             let mut finished = 0;

@@ -64,7 +64,7 @@ impl Destination {
 /// Writes all bytes to the destination of the path.
 pub fn write(path: &Path, mut bytes: &[u8]) -> io::Result<Written> {
     match Destination::of(path)? {
-        Destination::Stdout => to_stdout(&mut bytes),
+        Destination::Stdout => bytes_to_stdout(bytes),
         Destination::Special(path) => to_special(&path, &mut bytes),
         Destination::File(path) => {
             let mut draft = Draft::of(&path)?;
@@ -73,6 +73,12 @@ pub fn write(path: &Path, mut bytes: &[u8]) -> io::Result<Written> {
             Ok(Written::Whole)
         }
     }
+}
+
+/// In one piece, not line by line or page by page.
+pub fn bytes_to_stdout(bytes: &[u8]) -> io::Result<Written> {
+    let mut stdout = io::stdout().lock();
+    closed_pipe_is_ok(stdout.write_all(bytes).and_then(|()| stdout.flush()))
 }
 
 pub fn to_stdout(from: &mut dyn Read) -> io::Result<Written> {

@@ -23,6 +23,13 @@ pub enum Format {
     Csv,
 }
 
+impl Format {
+    /// Whether it shows players and rules, or some of them.
+    pub fn shows_details(self) -> bool {
+        matches!(self, Format::Json | Format::Jsonl | Format::Xml)
+    }
+}
+
 /// Formatting options.
 pub struct Layout {
     /// None: the default ones.
@@ -104,5 +111,22 @@ mod tests {
         };
         let named = Found::new(Game::Own("netpanzer"), "[2001:db8::1]:3030".parse().unwrap());
         vec![answered, failed, named]
+    }
+
+    #[test]
+    fn a_format_says_whether_it_shows_details() {
+        use clap::ValueEnum;
+        let mut brief = servers();
+        brief.iter_mut().for_each(|server| server.facts.details = None);
+        for format in Format::value_variants() {
+            // A document in XML begins with the time.
+            let written = |servers: &[Found]| match format {
+                Format::Xml => {
+                    xml::write(servers, &jiff::Zoned::new(jiff::Timestamp::UNIX_EPOCH, jiff::tz::TimeZone::UTC))
+                }
+                format => write(*format, servers, &Layout::default()),
+            };
+            assert_eq!(written(&servers()) != written(&brief), format.shows_details(), "{format:?}");
+        }
     }
 }

@@ -244,6 +244,11 @@ pub trait Query: Sync {
     /// Parses an answer to either question.
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault>;
 
+    /// The same, for those who show no details: [`Facts::details`] may be left out, which for long answers is most of the work.
+    fn hear_briefly<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+        self.hear(bytes)
+    }
+
     /// Whether an answer, if it is valid, carries facts and no nonce, so that an equal one says the same. Looks no closer than
     /// needed to see that.
     fn is_without_nonce(&self, _bytes: &[u8]) -> bool {
@@ -596,6 +601,43 @@ mod tests {
                 assert!(answer(&(card.pretend)(0), at, nonsense).is_empty(), "{}", card.name);
             }
         }
+    }
+
+    #[test]
+    fn a_brief_answer_says_the_same_but_for_the_details() {
+        /// The kind of an answer, its nonce and its facts.
+        fn parts(heard: Result<Heard<'_>, Fault>) -> (String, Option<Facts<'static>>) {
+            match heard {
+                Ok(Heard::Facts(facts)) => ("facts".into(), Some(facts.into_owned())),
+                Ok(Heard::Some { nonce, facts }) => (format!("some {nonce}"), Some(facts.into_owned())),
+                Ok(Heard::Whole { nonce, facts }) => (format!("whole {nonce}"), Some(facts.into_owned())),
+                other => (format!("{other:?}"), None),
+            }
+        }
+        let mut brief = HashSet::new();
+        for card in CARDS {
+            let (Some(query), Some(answer)) = (card.query, card.answer) else { continue };
+            let at = Address::new([192, 0, 2, 1].into(), 1).unwrap();
+            for (number, ask) in (0..20).flat_map(|number| [(number, Ask::Proof), (number, Ask::Facts)]) {
+                let mut question = Question::new();
+                query.ask(ask, 0x1bad_cafe & query.nonce_mask(), &mut question);
+                for mut bytes in answer(&(card.pretend)(number), at, &question) {
+                    loop {
+                        let (kind, facts) = parts(query.hear(&bytes));
+                        let (brief_kind, brief_facts) = parts(query.hear_briefly(&bytes));
+                        let has_details = brief_facts.as_ref().is_some_and(|facts| facts.details.is_some());
+                        let is_less = !has_details && facts.as_ref().is_some_and(|facts| facts.details.is_some());
+                        brief.extend(is_less.then_some(card.name));
+                        let facts = facts.map(|facts| if is_less { Facts { details: None, ..facts } } else { facts });
+                        assert_eq!((brief_kind, brief_facts), (kind, facts), "{} {number}", card.name);
+                        if bytes.pop().is_none() {
+                            break; // all shorter ones were compared, too
+                        }
+                    }
+                }
+            }
+        }
+        assert!(brief.len() >= 2, "{brief:?}");
     }
 
     #[test]

@@ -25,18 +25,28 @@ impl Query for GameQuery {
     }
 
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+        self.hear_with(true, bytes)
+    }
+
+    fn hear_briefly<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+        self.hear_with(false, bytes)
+    }
+}
+
+impl GameQuery {
+    fn hear_with<'a>(&self, details: bool, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
         if !self.is_without_nonce(bytes) {
             let nonce = nonce::read(bytes).ok_or_else(|| fault("the echo is not what was sent"))?;
             return Ok(Heard::Proof { nonce });
         }
-        Ok(Heard::Facts(facts(bytes).map_err(fault)?))
+        Ok(Heard::Facts(facts(bytes, details).map_err(fault)?))
     }
 }
 
 /// A status has dozens of keys, most of them of players, so it is read in one pass, in place: keys are compared as bytes, and
 /// only what is kept is cleaned.
-fn facts<'a>(status: &'a [u8]) -> Result<Facts<'a>, WireError> {
-    let mut details = Details { rules: Vec::with_capacity(RULES), ..Details::default() };
+fn facts<'a>(status: &'a [u8], with_details: bool) -> Result<Facts<'a>, WireError> {
+    let mut details = with_details.then(|| Details { rules: Vec::with_capacity(RULES), ..Details::default() });
     let mut known: [Option<&[u8]>; IN_FACTS.len()] = [None; _];
     for pair in status_pairs(status) {
         let (key, value) = pair?;
@@ -45,6 +55,7 @@ fn facts<'a>(status: &'a [u8]) -> Result<Facts<'a>, WireError> {
             known.get_or_insert(value);
             continue;
         }
+        let Some(details) = &mut details else { continue };
         match (numbered(key), details.players.last_mut()) {
             (Some(b"player"), _) => {
                 details.players.push(Player { name: text::clean(value).into(), ..Player::default() });
@@ -76,7 +87,7 @@ fn facts<'a>(status: &'a [u8]) -> Result<Facts<'a>, WireError> {
             "n" => Some(false),
             _ => None,
         },
-        details: Some(Arc::new(details.bounded())),
+        details: details.map(|details| Arc::new(details.bounded())),
         ..Facts::default()
     };
     allow_players(&Game::Own(NAME), &mut facts);
@@ -202,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_status_counts_no_more_players_than_the_game_allows() {
-        let facts = facts(br"gamename\netpanzer\numplayers\65535\maxplayers\40000\final\").unwrap();
+        let facts = facts(br"gamename\netpanzer\numplayers\65535\maxplayers\40000\final\", true).unwrap();
         assert_eq!((facts.players_current, facts.players_max), (Some(255), Some(255)));
     }
 }

@@ -56,22 +56,28 @@ impl<'a> Listing<'a> {
 }
 
 /// The facts of an infoResponse.
-pub fn facts<'a>(info: &InfoIndex<'a>) -> Facts<'a> {
+pub fn facts<'a>(info: &InfoIndex<'a>, with_details: bool) -> Facts<'a> {
     let game = text::clean(info.get(b"gamename").unwrap_or_default());
-    Facts { game, ..facts_with(info, info.count(b"clients").unwrap_or(0), None, Vec::new()) }
+    let clients = info.count(b"clients").unwrap_or(0);
+    Facts { game, ..facts_with(info, clients, None, with_details.then(Vec::new)) }
 }
 
 /// The facts of a statusResponse. Its `gamename` is a folder of the game's files, never the game.
-pub fn status_facts<'a>(status: &StatusResponse<'a>) -> Facts<'a> {
-    let players: Vec<Player> = status.players().take(Details::PLAYERS_MAX).map(|line| player(&line)).collect();
-    let info = status.info.index();
-    let clients = info.count(b"clients").unwrap_or(players.len() as u16); // at most PLAYERS_MAX
-    // Engines give bots no ping.
-    let humans = players.iter().filter(|player| player.ping != Some(0)).count() as u16;
-    facts_with(&info, clients, Some(humans), players)
+pub fn status_facts<'a>(info: &InfoIndex<'a>, status: &StatusResponse<'a>, with_details: bool) -> Facts<'a> {
+    let mut players = with_details.then(Vec::new);
+    let (mut lines, mut humans) = (0, 0);
+    for line in status.players().take(Details::PLAYERS_MAX) {
+        lines += 1;
+        humans += u16::from(line.ping != Some(0)); // engines give bots no ping
+        if let Some(players) = &mut players {
+            players.push(player(&line));
+        }
+    }
+    facts_with(info, info.count(b"clients").unwrap_or(lines), Some(humans), players)
 }
 
-fn facts_with<'a>(info: &InfoIndex<'a>, clients: u16, humans: Option<u16>, players: Vec<Player>) -> Facts<'a> {
+/// With details if there are players.
+fn facts_with<'a>(info: &InfoIndex<'a>, clients: u16, humans: Option<u16>, players: Option<Vec<Player>>) -> Facts<'a> {
     let get = |keys: &[&str]| text::clean(keys.iter().find_map(|key| info.get(key.as_bytes())).unwrap_or_default());
     // DarkPlaces games put their mode and version in front of this: "dm:0.8.6:P105:…".
     let mut state = info.get(b"qcstatus").unwrap_or_default().split(|&byte| byte == b':');
@@ -79,10 +85,13 @@ fn facts_with<'a>(info: &InfoIndex<'a>, clients: u16, humans: Option<u16>, playe
     let mode = get(&["gametype", "g_gametype"]);
     let version = info.get(b"version").or(Some(state_version).filter(|version| !version.is_empty()));
     let bots = info.count(b"bots").map(|bots| clients.saturating_sub(bots));
-    let mut rules: Vec<(Box<str>, Box<str>)> = vec![("clients".into(), clients.to_string().into())];
-    for (key, value) in info.pairs().filter(|(key, _)| !TOLD.contains(key)) {
-        rules.push((text::clean(key).into(), text::clean(value).into()));
-    }
+    let details = players.map(|players| {
+        let mut rules: Vec<(Box<str>, Box<str>)> = vec![("clients".into(), clients.to_string().into())];
+        for (key, value) in info.pairs().filter(|(key, _)| !TOLD.contains(key)) {
+            rules.push((text::clean(key).into(), text::clean(value).into()));
+        }
+        Arc::new(Details { players, rules }.bounded())
+    });
     Facts {
         name: without_colours(get(&["hostname", "sv_hostname"])),
         mode: if mode.is_empty() { text::clean(state_mode) } else { mode },
@@ -91,7 +100,7 @@ fn facts_with<'a>(info: &InfoIndex<'a>, clients: u16, humans: Option<u16>, playe
         players_current: Some(info.count(b"g_humanplayers").or(bots).or(humans).unwrap_or(clients)),
         players_max: info.count(b"sv_maxclients"),
         password: info.get(b"g_needpass").map(|value| value != b"0"),
-        details: Some(Arc::new(Details { players, rules }.bounded())),
+        details,
         ..Facts::default()
     }
 }
@@ -133,13 +142,13 @@ mod tests {
 
     #[test]
     fn what_real_servers_say() {
-        let openarena = facts(&info(OPENARENA));
+        let openarena = facts(&info(OPENARENA), true);
         assert_eq!(openarena.game, "Quake3Arena");
         assert_eq!((&*openarena.name, &*openarena.map, &*openarena.mode), ("Loopback OA", "oa_dm1", "0"));
         assert_eq!((openarena.players_current, openarena.players_max), (Some(2), Some(8)), "people, not bots");
         assert_eq!((openarena.rule("clients"), openarena.rule("hostname")), (Some("5"), Some("Loopback ^1OA")));
         assert_eq!((openarena.password, openarena.rule("challenge")), (Some(false), None));
-        let darkplaces = facts(&info(DARKPLACES));
+        let darkplaces = facts(&info(DARKPLACES), true);
         assert_eq!((&*darkplaces.name, &*darkplaces.map, &*darkplaces.mode), ("Loopback DP", "start", ""));
         assert_eq!((darkplaces.players_current, darkplaces.password), (Some(2), None));
     }
@@ -150,7 +159,7 @@ mod tests {
             "ffffffff737461747573526573706f6e73650a5c6368616c6c656e67655c58797a5c636f6d5f70726f746f636f6c5c37315c73765f686f73746e616d655c4c6f6f706261636b205e314f415c73765f6d6178636c69656e74735c385c76657273696f6e5c696f713320312e33365c675f67616d65747970655c345c6d61706e616d655c6f615f646d315c67616d656e616d655c626173656f610a30203020225361726765220a37202d313020225e31526564220a",
         );
         let Ok(FromGame::Status(status)) = FromGame::parse(&bytes) else { panic!() };
-        let facts = status_facts(&status);
+        let facts = status_facts(&status.info.index(), &status, true);
         assert_eq!((&*facts.name, &*facts.map, &*facts.mode), ("Loopback OA", "oa_dm1", "4"));
         assert_eq!(facts.version.as_str(), "ioq3 1.36");
         assert_eq!((facts.players_current, facts.players_max, facts.rule("clients")), (Some(1), Some(8), Some("2")));
@@ -164,7 +173,7 @@ mod tests {
         let bytes = b"\xff\xff\xff\xffstatusResponse\n\\gamename\\Xonotic\\modname\\data\\gameversion\\806\\sv_maxclients\\16\\clients\\2\\bots\\1\\mapname\\stormkeep\\hostname\\X\\protocol\\3\\qcstatus\\ctf:0.8.6:P1:S2\\challenge\\0badcafe\\d0_blind_id\\1 x@y\n5 64 5 \"^x0f0Bob\"\nlong 0 14 \"[BOT]Ann\"\n";
         let Ok(FromGame::Status(status)) = FromGame::parse(bytes) else { panic!() };
         assert_eq!(status.info.get(b"challenge"), Some(&b"0badcafe"[..]), "and not what follows it");
-        let facts = status_facts(&status);
+        let facts = status_facts(&status.info.index(), &status, true);
         assert_eq!((&*facts.mode, facts.version.as_str(), facts.players_current), ("ctf", "0.8.6", Some(1)));
         let players = &facts.details.as_ref().unwrap().players;
         assert_eq!((&*players[0].name, players[0].team.as_deref(), players[0].score), ("Bob", Some("5"), Some(5)));
@@ -175,7 +184,7 @@ mod tests {
     fn players_without_a_ping_are_bots() {
         let bytes = b"\xff\xff\xff\xffstatusResponse\n\\hostname\\X\n1 20 \"a\"\n1 0 \"b\"\n1 -3 \"c\"\n";
         let Ok(FromGame::Status(status)) = FromGame::parse(bytes) else { panic!() };
-        let facts = status_facts(&status);
+        let facts = status_facts(&status.info.index(), &status, true);
         assert_eq!((facts.players_current, facts.rule("clients")), (Some(2), Some("3")));
     }
 
@@ -209,9 +218,8 @@ mod tests {
 
     #[test]
     fn text_is_cleaned() {
-        let facts = facts(
-            &InfoString::new(b"\\hostname\\a\x1b[1m^1\xffb\x01\\mapname\\^2m\\sv_maxclients\\1\\clients\\9").index(),
-        );
+        let info = InfoString::new(b"\\hostname\\a\x1b[1m^1\xffb\x01\\mapname\\^2m\\sv_maxclients\\1\\clients\\9");
+        let facts = facts(&info.index(), true);
         assert_eq!((&*facts.name, &*facts.map), ("a[1m\u{fffd}b", "m"));
         assert_eq!(facts.rule("hostname"), Some("a[1m^1\u{fffd}b"));
     }

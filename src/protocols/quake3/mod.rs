@@ -71,7 +71,7 @@ pub const CARD: Card = Card {
         ("list request", |bytes| matches!(wire::ToMaster::parse(bytes), Ok(wire::ToMaster::List(_)))),
         ("info", |bytes| matches!(wire::FromGame::parse(bytes), Ok(wire::FromGame::Info(info)) if is_listable(&info))),
         ("status", |bytes| match wire::StatusResponse::parse(bytes) {
-            Ok(status) => info::status_facts(&status).players_max.is_some(),
+            Ok(status) => status.info.index().count(b"sv_maxclients").is_some(),
             Err(_) => false,
         }),
         ("to game", |bytes| wire::ToGame::parse(bytes).is_ok()),
@@ -127,6 +127,6 @@ pub const CARD: Card = Card {
 
 fn is_listable(info: &wire::InfoString<'_>) -> bool {
     let info = &info.index();
-    let facts = info::facts(info);
+    let facts = info::facts(info, true);
     info::Listing::of(info).is_ok() && facts.players_max.is_some()
 }

@@ -3,11 +3,10 @@
 //!
 //! DarkPlaces answers `getstatus` with an infoResponse when the status does not fit into a packet.
 
-use super::wire::{self, FromGame, InfoString};
+use super::wire::{self, FromGame, InfoIndex};
 use super::{NAME, info};
 use crate::model::{Facts, Game};
 use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault, nonce};
-use crate::text;
 
 /// DarkPlaces answers one question a second and source, ioquake3 ten at once and then one a second.
 pub const SPACING_US: u64 = 1_050_000;
@@ -24,16 +23,11 @@ impl Query for GameQuery {
     }
 
     fn hear<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
-        match FromGame::parse(bytes).map_err(fault)? {
-            FromGame::Info(info) => {
-                let (nonce, mut facts) = (nonce(&info)?, info::facts(&info.index()));
-                facts.game = text::clean(info.get(b"gamename").unwrap_or_default());
-                Ok(Heard::Some { nonce, facts: allowed(facts) })
-            }
-            FromGame::Status(status) => {
-                Ok(Heard::Whole { nonce: nonce(&status.info)?, facts: allowed(info::status_facts(&status)) })
-            }
-        }
+        hear(bytes, true)
+    }
+
+    fn hear_briefly<'a>(&self, bytes: &'a [u8]) -> Result<Heard<'a>, Fault> {
+        hear(bytes, false)
     }
 
     /// A status does not say which game it is.
@@ -46,12 +40,25 @@ impl Query for GameQuery {
     }
 }
 
+fn hear(bytes: &[u8], with_details: bool) -> Result<Heard<'_>, Fault> {
+    match FromGame::parse(bytes).map_err(fault)? {
+        FromGame::Info(info) => {
+            let info = info.index();
+            Ok(Heard::Some { nonce: nonce(&info)?, facts: allowed(info::facts(&info, with_details)) })
+        }
+        FromGame::Status(status) => {
+            let info = status.info.index();
+            Ok(Heard::Whole { nonce: nonce(&info)?, facts: allowed(info::status_facts(&info, &status, with_details)) })
+        }
+    }
+}
+
 fn allowed(mut facts: Facts<'_>) -> Facts<'_> {
     allow_players(&Game::Own(NAME), &mut facts);
     facts
 }
 
-fn nonce(info: &InfoString<'_>) -> Result<u32, Fault> {
+fn nonce(info: &InfoIndex<'_>) -> Result<u32, Fault> {
     let challenge = info.get(b"challenge").ok_or_else(|| fault("its answer has no challenge"))?;
     nonce::read(challenge).ok_or_else(|| fault("its answer has another challenge"))
 }

@@ -97,7 +97,7 @@ impl Rules {
         })?;
         let game = self.game(opened.tag, listing.game)?;
         let address = Address::new(from.ip(), from.port()).ok_or(event::SOURCE_PORT_0.event())?;
-        let mut facts = info::facts(info);
+        let mut facts = info::facts(info, true);
         allow_players(&game, &mut facts);
         Ok(Announce {
             address,

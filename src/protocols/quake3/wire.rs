@@ -214,7 +214,9 @@ impl<'a> InfoString<'a> {
 
     /// Keys and values in order. One that is too long is left out, and so is a key without a value.
     pub fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        let mut tokens = self.0.split(|&byte| byte == b'\\');
+        let (text, mut start) = (self.0, 0);
+        let ends = memchr::memchr_iter(b'\\', text).chain([text.len()]);
+        let mut tokens = ends.map_while(move |end| text.get(std::mem::replace(&mut start, end + 1)..end));
         std::iter::from_fn(move || Some((tokens.next()?, tokens.next()?)))
             .filter(|(key, value)| !key.is_empty() && key.len().max(value.len()) <= FIELD_BYTES_MAX)
     }
@@ -310,7 +312,7 @@ pub struct PlayerLine<'a> {
 impl<'a> StatusResponse<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<StatusResponse<'a>, WireError> {
         let text = message(bytes)?.strip_prefix(b"statusResponse\n").ok_or(WireError::UnknownCommand)?;
-        let end = text.iter().position(|&byte| byte == b'\n').unwrap_or(text.len());
+        let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
         let (info, lines) = text.split_at_checked(end).unwrap_or((text, b""));
         Ok(StatusResponse { info: InfoString::new(info), lines })
     }
