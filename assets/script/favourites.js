@@ -52,8 +52,12 @@ function tellOf(before, now) {
   const players = told.size > 0 && told.get(nameOf(now));
   if (!players || !before || before.playing >= players || now.playing < players) return;
   const name = now.name || now.key;
-  const notice = new Notification(`${name}: ${now.playing} players`, { body: now.map ?? "", tag: nameOf(now) });
-  notice.onclick = () => window.focus();
+  try {
+    const notice = new Notification(`${name}: ${now.playing} players`, { body: now.map ?? "", tag: nameOf(now) });
+    notice.onclick = () => window.focus();
+  } catch {
+    say(`${name}: ${now.playing} players`); // some browsers allow notifications only to installed pages
+  }
 }
 
 /** Draws rows whose favourites have changed. */

@@ -67,8 +67,9 @@ function takeOver() {
 
 function put(server) {
   const known = prepared(server);
-  tellOf(servers.get(known.key), known);
+  const before = servers.get(known.key);
   servers.set(known.key, known);
+  tellOf(before, known);
 }
 
 function setLive(live) {

@@ -30,7 +30,9 @@ use super::tcp::{self, Entrance};
 use super::udp::LOOK_UP;
 use crate::protocols::Next;
 
-/// How long a client is waited for here.
+/// How often a connection is read from before others have their turn.
+const READS_MAX: usize = 4;
+/// How long a connection is here.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// When a client that has its answer is expected to have closed, and how often such clients are looked at where nothing else
 /// happens.
@@ -54,8 +56,9 @@ struct Visit {
     stream: TcpStream,
     admission: Arc<Admission>,
     talk: Talk,
+    accepted_at: Instant,
     /// When its client was last heard.
-    since: Instant,
+    heard_at: Instant,
     /// Whether it has its list.
     is_answered: bool,
     /// How much was read and discarded after the last answer; none before it.
@@ -104,14 +107,16 @@ impl Worker {
         let now = Instant::now();
         for number in (0..waiting.len()).rev() {
             let Some(visit) = waiting.get_mut(number) else { continue };
-            let waited = now.saturating_duration_since(visit.since);
+            let waited = now.saturating_duration_since(visit.heard_at);
             let is_ready = ready.get(number).is_some_and(|is_ready| *is_ready);
             let then = match is_ready || visit.is_answered && waited >= CLOSING {
                 true => self.step(visit),
                 false => Then::Wait,
             };
+            // Elsewhere it is noticed when it is evicted, and when it is idle for too long.
+            let is_here_for = now.saturating_duration_since(visit.accepted_at);
             match then {
-                Then::Wait if waited < PATIENCE => {}
+                Then::Wait if is_here_for < PATIENCE => {}
                 Then::Wait | Then::Leave => self.leave(waiting.swap_remove(number)),
                 Then::End => self.end(waiting.swap_remove(number)),
             }
@@ -149,7 +154,9 @@ impl Worker {
         let local = if local.ip().is_unspecified() { stream.local_addr() } else { Ok(local) };
         let Ok(local) = local else { return };
         let talk = self.service.open_connection(peer, local);
-        let mut visit = Visit { stream, admission, talk, since: Instant::now(), is_answered: false, drained: None };
+        let now = Instant::now();
+        let mut visit =
+            Visit { stream, admission, talk, accepted_at: now, heard_at: now, is_answered: false, drained: None };
         match self.step(&mut visit) {
             Then::Wait => {
                 if let Err(full) = waiting.try_push(visit) {
@@ -174,11 +181,12 @@ impl Worker {
 
     fn try_step(&self, visit: &mut Visit) -> io::Result<Then> {
         let mut buffer = [0; READ_BYTES];
-        let Visit { stream, admission, talk, since, is_answered, drained } = visit;
+        let Visit { stream, admission, talk, heard_at, is_answered, drained, .. } = visit;
         if let Some(drained) = drained {
             return drain(stream, drained, &mut buffer);
         }
-        loop {
+        // A client that always has more to say takes turns with the others elsewhere.
+        for _ in 0..READS_MAX {
             if matches!(talk.next, Next::Announce(_) | Next::Quit { .. } | Next::Write { .. }) {
                 return Ok(Then::Leave);
             }
@@ -202,12 +210,13 @@ impl Worker {
                 Err(error) => return Err(error.into()),
             };
             let read = buffer.get(..size).unwrap_or_default();
-            (*since, *is_answered) = (Instant::now(), false);
+            (*heard_at, *is_answered) = (Instant::now(), false);
             talk.next = talk.read(read);
             if matches!(talk.next, Next::Write { .. }) {
                 talk.input.extend_from_slice(read);
             }
         }
+        Ok(Then::Leave)
     }
 
     /// The connection has ended.

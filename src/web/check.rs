@@ -12,14 +12,21 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::filter::Wrong;
+use super::http::is_near;
 use super::json::{Place, ServerJson, rfc3339};
 use super::{Pages, Peer, Site, api, aside, parameters, reply};
+use crate::budget::{Kind, Over};
 use crate::ledger::{Note, What};
-use crate::model::Address;
+use crate::model::{Address, GAME_BYTES_MAX};
 use crate::protocols::event::{Severity, Text};
 use crate::protocols::{CARDS, Card, card, card_of, names_of};
 use crate::registry::view::View;
 use crate::registry::{AddressState, Refusal};
+
+/// What a lookup of a host costs, in microseconds of searching: some ten a second are within the budget of an address.
+const LOOKUP_COST: u64 = 5_000;
+/// The most names that are compared with a typed one.
+const NAMES_MAX: usize = 200;
 
 /// What this master knows of a server.
 #[derive(Serialize, ToSchema)]
@@ -137,14 +144,33 @@ pub async fn asked(site: &Site, client: IpAddr, query: &str) -> Result<Asked, (S
         (Ok(address), _) => address,
         (Err(error), None) => return Err(bad(Wrong::parameter("address", error))),
         (Err(_), Some((host, port))) => {
-            let found = site.announcements.addresses_of(host, client).await.unwrap_or_default();
-            let found: Vec<_> = found.into_iter().filter_map(|ip| Address::new(ip.to_canonical(), port)).collect();
+            let over = |over: Over| (StatusCode::TOO_MANY_REQUESTS, Wrong { error: over.to_string(), parameter: None });
+            let found = look_up(site, client, host).await.map_err(over)?;
+            let found: Vec<_> = found.into_iter().filter_map(|ip| Address::new(ip, port)).collect();
             let known = found.iter().find(|address| site.hub.address_state(**address).is_some());
             let unknown = || Wrong::parameter("address", format!("cannot find {host}"));
             *known.or(found.first()).ok_or_else(|| (StatusCode::NOT_FOUND, unknown()))?
         }
     };
     Ok(Asked { game, protocol, address })
+}
+
+/// The addresses of a host, at the cost of the client. Only a client of a near network is told of names and addresses that are
+/// known in such a network alone.
+async fn look_up(site: &Site, client: IpAddr, host: &str) -> Result<Vec<IpAddr>, Over> {
+    let (budgets, now) = (site.guard.budgets(), site.hub.clock.now());
+    budgets.admit(Kind::Searches, now, client)?;
+    budgets.charge(Kind::Searches, now, client, LOOKUP_COST);
+    drop(budgets);
+    let name = host.trim_end_matches('.');
+    let found = match (is_near(client), name.contains('.')) {
+        (true, _) => site.announcements.addresses_of(host, client).await,
+        // The last dot keeps the resolver from trying domains of its own.
+        (false, true) => site.announcements.addresses_of(&format!("{name}."), client).await,
+        (false, false) => None,
+    };
+    let found = found.unwrap_or_default().into_iter().map(|ip| ip.to_canonical());
+    Ok(found.filter(|ip| is_near(client) || !is_near(*ip)).collect())
 }
 
 /// A host name, not a number, with a port.
@@ -184,14 +210,17 @@ fn entered(query: &str) -> Result<Entered<'_>, Wrong> {
 impl Asked {
     /// The name of a known game that was probably meant.
     fn meant(&self, view: &View) -> Option<String> {
-        if self.game.is_empty() || self.card(view).is_some() {
+        if self.game.is_empty() || self.game.len() > GAME_BYTES_MAX || self.card(view).is_some() {
             return None;
         }
         let typed = self.game.to_lowercase();
         let far = |name: &str| strsim::osa_distance(&typed, &name.to_lowercase());
         let known = CARDS.iter().map(|card| card.name).chain(view.groups().map(|(game, ..)| game));
-        let nearest = known.min_by_key(|name| far(name))?;
-        (far(nearest) <= (typed.chars().count() / 3).min(2)).then(|| nearest.to_string())
+        // Others choose how many games there are: most are ruled out by their length.
+        let most = (typed.chars().count() / 3).min(2);
+        let near = known.filter(|name| name.chars().count().abs_diff(typed.chars().count()) <= most).take(NAMES_MAX);
+        let nearest = near.min_by_key(|name| far(name))?;
+        (far(nearest) <= most).then(|| nearest.to_string())
     }
 
     /// Whether a server is the one in question. The name of a family of games stands for any of them.

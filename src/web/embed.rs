@@ -56,6 +56,10 @@ impl Renderer for EmbedRenderer {
         let servers = page.iter().map(|server| Row::new(server, None)).collect();
         self.page.template.render(&Variables { title: &self.page.title, total, players, servers }).into_bytes()
     }
+
+    fn is_common(&self) -> bool {
+        self.filter.limit == Some(ROWS) && self.filter.is_common()
+    }
 }
 
 /// `/embed`, with the filters of the list. Any site may show it in a frame.
@@ -137,6 +141,17 @@ fn svg(name: &str, state: &str, colour: &str) -> String {
 mod tests {
     use super::*;
     use crate::model::{Facts, Game, Proof};
+
+    #[test]
+    fn a_list_with_a_clients_own_parameters_is_charged_to_it() {
+        let is_common = |query: &str| {
+            let mut filter = Filter::parse(query, true).unwrap();
+            filter.limit.get_or_insert(ROWS);
+            EmbedRenderer { page: Arc::new(Page::new("").unwrap()), filter, search: Arc::default() }.is_common()
+        };
+        assert!(is_common("") && is_common("game=iceball"));
+        assert!(!is_common("q=a") && !is_common("limit=1000") && !is_common("game=any") && !is_common("map=a"));
+    }
 
     #[test]
     fn a_badge_says_who_and_how_many_and_stays_a_picture() {

@@ -26,8 +26,9 @@ use super::columns::{Columns, Wanted};
 use super::filter::{FILTERS, Filter, Filters, PAGING, Wrong};
 use super::frames::{FORMS_MAX, Form, Frame, Gathered, id};
 use super::{Peer, Site, api, parameters, reply};
-use crate::budget::Kind;
+use crate::budget::{Kind, Over};
 use crate::encodings::Pieces;
+use crate::geo;
 use crate::hub::Refusal;
 use crate::net::stopped;
 use crate::registry::recent::Recent;
@@ -187,9 +188,16 @@ impl Events {
         let mut batches = site.hub.subscribe();
         let mut gathered = Gathered::since(site.hub.view().serial);
         let mut next = Instant::now();
+        let mut countries = geo::version();
         loop {
             tokio::select! {
-                batch = batches.recv() => gathered.take(batch),
+                batch = batches.recv() => {
+                    gathered.take(batch);
+                    // Any server may be in another country now, of which no change tells.
+                    if std::mem::replace(&mut countries, geo::version()) != countries {
+                        gathered.start_again();
+                    }
+                }
                 () = sleep_until(next), if !gathered.is_empty() => {
                     let now = Instant::now();
                     if let Some(frame) = gathered.frame(now) {
@@ -297,7 +305,7 @@ pub async fn events(
         Ok(form) => site.events.shared(form),
         Err(wrong) => return api::bad_request(&wrong),
     };
-    if let Err(over) = site.guard.budgets().admit(Kind::Events, site.hub.clock.now(), peer.ip()) {
+    if let Err(over) = admit(&site, &form, peer.ip()) {
         return reply::over(over);
     }
     // In this order: a frame that arrives in between is received, and skipped by its serial.
@@ -341,6 +349,13 @@ pub async fn events(
         reply::set(&mut response, header::CONTENT_ENCODING, name);
     }
     response
+}
+
+/// Whether a reader is within its budgets: that of events, and for one that searches, that of searches.
+fn admit(site: &Site, form: &Form, ip: IpAddr) -> Result<(), Over> {
+    let admit = |kind| site.guard.budgets().admit(kind, site.hub.clock.now(), ip);
+    admit(Kind::Events)?;
+    if form.is_by_game() { Ok(()) } else { admit(Kind::Searches) }
 }
 
 /// What a reader with these serials, the present one and the one that it began with, gets of a frame. What is made only for the
@@ -471,11 +486,7 @@ impl Reader {
     /// How long the reader has to wait because its network is over budget; None when the program stops.
     fn over_budget(&self) -> Option<Duration> {
         let site = self.site.upgrade()?;
-        let admit = |kind| site.guard.budgets().admit(kind, site.hub.clock.now(), self.ip);
-        let admitted = match self.form.is_by_game() {
-            true => admit(Kind::Events),
-            false => admit(Kind::Events).and_then(|()| admit(Kind::Searches)),
-        };
+        let admitted = admit(&site, &self.form, self.ip);
         Some(
             admitted
                 .err()

@@ -118,6 +118,10 @@ impl Renderer for FeedRenderer {
         self.feed(&entries).into_bytes()
     }
 
+    fn is_common(&self) -> bool {
+        self.filter.limit.is_none() && self.filter.is_common()
+    }
+
     fn is_stale(&self) -> bool {
         self.alive.version.load(Ordering::Relaxed) != self.rendered.load(Ordering::Relaxed)
     }
@@ -202,6 +206,16 @@ mod tests {
 
     fn changed(before: Arc<Server>, now: Arc<Server>) -> Batch {
         Batch { serial: 1, deltas: vec![Delta::Changed { now, before, fields: Fields::PLAYERS_CURRENT }] }
+    }
+
+    #[test]
+    fn a_feed_with_a_clients_own_parameters_is_charged_to_it() {
+        let is_common = |query: &str| {
+            let filter = Filter::parse(query, true).unwrap();
+            FeedRenderer::new(filter, "", Arc::default(), Arc::default()).is_common()
+        };
+        assert!(is_common("") && is_common("game=iceball"));
+        assert!(!is_common("q=a") && !is_common("limit=9") && !is_common("game=any"));
     }
 
     #[test]

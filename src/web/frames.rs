@@ -310,15 +310,20 @@ impl Frame {
             false if begun >= self.first && !form.is_by_game() => Known::More,
             false => Known::Before,
         };
-        let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut known = rendered.iter().filter(|piece| Arc::ptr_eq(&piece.form, form) && piece.reader == reader);
-        if let Some(piece) = known.next() {
-            return piece.bytes.clone();
+        let known = || {
+            let rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = rendered.iter().find(|piece| Arc::ptr_eq(&piece.form, form) && piece.reader == reader);
+            known.map(|piece| piece.bytes.clone())
+        };
+        if let Some(bytes) = known() {
+            return bytes;
         }
+        // Others get what is rendered meanwhile. Two readers of one form may both render it: what most read is prepared.
         let bytes = self.render(reader, form, run).map(|bytes| match bytes.len() {
             ..LONG_PIECE => bytes.into(),
             LONG_PIECE.. => held.count(bytes),
         });
+        let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
         if rendered.len() < FORMS_MAX {
             rendered.push(Piece { form: form.clone(), reader, bytes: bytes.clone() });
         }
@@ -375,6 +380,11 @@ impl Gathered {
 
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && !self.gap
+    }
+
+    /// Readers have to begin with a new snapshot.
+    pub fn start_again(&mut self) {
+        self.gap = true;
     }
 
     pub fn take(&mut self, received: Result<Arc<Batch>, RecvError>) {

@@ -13,7 +13,7 @@ use super::page::{Choosing, encoded, ranges};
 use super::plots::{Chart, Large, title_of};
 use super::server_page::range_of;
 use super::template::{PageError, Template};
-use super::{Peer, Site, aside, missing, page_of};
+use super::{Peer, Site, aside, missing, page_of, reply};
 use crate::model::{GAME_BYTES_MAX, Server};
 use crate::protocols::{card, servers_of};
 use crate::registry::view::{Rendered, View};
@@ -82,10 +82,16 @@ pub async fn page(
         let large = Large { game: game.as_str().into(), address: None, range, zone: 0, values: false };
         chart = large.draw(&site, access, peer).await.unwrap_or_default();
     }
-    let (summary, (maps, maps_others), (modes, modes_others)) = aside(&view, || {
-        let count = |parameter, text| counted(&view, &game, parameter, text);
-        (summary(&view, &game), count("map", |it| it.texts.map()), count("mode", |it| it.texts.mode()))
-    });
+    let of = game.clone();
+    let counting = move || {
+        let count = |parameter, text| counted(&view, &of, parameter, text);
+        (summary(&view, &of), count("map", |it| it.texts.map()), count("mode", |it| it.texts.mode()))
+    };
+    let (summary, (maps, maps_others), (modes, modes_others)) = match site.hub.work(false, peer.0.ip(), counting).await
+    {
+        Ok(counted) => counted,
+        Err(refusal) => return reply::refused(refusal),
+    };
     let name = encoded(&game);
     let variables = Variables {
         title: &pages.game.title,

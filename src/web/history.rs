@@ -66,6 +66,16 @@ pub enum Unread {
     Refused(Refusal),
 }
 
+impl Unread {
+    /// The answer to a client that wanted it, as plain text.
+    pub fn response(self) -> Response {
+        match self {
+            Unread::Refused(refusal) => reply::refused(refusal),
+            Unread::Failed => reply::error(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment\n"),
+        }
+    }
+}
+
 /// A history. There are no points for times when nothing was counted or the server was not listed.
 #[derive(Serialize, ToSchema)]
 #[schema(as = History)]

@@ -269,10 +269,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Touching<S> {
 static UNKNOWN_PROXY: Once = Once::new();
 
 /// Whether an address is of this machine or a private network: a proxy's, if its requests name other clients.
-fn is_near(ip: IpAddr) -> bool {
+pub fn is_near(ip: IpAddr) -> bool {
     match ip.to_canonical() {
-        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local(),
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local() || ip.is_unspecified(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local() || ip.is_unspecified(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Extension, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Serialize;
 use tracing::warn;
@@ -278,10 +278,7 @@ pub async fn fragments(
                 &headers,
                 LARGE_FRESH,
             ),
-            Err(Unread::Refused(refusal)) => reply::refused(refusal),
-            Err(Unread::Failed) => {
-                reply::error(StatusCode::SERVICE_UNAVAILABLE, "history cannot be read at the moment\n")
-            }
+            Err(unread) => unread.response(),
         };
     }
     // Only listed servers: a request cannot make us search for others.

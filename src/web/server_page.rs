@@ -74,12 +74,19 @@ pub async fn page(
     let mut chart = Chart::default();
     let mut last_s = 0;
     if let Some(access) = access {
-        chart = large.clone().draw(&site, access, peer).await.unwrap_or_default();
+        let drawn = large.clone().draw(&site, access, peer).await;
+        chart = match drawn {
+            Ok(chart) => chart,
+            Err(_) if listed.is_some() => Chart::default(),
+            Err(unread) => return unread.response(),
+        };
         last_s = chart.last_s;
         // The finest counts say best when it was here; the coarsest reach back farthest.
         for range in [Range::Day, Range::Year].into_iter().filter(|_| listed.is_none()) {
-            let looked = Large { range, ..large.clone() }.draw(&site, access, peer).await.unwrap_or_default();
-            last_s = last_s.max(looked.last_s);
+            match (Large { range, ..large.clone() }).draw(&site, access, peer).await {
+                Ok(looked) => last_s = last_s.max(looked.last_s),
+                Err(unread) => return unread.response(),
+            }
         }
     }
     if listed.is_none() && last_s == 0 {

@@ -307,6 +307,35 @@ fn lists_for_clients_that_are_quick_slow_many_or_come_back() {
 }
 
 #[test]
+fn clients_that_never_stop_talking_do_not_keep_others_from_their_lists() {
+    let server = Server::start(&["guard.idle_timeout=2s", "guard.max_connections_per_ip=5000"]);
+    let address: SocketAddr = server.address("netpanzer.listen");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            // This is answered with nothing, so that a client can send it faster than it is read.
+            let endless = br"\gamename\a\b\c\d\e\f\g\h\i\final\".repeat(1_000);
+            let (stop, mut stream) = (&stop, connect(address));
+            scope.spawn(move || while !stop.load(Ordering::Relaxed) && stream.write_all(&endless).is_ok() {});
+        }
+        let _stop = StopAtEnd(&stop);
+        // Each connection is served by one thread or another.
+        for _ in 0..20 {
+            assert_eq!(list(&server, "nobody"), r"\final\");
+        }
+    });
+}
+
+/// Stops the threads of a test however it ends.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
 fn too_many_servers_at_one_address_get_an_error() {
     let server = Server::start(&["guard.max_servers_per_ip=2"]);
     let answers: Vec<_> =
