@@ -27,7 +27,7 @@ use crate::model::{Address, Announce, Change, Facts, Game, Proof, Server};
 use crate::prefix::Networks;
 use crate::prefix::quota::Quota;
 use crate::protocols::section::Cookies;
-use crate::protocols::{Games, Heartbeat, Verdict, card_of, game, is_unnamed, query_of};
+use crate::protocols::{Games, Heartbeat, Query, Verdict, card_of, game, is_unnamed, query_of};
 use crate::registry::view::{Batch, Delta};
 use crate::registry::{Outcome, Refusal};
 
@@ -182,6 +182,16 @@ impl Announcements {
     /// The addresses of a name that a client asks for: one lookup at a time for each.
     pub async fn addresses_of(&self, host: &str, client: IpAddr) -> Option<Vec<IpAddr>> {
         self.names.addresses(host, client).await
+    }
+
+    /// Charges the test of a server to its network.
+    pub fn take_test(&self, ip: IpAddr) -> Result<(), Over> {
+        self.take(Kind::Probing, ip, 1)
+    }
+
+    /// Queries a server for its owner. The list does not change.
+    pub async fn test(&self, address: Address, query: &'static dyn Query) -> Result<Response, Unproven> {
+        self.prober.prove(address, query).await
     }
 
     /// The prober that verifies servers.

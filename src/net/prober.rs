@@ -1,5 +1,5 @@
 //! The prober queries servers, to verify those that announce themselves and to keep the list up to date. It queries only
-//! servers that announced themselves, that the operator names, or that a master lists that the operator follows, with rate
+//! servers that announced themselves, that their owners test, that the operator names, or that a master lists that the operator follows, with rate
 //! limits per address and in total, so that it cannot be used to attack others.
 
 use std::io;

@@ -130,7 +130,8 @@ pub async fn announce(
     }
 }
 
-fn has_token(headers: &HeaderMap, token: &str) -> bool {
+/// Whether a request has the operator's token.
+pub fn has_token(headers: &HeaderMap, token: &str) -> bool {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
     !token.is_empty() && bool::from(given.as_bytes().ct_eq(token.as_bytes()))

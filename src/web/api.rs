@@ -17,7 +17,7 @@ use super::filter::{FILTERS, Filter, PAGING, Selection, Wrong};
 use super::json::{Row, ServerJson};
 use super::reply::{self, Fresh};
 use super::search::Search;
-use super::{JSON, Peer, Site, announce, check, events, games, history, parameters};
+use super::{JSON, Peer, Site, announce, check, events, games, history, parameters, test_now};
 use crate::geo;
 use crate::model::Address;
 use crate::registry::view::{Renderer, Tag, View};
@@ -36,6 +36,7 @@ pub const BODY_BYTES_MAX: usize = 12 << 10;
 #[openapi(
     info(title = "Rallypoint", description = "Game servers that are up. Every address is verified."),
     servers((url = "/", description = "this master")),
+    components(schemas(test_now::TestStep, test_now::TestResult, test_now::TestSaid)),
     tags(
         (name = "servers", description = "The list, and why a server is on it or not"),
         (name = "games", description = "Games and protocols"),
@@ -56,6 +57,7 @@ pub fn routes() -> (Router<Arc<Site>>, utoipa::openapi::OpenApi) {
         .routes(routes!(history::game_plot))
         .routes(routes!(events::events))
         .routes(routes!(check::check))
+        .routes(routes!(test_now::test))
         .split_for_parts();
     (router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)), document)
 }

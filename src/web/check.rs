@@ -106,7 +106,7 @@ struct Entered<'q> {
 /// The server in question.
 pub struct Asked {
     /// As typed; empty where only the protocol is given.
-    game: String,
+    pub game: String,
     protocol: Option<&'static Card>,
     pub address: Address,
 }
@@ -224,14 +224,14 @@ impl Asked {
     }
 
     /// Whether a server is the one in question. The name of a family of games stands for any of them.
-    fn is_about(&self, record: &AddressState) -> bool {
+    pub fn is_about(&self, record: &AddressState) -> bool {
         let game = &record.server.game;
         let is_game = self.game.is_empty() || names_of(game).any(|name| name == self.game);
         is_game && self.protocol.is_none_or(|card| card.name == game.protocol())
     }
 
     /// The protocol of the server in question: as given, by the game's name, or that of other servers of the game.
-    fn card(&self, view: &View) -> Option<&'static Card> {
+    pub fn card(&self, view: &View) -> Option<&'static Card> {
         let of_others = || aside(view, || view.of_game(&self.game).next().and_then(|server| card_of(&server.game)));
         self.protocol.or_else(|| card(&self.game)).or_else(of_others)
     }
@@ -401,7 +401,7 @@ fn other_port(own: Option<&'static Card>, last: &Note) -> Option<String> {
     ))
 }
 
-fn refusal_advice(refusal: Refusal) -> &'static str {
+pub fn refusal_advice(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::FullForIp => "Run fewer servers at this address, or ask the operator for more.",
         Refusal::FullForNetwork => {
@@ -442,7 +442,7 @@ impl Pages {
 }
 
 /// What happened, for the server's owner.
-fn words(pages: &Pages, note: &Note) -> Cow<'static, str> {
+pub fn words(pages: &Pages, note: &Note) -> Cow<'static, str> {
     match &note.what {
         What::Datagram(event) => pages.text(event.kind.text, note),
         What::Banned => "Ignored: the address is banned.".into(),

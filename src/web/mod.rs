@@ -33,6 +33,7 @@ mod samples;
 pub mod search;
 mod server_page;
 mod template;
+mod test_now;
 mod tls;
 
 use std::io;
@@ -115,6 +116,8 @@ pub struct Site {
     store: Option<Arc<Status>>,
     /// What the operator keeps off the list.
     board: Arc<Board>,
+    /// Servers that their owners test.
+    tests: Quota,
     /// Long bodies of requests that are being read.
     pub long_bodies: Quota,
 }
@@ -219,6 +222,7 @@ impl Site {
             history: store.map(|store| history::Access::new(store.reader(), &hub)),
             store: store.map(Store::status),
             board,
+            tests: test_now::places(),
             long_bodies: http::long_bodies(),
         })
     }
@@ -365,7 +369,7 @@ pub fn router(site: Arc<Site>, home: Home) -> Router {
         .route("/games/{game}", get(game_page::page))
         .route("/embed", get(embed::list))
         .route("/feed.atom", get(feed::feed))
-        .route("/doctor", get(doctor::page))
+        .route("/doctor", get(doctor::page).post(doctor::test))
         .route("/plots", get(plots::fragments))
         .route("/api", get(manual::page))
         .route("/api/v1", get(manual::page))
@@ -424,10 +428,14 @@ impl Site {
 /// A page for people. Its policy allows only our own scripts, styles, images and requests.
 fn page_of(page: &Rendered, headers: &HeaderMap) -> Response {
     let mut response = reply::rendered(page, HTML, headers, Fresh::Ask);
+    set_policy(&mut response);
+    response
+}
+
+fn set_policy(response: &mut Response) {
     let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                   form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
-    reply::set(&mut response, header::CONTENT_SECURITY_POLICY, policy);
-    response
+    reply::set(response, header::CONTENT_SECURITY_POLICY, policy);
 }
 
 async fn script(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {

@@ -7,6 +7,7 @@ use utoipa::openapi::OpenApi;
 use super::columns::FIELDS;
 use super::filter::sort_names;
 use super::parameters::VALUE_CHARS_MAX;
+use super::test_now::OUTCOMES;
 use crate::model::Proof;
 use crate::protocols::CARDS;
 use crate::store::history::Range;
@@ -83,6 +84,7 @@ fn schema_of(schema: &mut Value, never_null: bool) {
             }
             "verified_by" => json!({"enum": Proof::ALL.map(Proof::name)}),
             "range" => json!({"enum": Range::ALL.map(Range::name)}),
+            "outcome" => json!({"enum": OUTCOMES}),
             "proven_at" | "first_seen" | "last_seen" | "at" | "from" | "to" | "until" => {
                 json!({"format": "date-time", "example": "2026-01-10T14:00:00Z"})
             }

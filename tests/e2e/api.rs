@@ -246,6 +246,7 @@ fn the_openapi_document_describes_every_path() {
         "/api/v1/servers/{game}/{address}",
         "/api/v1/events",
         "/api/v1/check",
+        "/api/v1/check/test",
         "/api/v1/servers/{game}/{address}/history",
         "/api/v1/history",
     ] {

@@ -67,6 +67,7 @@ mod screen;
 mod site;
 mod store;
 mod support;
+mod test_now;
 mod tls;
 mod tools;
 mod watch;

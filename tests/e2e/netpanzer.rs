@@ -17,7 +17,7 @@ pub struct Tank {
     pub port: u16,
     pub alive: Arc<AtomicBool>,
     pub players: Arc<AtomicUsize>,
-    honest: Arc<AtomicBool>,
+    pub honest: Arc<AtomicBool>,
     /// A second status, sent with each answer.
     pub forged: Arc<Mutex<Option<String>>>,
     /// Called with the ports that it was queried from earlier, before it answers.
