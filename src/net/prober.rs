@@ -1,6 +1,6 @@
 //! The prober queries servers, to verify those that announce themselves and to keep the list up to date. It queries only
-//! servers that announced themselves, that their owners test, that the operator names, or that a master lists that the operator follows, with rate
-//! limits per address and in total, so that it cannot be used to attack others.
+//! servers that announced themselves, that are tested from their own address, that the operator names, or that a master lists that
+//! the operator follows, with rate limits per address and in total, so that it cannot be used to attack others.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
