@@ -559,6 +559,7 @@ fn every_example_in_the_readme_works() {
         assert!(output.status.success(), "{command}: {answer} {}", String::from_utf8_lossy(&output.stderr));
         let expected = match &command {
             it if it.contains("/events") => "event: snapshot",
+            it if it.contains("/check/test") => "event: result",
             it if it.contains("-d ") => "\"listed\":true",
             it if it.contains("openapi") => "\"openapi\"",
             _ => "example",

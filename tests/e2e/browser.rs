@@ -449,6 +449,7 @@ fn axe_finds_nothing() {
             for path in [
                 "/",
                 "/doctor?game=iceball&address=127.0.0.2:20737",
+                "/doctor?game=iceball&address=127.0.0.1:20737",
                 "/doctor?game=iceball&address=x",
                 "/api",
                 "/nothing",
