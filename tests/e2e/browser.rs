@@ -466,15 +466,33 @@ fn axe_finds_nothing() {
                     browser.until("the plots", "document.querySelectorAll('.day svg').length >= 5");
                     keep_picture(&browser, &format!("page-{size}-{scheme}.png"));
                 }
-                browser.run(&axe);
-                let found = browser.run_until_called(
-                    "const done = arguments[arguments.length - 1]; axe.run().then(found => done(found.violations.map(violation => \
-                     violation.id + ': ' + violation.nodes.map(node => node.html + ' ' + node.failureSummary).join('; '))), error => done([String(error)]))",
-                );
-                assert_eq!(found, json!([]), "{path}, {size}, {scheme}");
+                assert_eq!(found_by_axe(&browser, &axe), json!([]), "{path}, {size}, {scheme}");
             }
         }
     }
+}
+
+#[test]
+fn axe_finds_nothing_in_a_test_that_is_shown_step_by_step() {
+    let (server, tank) = (Server::start(&[]), Tank::new("Tank", &[("Ann", 3)]));
+    let (browser, axe) = (Browser::new("axe-test"), axe());
+    for scheme in ["light", "dark"] {
+        browser.look(390, 844, scheme);
+        browser.goto(&server, &format!("/doctor?game=netpanzer&address=127.0.0.1:{}", tank.port));
+        browser.run("document.querySelector('form[method=post] button').click()");
+        browser.until("the result", "document.querySelector('#result')?.innerText.includes('answered')");
+        browser.until("the whole page", "document.readyState == 'complete'");
+        assert_eq!(found_by_axe(&browser, &axe), json!([]), "{scheme}");
+    }
+}
+
+/// What axe finds wrong in the page that is shown.
+pub fn found_by_axe(browser: &Browser, axe: &str) -> Value {
+    browser.run(axe);
+    browser.run_until_called(
+        "const done = arguments[arguments.length - 1]; axe.run().then(found => done(found.violations.map(violation => \
+         violation.id + ': ' + violation.nodes.map(node => node.html + ' ' + node.failureSummary).join('; '))), error => done([String(error)]))",
+    )
 }
 
 /// Writes a screenshot for the README to the folder in RALLYPOINT_SCREENSHOTS, if that is set.

@@ -13,7 +13,7 @@ use rallypoint::protocols::CARDS;
 use rallypoint::protocols::section::Surroundings;
 use serde_json::{Value, json};
 
-use crate::browser::{axe, showroom};
+use crate::browser::{axe, found_by_axe, showroom};
 use crate::chromium::Browser;
 use crate::support::*;
 use crate::tools::{Running, ends, master, request_line, simulate};
@@ -393,13 +393,7 @@ fn axe_finds_nothing_in_a_copy() {
             browser.until("the plots", "document.querySelectorAll('.day svg').length >= 5");
             browser.run("document.querySelector('tbody summary').click()");
             browser.until("a row to open", "document.querySelector('.more')");
-            browser.run(&axe);
-            let found = browser.run_until_called(
-                "const done = arguments[arguments.length - 1]; \
-                 axe.run().then(found => done(found.violations.map(violation => violation.id + ': ' + \
-                 violation.nodes.map(node => node.html).join('; '))), error => done([String(error)]))",
-            );
-            assert_eq!(found, json!([]), "{size}, {scheme}");
+            assert_eq!(found_by_axe(&browser, &axe), json!([]), "{size}, {scheme}");
         }
     }
 }
