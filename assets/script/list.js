@@ -13,7 +13,7 @@ if (!table || !form || !template || (!copied && !window.EventSource)) return;
 
 /** Number of rows drawn initially; twice as many are added when the user scrolls near the end. */
 const ROWS = 100;
-const TEXTS = ["q", "map", "mode", "version", "verified_by", "via", "country", "sort"];
+const TEXTS = ["q", "map", "mode", "version", "verified_by", "via", "protocol", "country", "sort"];
 const FLAGS = ["not_empty", "not_full", "no_password", "official"];
 const PROOFS = ["query", "cookie", "connection", "config"];
 /** Delay before a refused stream is opened again; it doubles each time. Broken streams are reopened by the browser. */
@@ -145,6 +145,7 @@ function matching() {
     (!wanted.official || server.official) &&
     (!wanted.verified_by || server.verified_by === wanted.verified_by) &&
     (!wanted.via || server.via === wanted.via) &&
+    (!wanted.protocol || server.protocol === wanted.protocol) &&
     (!wanted.country || server.country === wanted.country.toUpperCase()) &&
     exact.every((name) => server.texts[name] === wanted[name].toLowerCase()) &&
     (!q || server.searched.includes(q));

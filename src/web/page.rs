@@ -113,6 +113,7 @@ impl Ask {
             ("version", &filter.version),
             ("verified_by", &filter.verified_by),
             ("via", &filter.via),
+            ("protocol", &filter.protocol),
             ("country", &filter.country),
             ("sort", &filter.sort),
             ("after", &filter.after),
@@ -686,6 +687,7 @@ mod tests {
         let sorted = ask.link(|filter| filter.sort = Some("-name".into()));
         assert_eq!(sorted, "/?game=netpanzer&q=a%26b&sort=-name&not_full=1&limit=7");
         assert_eq!(Ask::parse("", Some("iceball")).link(|_| ()), "/");
+        assert_eq!(Ask::parse("protocol=quake3", None).link(|_| ()), "/?protocol=quake3");
         assert_eq!(Ask::parse("game=", Some("iceball")).link(|_| ()), "/?game=");
         let column = |query: &str, key| {
             let column = Column::new(&Ask::parse(query, None), key, "");

@@ -229,6 +229,12 @@ fn search_sort_and_filters_apply_at_once_and_are_in_the_url() {
         assert_eq!(selected, usize::from(!shown.is_empty()), "{path}");
         assert_eq!(page.text().contains("one-game"), !shown.is_empty(), "{path}");
     }
+
+    for (protocol, names) in [("iceball", &["Alpha", "beta", "gamma"][..]), ("quake3", &[])] {
+        browser.goto_live(&server, &format!("/?protocol={protocol}&sort=name"));
+        until_names(&browser, names);
+        assert_eq!(browser.address(), format!("/?protocol={protocol}&sort=name"));
+    }
 }
 
 #[test]
