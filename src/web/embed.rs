@@ -8,9 +8,9 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::filter::{Filter, Selection};
-use super::page::Row;
 use super::plot::escaped;
 use super::reply::{self, Fresh};
+use super::row::Row;
 use super::search::Search;
 use super::template::{PageError, Template};
 use super::{HTML, Peer, SVG, Site, api};

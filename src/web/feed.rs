@@ -13,9 +13,9 @@ use tokio::sync::watch;
 
 use super::filter::Filter;
 use super::json::rfc3339;
-use super::page::encoded;
 use super::plot::escaped;
 use super::reply::Fresh;
+use super::row::encoded;
 use super::search::Search;
 use super::{Peer, Site, api};
 use crate::model::Server;

@@ -9,8 +9,9 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Serialize;
 
-use super::page::{Choosing, encoded, ranges};
+use super::page::{Choosing, ranges};
 use super::plots::{Chart, Large, title_of};
+use super::row::encoded;
 use super::server_page::range_of;
 use super::template::{PageError, Template};
 use super::{Peer, Site, aside, missing, page_of, reply};

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
 use super::columns::FIELDS;
-use super::filter::sort_names;
+use super::order::sort_names;
 use super::parameters::VALUE_CHARS_MAX;
 use super::test_now::OUTCOMES;
 use crate::model::Proof;

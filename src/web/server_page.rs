@@ -9,8 +9,9 @@ use serde::Serialize;
 use url::form_urlencoded;
 
 use super::json::rfc3339;
-use super::page::{Choosing, Row, encoded, ranges};
+use super::page::{Choosing, ranges};
 use super::plots::{Chart, Large};
+use super::row::{Row, encoded};
 use super::template::{PageError, Template};
 use super::{Peer, Site, missing, page_of};
 use crate::model::{Address, GAME_BYTES_MAX, Server};

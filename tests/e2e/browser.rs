@@ -31,7 +31,7 @@ fn row(name: &str) -> String {
     )
 }
 
-fn three(server: &Server) -> Game {
+pub fn three(server: &Server) -> Game {
     let game = Game::new(server.address("iceball.listen"));
     for (name, port, players) in [(&b"beta"[..], 1, 0), (b"Alpha", 2, 64), (b"gamma", 3, 5)] {
         game.announce(&announcement(name, port, players));

@@ -2,21 +2,12 @@
 
 use serde_json::json;
 
-use crate::browser::showroom;
+use crate::browser::{showroom, three};
 use crate::chromium::Browser;
 use crate::support::*;
 
 fn names(browser: &Browser) -> serde_json::Value {
     browser.value("[...document.querySelectorAll('#servers > tbody .name a')].map(node => node.textContent)")
-}
-
-fn three(server: &Server) -> Game {
-    let game = Game::new(server.address("iceball.listen"));
-    for (name, port, players) in [(&b"beta"[..], 1, 0), (b"Alpha", 2, 64), (b"gamma", 3, 5)] {
-        game.announce(&announcement(name, port, players));
-    }
-    until("all three", || (server.listed().len() == 3).then_some(()));
-    game
 }
 
 #[test]
