@@ -1,7 +1,7 @@
 //! Budgets: what an address may make this master do. Each kind of work has its own, so that a flood of one never starves
 //! another. Work is charged by its cost to the address (IPv6 /64) that caused it and to the wider networks around it.
 //!
-//! Memory is fixed, and nothing here takes a lock that a caller waits for. docs/operating.md has the arithmetic: one address
+//! Memory is fixed, and nothing here takes a lock that a caller waits for. docs/budgets.md has the arithmetic: one address
 //! may be a school, or a provider's NAT, with 200 players and 32 servers.
 
 mod bucket;
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(budgets.share(Kind::Events, at(0), ip("192.0.2.2")), 500);
     }
 
-    /// docs/operating.md has this arithmetic in words.
+    /// docs/budgets.md has this arithmetic in words.
     #[test]
     fn a_school_with_200_players_and_32_servers_is_never_refused() {
         let (budgets, school) = (budgets(), ip("192.0.2.1"));

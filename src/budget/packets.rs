@@ -3,7 +3,7 @@
 //!
 //! Every answer is charged, in bytes on the wire, to its destination address, to each wider network around it, and to the total.
 //! It gets as many packets as all of these budgets have left. The last quarter of each is reserved for answers of one packet:
-//! under attack, lists get shorter before they stop. docs/operating.md has the arithmetic.
+//! under attack, lists get shorter before they stop. docs/budgets.md has the arithmetic.
 //!
 //! An attacker cannot exhaust many buckets at once: all of them together get no more than the total, which is far less than
 //! what the table refills.

@@ -119,6 +119,11 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
+/// Whether this is a command line of the program, or what is wrong with it. Nothing is run: it is for tests of documents.
+pub fn accepts(words: &[String]) -> Result<(), String> {
+    Arguments::try_parse_from(words).map(drop).map_err(|error| error.to_string())
+}
+
 pub fn run() -> ExitCode {
     let result = Arguments::try_parse().map_err(print_help_or_error).and_then(|arguments| execute(&arguments.command));
     match result {

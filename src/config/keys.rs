@@ -223,7 +223,7 @@ pub const KEYS: &[Key<Config>] = &[
     Key {
         name: "guard.list_kib_per_second",
         doc: "KiB per second for all lists that are sent as datagrams: requests for them can be forged. Each address has a\n\
-              budget of its own within this one; see docs/operating.md.",
+              budget of its own within this one; see docs/budgets.md.",
         default: "4096",
         example: "",
         set: |config, item| {
@@ -286,7 +286,7 @@ pub const KEYS: &[Key<Config>] = &[
     Key {
         name: "proxy.networks",
         doc: "Reverse proxies in front of the HTTP ports, e.g. [\"127.0.0.1\", \"10.0.0.0/24\"]. Their requests count for the\n\
-              client that proxy.header names; nobody else's header counts. See docs/deployment.md.",
+              client that proxy.header names; nobody else's header counts. See docs/https.md.",
         default: "[]",
         example: "",
         set: |config, item| {

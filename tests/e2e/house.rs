@@ -215,7 +215,7 @@ fn every_test_that_a_document_names_exists() {
     let all: String = sources("src").into_iter().chain(sources("tests")).map(|(_, source)| source).collect();
     let is_test_name =
         |word: &&str| word.matches('_').count() >= 3 && word.chars().all(|c| c == '_' || c.is_alphanumeric());
-    for (file, least) in [("SECURITY.md", 20), ("CONTRIBUTING.md", 15)] {
+    for (file, least) in [("SECURITY.md", 20), ("docs/protocol.md", 15)] {
         let text = document(file);
         let named: Vec<&str> = quoted(&text).filter(is_test_name).collect();
         assert!(named.len() > least, "{named:?}");
@@ -225,12 +225,11 @@ fn every_test_that_a_document_names_exists() {
     }
 }
 
-/// "Adding a protocol" lists all files of the folder that it takes as its example, and no others; the paths that it names
+/// docs/protocol.md lists all files of the folder that it takes as its example, and no others; the paths that it names
 /// elsewhere exist.
 #[test]
 fn the_example_of_a_protocol_is_whole() {
-    let text = document("CONTRIBUTING.md");
-    let (_, page) = text.split_once("## Adding a protocol").unwrap();
+    let page = document("docs/protocol.md");
     let (table, rest) = page.split_once("Outside the folder").unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = quoted(table).find(|word| word.starts_with("src/protocols/")).unwrap();
@@ -245,7 +244,7 @@ fn the_example_of_a_protocol_is_whole() {
     files.sort();
     assert_eq!(listed, files);
     for path in quoted(rest).filter(|word| word.contains('/') && !word.contains(' ')) {
-        assert!(root.join(path).exists(), "CONTRIBUTING.md names {path}");
+        assert!(root.join(path).exists(), "docs/protocol.md names {path}");
     }
 }
 

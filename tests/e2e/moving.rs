@@ -1,11 +1,8 @@
-//! The pages in docs/moving: one for each protocol, linked from the index. Their configurations and commands are real.
+//! The pages in docs/moving: one for each protocol, linked from the index. `documents.rs` tries their configurations and commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rallypoint::protocols::CARDS;
-
-use crate::support::*;
-use crate::tools::ends;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/moving");
 
@@ -30,12 +27,6 @@ fn pages() -> BTreeMap<String, String> {
     entries.map(page).collect()
 }
 
-/// The blocks of code in a language.
-fn blocks<'a>(page: &'a str, language: &'a str) -> impl Iterator<Item = &'a str> {
-    let blocks = page.split("```").skip(1).step_by(2);
-    blocks.filter_map(move |block| block.strip_prefix(language)?.strip_prefix('\n'))
-}
-
 #[test]
 fn every_protocol_has_a_page_about_moving_and_no_other_page_is_there() {
     let mut pages = pages();
@@ -49,38 +40,8 @@ fn every_protocol_has_a_page_about_moving_and_no_other_page_is_there() {
         for heading in HEADINGS {
             assert!(page.contains(&format!("\n{heading}")), "{}.md has no `{heading}`", card.name);
         }
-    }
-}
-
-#[test]
-fn every_configuration_in_a_page_about_moving_is_accepted_without_a_warning() {
-    let folder = Folder::new("moving");
-    for (name, page) in pages() {
-        let mut count = 0;
-        for block in blocks(&page, "toml") {
-            count += 1;
-            let file = folder.write(&format!("{name}-{count}.toml"), block);
-            let (_, stderr) = ends(0, &["config", "--check", file.to_str().unwrap()]);
-            assert!(!stderr.contains("warning"), "{name}.md: {stderr}{block}");
-        }
-        assert!(count > 0, "{name}.md has no configuration");
-    }
-}
-
-#[test]
-fn every_command_in_a_page_about_moving_has_the_options_that_it_is_given() {
-    let is_end = |word: &&str| ["|", ">", "#"].contains(word);
-    for (name, page) in pages() {
-        let lines = blocks(&page, "sh").flat_map(str::lines).map(str::trim);
-        let commands: Vec<&str> = lines.filter_map(|line| line.strip_prefix("rallypoint ")).collect();
-        assert!(!commands.is_empty(), "{name}.md has no command");
-        for command in commands {
-            let mut words = command.split_whitespace().take_while(|word| !is_end(word));
-            let help = ends(0, &[words.next().unwrap(), "--help"]).0;
-            for option in words.filter(|word| word.starts_with("--")) {
-                let is_known = help.split_whitespace().any(|word| word == option);
-                assert!(is_known, "{name}.md: `rallypoint {command}`: there is no {option}");
-            }
+        for block in ["```toml\n", "```sh\nrallypoint "] {
+            assert!(page.contains(block), "{}.md has no {block}", card.name);
         }
     }
 }

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::Signal;
 
 use crate::budgets::ask;
+use crate::documents::documents;
 use crate::fetch::Authority;
 use crate::support::*;
 
@@ -286,19 +287,39 @@ fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
+/// The sample for a program in docs/https.md, with another address of the master.
+fn sample(language: &str, master: SocketAddr) -> String {
+    let document = documents().into_iter().find(|document| document.name == "docs/https.md").unwrap();
+    let block = document.blocks(language).pop().unwrap();
+    assert!(block.text.contains("127.0.0.1:8080"), "{}", block.text);
+    block.text.replace("127.0.0.1:8080", &master.to_string())
+}
+
 /// nginx in front of the web port, with TLS.
 fn nginx(authority: &Authority, address: SocketAddr, master: SocketAddr) -> Program {
+    let sample = sample("nginx", master);
     let text = format!(
         "daemon off; master_process off; pid nginx.pid; error_log stderr;\nevents {{}}\nhttp {{\n\
          access_log off; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u;\n\
          scgi_temp_path s;\nserver {{\nlisten {address} ssl;\nssl_certificate good.crt; ssl_certificate_key server.key;\n\
-         location / {{\nproxy_pass http://{master}; proxy_bind {PROXY}; proxy_http_version 1.1;\n\
-         proxy_set_header Host $http_host;\n\
-         proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n}}\n}}\n}}\n"
+         proxy_bind {PROXY};\n{sample}\n}}\n}}\n"
     );
     let file = authority.0.write("nginx.conf", &text);
     let mut command = Command::new("nginx");
     command.arg("-p").arg(authority.0.path()).arg("-c").arg(file).args(["-e", "stderr"]);
+    Program::start(command, &[address])
+}
+
+/// Caddy in front of the web port, with a certificate of the test. It connects from 127.0.0.1.
+fn caddy(authority: &Authority, address: SocketAddr, master: SocketAddr) -> Program {
+    let path = |name: &str| authority.0.path().join(name).display().to_string();
+    let tls = format!("{{\n    tls {} {}\n", path("good.crt"), path("server.key"));
+    let site = sample("caddy", master).replacen("master.example.org", &format!("https://{address}"), 1);
+    let options = "{\n    admin off\n    auto_https disable_redirects\n    log {\n        level ERROR\n    }\n}\n";
+    let file = authority.0.write("Caddyfile", &format!("{options}{}", site.replacen("{\n", &tls, 1)));
+    let mut command = Command::new("caddy");
+    command.args(["run", "--adapter", "caddyfile", "--config"]).arg(file).env("HOME", authority.0.path());
+    command.env_remove("XDG_CONFIG_HOME").env_remove("XDG_DATA_HOME");
     Program::start(command, &[address])
 }
 
@@ -344,10 +365,20 @@ fn a_real_haproxy_names_its_clients_in_both_versions_and_before_tls() {
 
 #[test]
 fn behind_a_real_nginx_with_tls_the_client_and_its_origin_are_seen() {
-    let authority = Authority::new("nginx");
-    let server = Server::start(&[&format!("proxy.networks={PROXY}"), "guard.bans=127.0.0.66"]);
+    seen_behind("nginx", PROXY, nginx);
+}
+
+#[test]
+fn behind_a_real_caddy_with_tls_the_client_and_its_origin_are_seen() {
+    seen_behind("caddy", "127.0.0.1", caddy);
+}
+
+/// Behind a proxy that connects from an address, with the sample of the book.
+fn seen_behind(name: &str, from: &str, start: fn(&Authority, SocketAddr, SocketAddr) -> Program) {
+    let authority = Authority::new(name);
+    let server = Server::start(&[&format!("proxy.networks={from}"), "guard.bans=127.0.0.66"]);
     let address = free_address();
-    let _nginx = nginx(&authority, address, server.address("web.listen"));
+    let _proxy = start(&authority, address, server.address("web.listen"));
     let url = |path: &str| format!("https://{address}{path}");
     let curl = |from: &str, arguments: &[&str]| {
         let mut command = Command::new("curl");
@@ -370,6 +401,10 @@ fn behind_a_real_nginx_with_tls_the_client_and_its_origin_are_seen() {
     assert_eq!(curl("127.0.0.67", &["-H", "X-Forwarded-For: 127.0.0.66", &url("/healthz")]), "ok\n 200");
     let list = authority.run(&["list", &url("")]);
     assert!(String::from_utf8_lossy(&list.stdout).contains("127.0.0.9"), "{list:?}");
+    // A stream of events is not held back.
+    let stream = format!("curl -sN --cacert {} {} | head -n 1", authority.file().display(), url("/api/v1/events"));
+    let first = Command::new("sh").args(["-c", &stream]).output().unwrap();
+    assert!(!first.stdout.is_empty(), "{first:?}");
 }
 
 #[test]

@@ -257,7 +257,7 @@ impl World {
     }
 
     /// What goes to an address and to the network around it keeps within what a budget has at once and per second.
-    /// docs/operating.md has the budgets.
+    /// docs/budgets.md has the budgets.
     fn check_budget(&mut self, node: IpAddr, to: SocketAddr, what: &'static str, cost: u64, (burst, rate): (u64, u64)) {
         let ms = self.ms;
         for prefix in Prefix::all(to.ip(), &Networks::default()) {
