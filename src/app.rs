@@ -42,6 +42,7 @@ use crate::net::relief;
 use crate::net::session::{Numbers, SharedStreamRules, StreamService};
 use crate::net::tcp::{self, Entrance};
 use crate::net::udp::{self, SharedRules};
+use crate::notices::{self, Notices};
 use crate::prefix::Networks;
 use crate::protocols::Card;
 use crate::protocols::section::{Cookies, Transport};
@@ -75,6 +76,8 @@ pub struct App {
     services: Arc<Services>,
     probe_settings: watch::Sender<prober::ProbeSettings>,
     mirror_settings: watch::Sender<mirror::Settings>,
+    notices: Arc<Notices>,
+    notice_settings: watch::Sender<notices::Settings>,
     threads: Vec<JoinHandle<()>>,
     tasks: JoinSet<()>,
     stop_threads: Arc<AtomicBool>,
@@ -135,7 +138,10 @@ impl App {
         let tls = certificate.map(|certificate| Arc::new(Tls::new(certificate, hub.clone())));
         let stop_tasks = watch::Sender::new(false);
         let (cores, threads) = Cores::start(&guard, &stop_tasks.subscribe()).context("cannot start a thread")?;
+        let notices = Arc::new(Notices::new(hub.clone(), guard.clone(), metrics.clone()));
         let mut app = App {
+            notices,
+            notice_settings: watch::Sender::new(config.notices()),
             site: Site::new(
                 announcements.clone(),
                 guard.clone(),
@@ -189,6 +195,7 @@ impl App {
         app.tasks.spawn(relief::run(app.hub.clone(), app.guard.clone(), stop.clone()));
         let mirror = Mirror { announcements: app.announcements.clone(), metrics: app.metrics.clone() };
         app.tasks.spawn(Arc::new(mirror).run(app.mirror_settings.subscribe(), stop.clone()));
+        app.tasks.spawn(app.notices.clone().run(app.notice_settings.subscribe(), stop.clone()));
         if let Some(tls) = &app.tls {
             app.tasks.spawn(tls.clone().follow(stop.clone()));
         }
@@ -211,6 +218,7 @@ impl App {
             guard: self.guard.clone(),
             ledger: self.announcements.ledger.clone(),
             metrics: self.metrics.clone(),
+            notices: self.notices.clone(),
             store: self.store.as_ref().map(Store::status),
             started: Instant::now().into_std(),
             reload,
@@ -323,6 +331,7 @@ impl App {
         self.services.set(&self.config);
         self.probe_settings.send_replace(probe_settings(&self.config));
         self.mirror_settings.send_replace(self.config.mirror());
+        self.notice_settings.send_replace(self.config.notices());
         self.config.warnings().iter().for_each(|text| warn!("{text}"));
         self.apply_named_servers();
         if let Some(store) = &self.store {

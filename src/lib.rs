@@ -5,7 +5,7 @@
 //! [`net::tcp`].
 //!
 //! [`model`] holds the data types that all rooms share; [`bytes`], [`text`], [`times`], [`prefix`] and [`cookie`] are building
-//! blocks for protocols. [`client`] is the client side of the protocols, [`mirror`] follows other masters with it, [`export`] writes lists to files. [`config`] reads the
+//! blocks for protocols. [`client`] is the client side of the protocols, [`mirror`] follows other masters with it, [`notices`] posts to webhooks, [`export`] writes lists to files. [`config`] reads the
 //! configuration, [`cli`] has the commands, [`app`] puts the rooms together.
 
 pub mod admin;
@@ -28,6 +28,7 @@ pub mod mirror;
 pub mod model;
 pub mod moderation;
 pub mod net;
+pub mod notices;
 pub mod prefix;
 pub mod protocols;
 pub mod registry;

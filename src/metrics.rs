@@ -65,6 +65,31 @@ pub struct Metrics {
     /// None without a cluster.
     pub cluster: Option<ClusterFigures>,
     upstreams: Mutex<Vec<Arc<UpstreamFigures>>>,
+    pub notices: NoticeFigures,
+}
+
+/// Notices by what became of them, of all addresses together: the metrics are public, and do not name the addresses.
+#[derive(Default)]
+pub struct NoticeFigures {
+    pub sent: Counter,
+    /// Refused, or given up.
+    pub failed: Counter,
+    /// Too many waited.
+    pub dropped: Counter,
+}
+
+impl NoticeFigures {
+    fn register(registry: &mut Registry) -> NoticeFigures {
+        let figures = NoticeFigures::default();
+        registry.register("notices_sent", "Notices that arrived", figures.sent.clone());
+        registry.register("notices_failed", "Notices that were refused or given up", figures.failed.clone());
+        registry.register(
+            "notices_dropped",
+            "Notices that were dropped because too many waited",
+            figures.dropped.clone(),
+        );
+        figures
+    }
 }
 
 /// Metrics of another master that this one follows.
@@ -188,6 +213,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("rallypoint");
         let mut metrics = Metrics {
             list_answers: ListAnswers::register(&mut registry),
+            notices: NoticeFigures::register(&mut registry),
             registry,
             servers: Family::default(),
             players: Family::default(),
@@ -461,6 +487,7 @@ mod tests {
         metrics.listed("master.json", 1);
         metrics.list_answers.cut.inc_by(2);
         metrics.list_answers.bytes.inc_by(1_400);
+        metrics.notices.dropped.inc_by(3);
         let budgets = Budgets::new(budget::Settings { servers_per_ip_max: 1, ..Default::default() }, [1, 2]);
         let now = Now { mono_ms: 1_000, unix_ms: 0 };
         budgets.charge(Kind::Searches, now, [203, 0, 113, 5].into(), 4_000_000);
@@ -481,6 +508,9 @@ mod tests {
             "rallypoint_list_answers_total{answer=\"cut\"} 2",
             "rallypoint_list_answers_total{answer=\"refused\"} 0",
             "rallypoint_list_bytes_total 1400",
+            "rallypoint_notices_sent_total 0",
+            "rallypoint_notices_failed_total 0",
+            "rallypoint_notices_dropped_total 3",
             "rallypoint_serial 7",
             "rallypoint_renderings_waiting 4",
             "rallypoint_renderings_refused_total 7",

@@ -90,6 +90,10 @@ impl<'a> Item<'a> {
         (None, format!("must be {what}, not {found}"))
     }
 
+    pub fn is_table(&self) -> bool {
+        matches!(self.value, DeValue::Table(_))
+    }
+
     pub fn text(&self) -> Result<&'a str, Problem> {
         match self.value {
             DeValue::String(text) => Ok(text),

@@ -19,6 +19,7 @@ use crate::moderation::board::Decision;
 use crate::moderation::{Full, PATTERNS_MAX, REASON_BYTES_MAX, STATEMENTS_MAX, Statement, Subject};
 use crate::net::guard::Guard;
 use crate::net::moderator::Moderator;
+use crate::notices::{self, Notices};
 use crate::store::Status;
 use crate::text;
 use crate::times::rfc3339;
@@ -37,6 +38,7 @@ pub struct Answers {
     pub guard: Arc<Guard>,
     pub ledger: Arc<Ledger>,
     pub metrics: Arc<Metrics>,
+    pub notices: Arc<Notices>,
     /// None: nothing is kept on disk.
     pub store: Option<Arc<Status>>,
     pub started: Instant,
@@ -75,6 +77,7 @@ impl Answers {
             Request::Relist { address } => self.lift(Subject::server(&address)?, user),
             Request::Unhide { pattern } => self.lift(Subject::name(&pattern)?, user),
             Request::Reload => self.reload(user).await,
+            Request::NoticeTest { name } => self.test_notices(name.as_deref(), user).await,
         }
     }
 
@@ -179,6 +182,21 @@ impl Answers {
         Ok(vec![json!({ "done": "reload", "restart_needed": restart_needed })])
     }
 
+    async fn test_notices(&self, name: Option<&str>, user: &str) -> Result<Vec<Value>, String> {
+        info!("admin: {user}: notice-test");
+        let results = self.notices.test(name).await;
+        if results.is_empty() {
+            return Err(match name {
+                Some(name) => format!("no address of notices has the name `{name}`"),
+                None => "the configuration has no [[notices]]".into(),
+            });
+        }
+        let row = |(name, result): (String, Result<(), String>)| json!({ "name": name, "arrived": result.is_ok(), "reason": result.err() });
+        let mut lines: Vec<Value> = results.into_iter().map(row).collect();
+        lines.push(json!({ "count": lines.len() }));
+        Ok(lines)
+    }
+
     /// Where decisions are kept.
     fn kept(&self) -> &'static str {
         match &self.store {
@@ -203,6 +221,21 @@ impl Answers {
             })
         };
         self.metrics.upstreams().into_iter().map(upstream).collect()
+    }
+
+    /// The addresses that notices are sent to.
+    fn notices(&self) -> Vec<Value> {
+        let notice = |it: notices::Status| {
+            json!({
+                "name": it.name,
+                "failing": it.failing,
+                "waiting": it.waiting,
+                "sent": it.sent,
+                "failed": it.failed,
+                "dropped": it.dropped,
+            })
+        };
+        self.notices.statuses().into_iter().map(notice).collect()
     }
 
     fn status(&self) -> Value {
@@ -231,6 +264,7 @@ impl Answers {
                 "nodes": figures.nodes.get(),
             })),
             "upstreams": self.upstreams(),
+            "notices": self.notices(),
             "moderation": { "bans": count("ban"), "unlisted": count("unlist"), "hidden": count("hide") },
             "refused": { "budgets": budgets, "events": events },
         })

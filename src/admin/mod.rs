@@ -47,6 +47,12 @@ pub enum Request {
     },
     Hidden,
     Reload,
+    /// Sends a test to one of the addresses of notices, or to all.
+    #[serde(rename = "notice-test")]
+    NoticeTest {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
 }
 
 /// For how long, and why.
@@ -85,6 +91,8 @@ mod tests {
             ),
             (r#"{"command":"hide","pattern":"*x*"}"#, Request::Hide { pattern: "*x*".into(), terms: without }),
             (r#"{"command":"reload"}"#, Request::Reload),
+            (r#"{"command":"notice-test"}"#, Request::NoticeTest { name: None }),
+            (r#"{"command":"notice-test","name":"a"}"#, Request::NoticeTest { name: Some("a".into()) }),
         ] {
             assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
             assert_eq!(serde_json::to_string(&request).unwrap(), line);

@@ -100,6 +100,11 @@ enum Command {
     Hidden,
     /// Read the configuration again, as on SIGHUP, and show what is wrong with it
     Reload,
+    /// Send a test notice to the addresses of [[notices]], and show whether it arrived
+    NoticeTest {
+        /// Only to the address of this name
+        name: Option<String>,
+    },
 }
 
 #[derive(clap::Args)]
@@ -135,6 +140,7 @@ impl Command {
             Command::Unhide { pattern } => Request::Unhide { pattern: pattern.clone() },
             Command::Hidden => Request::Hidden,
             Command::Reload => Request::Reload,
+            Command::NoticeTest { name } => Request::NoticeTest { name: name.clone() },
         }
     }
 }
@@ -145,12 +151,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let error = lines.first().and_then(|line| line["error"].as_str());
     if arguments.format == Format::Json {
         let _ = print(&raw)?;
-        return if error.is_some() { Err(Failure::silent(Exit::Failed)) } else { Ok(()) };
+        return if error.is_some() || is_lost(&lines) { Err(Failure::silent(Exit::Failed)) } else { Ok(()) };
     }
     if let Some(error) = error {
         return Err(Failure::new(Exit::Failed, clean(error)));
     }
-    print(&shown(&arguments.command, &lines)).map(drop)
+    let _ = print(&shown(&arguments.command, &lines))?;
+    if is_lost(&lines) { Err(Failure::silent(Exit::Failed)) } else { Ok(()) }
+}
+
+/// Whether a test notice did not arrive.
+fn is_lost(lines: &[Value]) -> bool {
+    lines.iter().any(|line| line["arrived"] == false)
 }
 
 impl Arguments {
@@ -212,6 +224,7 @@ fn shown(command: &Command, lines: &[Value]) -> String {
     match (command, lines) {
         (Command::Status, [status, ..]) => status_text(status),
         (Command::Top, [rows @ .., _count]) => top_table(rows),
+        (Command::NoticeTest { .. }, [rows @ .., _count]) => rows.iter().map(notice_test_text).collect(),
         (Command::Bans | Command::Unlisted | Command::Hidden, [rows @ .., _count]) => table(rows),
         (_, [done, ..]) => done_text(done),
         _ => String::new(),
@@ -322,6 +335,8 @@ fn status_text(status: &Value) -> String {
     };
     let upstreams = status["upstreams"].as_array().into_iter().flatten().map(upstream_text);
     let upstreams: Vec<_> = upstreams.map(|text| ("upstream", text)).collect();
+    let notices = status["notices"].as_array().into_iter().flatten().map(notices_text);
+    let notices: Vec<_> = notices.map(|text| ("notices", text)).collect();
     let refused = &status["refused"];
     // What never happened is left out.
     let counted = |value: &Value| {
@@ -344,7 +359,7 @@ fn status_text(status: &Value) -> String {
         ("moderation", pairs(&status["moderation"])),
         ("refused", refused),
     ];
-    lines.iter().chain(&upstreams).map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+    lines.iter().chain(&upstreams).chain(&notices).map(|(name, value)| format!("{name:<12} {value}\n")).collect()
 }
 
 /// A master that the server follows.
@@ -361,6 +376,24 @@ fn upstream_text(upstream: &Value) -> String {
     let failures = failures.map(|count| format!(", {count} failures")).unwrap_or_default();
     let name = clean(of(upstream, "name"));
     format!("{name}: {state}{failures}; {servers} servers to ask, {mirrored} listed via it")
+}
+
+fn notice_test_text(row: &Value) -> String {
+    let name = clean(of(row, "name"));
+    match row["reason"].as_str() {
+        None => format!("{name}: the test arrived\n"),
+        Some(why) => format!("{name}: the test did not arrive: {}\n", clean(why)),
+    }
+}
+
+/// An address that the server sends notices to.
+fn notices_text(notices: &Value) -> String {
+    let number = |key: &str| notices[key].as_u64().unwrap_or(0);
+    let state = if notices["failing"] == true { "failing" } else { "ok" };
+    let counts = ["sent", "waiting", "failed", "dropped"].map(|key| (number(key), key));
+    let counts = counts.iter().filter(|(count, key)| *count > 0 || *key == "sent");
+    let counts: Vec<String> = counts.map(|(count, key)| format!("{count} {key}")).collect();
+    format!("{}: {state}; {}", clean(of(notices, "name")), counts.join(", "))
 }
 
 fn mib(bytes: u64) -> f64 {

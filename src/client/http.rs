@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::StatusCode;
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HOST, HeaderValue, LOCATION, USER_AGENT};
-use hyper::{Response, StatusCode};
+use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, LOCATION, USER_AGENT};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -45,6 +45,7 @@ pub struct Request {
     pub from: Option<IpAddr>,
     /// Redirects to another host are refused.
     pub same_host: bool,
+    /// 0: the body is not read.
     pub bytes_max: usize,
     /// For the whole request, from the DNS lookup to the last byte of the response.
     pub timeout: Duration,
@@ -79,15 +80,23 @@ impl Request {
         }
     }
 
+    /// The status and the headers, whatever they are: redirects are not followed.
+    pub async fn send_once(&self) -> Result<(StatusCode, HeaderMap), ListError> {
+        match timeout(self.timeout, self.one(&self.url)).await {
+            Ok(answer) => answer.map(|answer| (answer.status, answer.headers)),
+            Err(_) => Err(ListError::Connect(io::ErrorKind::TimedOut.into())),
+        }
+    }
+
     async fn follow(&self) -> Result<(StatusCode, Vec<u8>), ListError> {
         let mut url = self.url.clone();
         let mut seen = Vec::new();
         loop {
-            let response = match self.one(&url).await? {
-                Step::Done(status, body) => return Ok((status, body)),
-                Step::Moved(response) => response,
+            let answer = self.one(&url).await?;
+            let Some(location) = answer.location() else {
+                return Ok((answer.status, answer.body.map_err(ListError::Bad)?));
             };
-            let next = redirect(&url, response.status, &response.location, self.post.is_some(), self.same_host);
+            let next = redirect(&url, answer.status, location, self.post.is_some(), self.same_host);
             let next = next.map_err(ListError::Bad)?;
             seen.push(std::mem::replace(&mut url, next));
             if seen.contains(&url) {
@@ -100,7 +109,7 @@ impl Request {
     }
 
     /// One request on its own connection.
-    async fn one(&self, url: &Url) -> Result<Step, ListError> {
+    async fn one(&self, url: &Url) -> Result<Answer, ListError> {
         let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = url.port_or_known_default().unwrap_or_default();
         let authority = format!("{}:{port}", url.host_str().unwrap_or_default());
@@ -116,7 +125,7 @@ impl Request {
         &self,
         url: &Url,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    ) -> Result<Step, String> {
+    ) -> Result<Answer, String> {
         let failed = |error: hyper::Error| match error.is_parse() {
             true => format!("no HTTP answer: {error}; if it uses TLS, write https://"),
             false => format!("no HTTP answer: {error}"),
@@ -138,10 +147,12 @@ impl Request {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
         let talk = async {
             let response = sender.send_request(request).await.map_err(failed)?;
-            match Moved::of(&response) {
-                Some(moved) => Ok(Step::Moved(moved)),
-                None => Ok(Step::Done(response.status(), read(response.into_body(), self.bytes_max).await?)),
+            let (head, body) = response.into_parts();
+            let mut answer = Answer { status: head.status, headers: head.headers, body: Ok(Vec::new()) };
+            if answer.location().is_none() && self.bytes_max > 0 {
+                answer.body = read(body, self.bytes_max).await;
             }
+            Ok(answer)
         };
         // The connection has to be polled until the response is complete. If it ends first, the response has already
         // been received, or never comes.
@@ -160,22 +171,17 @@ fn refused(status: StatusCode, body: &[u8]) -> ListError {
     ListError::Bad(format!("it answered {status}: {says}").trim_end_matches(": ").to_string())
 }
 
-enum Step {
-    Done(StatusCode, Vec<u8>),
-    Moved(Moved),
-}
-
-struct Moved {
+/// An answer; of a redirect, and where it is not wanted, without its body.
+struct Answer {
     status: StatusCode,
-    location: HeaderValue,
+    headers: HeaderMap,
+    body: Result<Vec<u8>, String>,
 }
 
-impl Moved {
-    /// A redirect status without `Location` is treated as a normal response.
-    fn of(response: &Response<Incoming>) -> Option<Moved> {
-        let status = response.status();
-        let location = response.headers().get(LOCATION).filter(|_| matches!(status.as_u16(), 301..=303 | 307 | 308));
-        location.map(|location| Moved { status, location: location.clone() })
+impl Answer {
+    /// Where it redirects to. A redirect status without `Location` is treated as a normal response.
+    fn location(&self) -> Option<&HeaderValue> {
+        self.headers.get(LOCATION).filter(|_| matches!(self.status.as_u16(), 301..=303 | 307 | 308))
     }
 }
 

@@ -9,7 +9,11 @@ use super::Config;
 use crate::mirror::Upstream;
 use crate::moderation::PATTERNS_MAX;
 use crate::net::client::Header;
+use crate::notices::Target;
 use crate::settings::{Item, Key, Problem};
+
+/// The key with secrets in its values.
+pub const NOTICES: &str = "notices";
 
 pub const KEYS: &[Key<Config>] = &[
     Key {
@@ -412,6 +416,20 @@ pub const KEYS: &[Key<Config>] = &[
         example: "[[upstream]]\nurl = \"https://master.example\"\nname = \"the old master\"\nevery = \"60s\"\nmax_servers = 10000",
         set: |config, item| {
             config.upstreams = Upstream::read_all(item)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: NOTICES,
+        doc: "Addresses (webhooks) that are told at once when a server comes or goes, a game has players again, this node is alone\n\
+              or a flood is refused. `form` is \"json\" or \"discord\", `secret` signs what is sent, `on` says which events, `games` and\n\
+              `servers` of which games and addresses (default: all), `quiet` how long a change has to last. `url_file` and\n\
+              `secret_file` name files instead. See docs/notices.md.",
+        default: "[]",
+        example: "[[notices]]\nurl = \"https://hooks.example/rallypoint\"\nname = \"my hook\"\nform = \"json\"\nsecret = \"at least 16 characters\"\n\
+                  on = [\"came\", \"went\", \"players\", \"alone\", \"flood\"]\nquiet = \"5m\"",
+        set: |config, item| {
+            config.notices = Target::read_all(item)?;
             Ok(())
         },
     },

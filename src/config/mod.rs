@@ -22,13 +22,14 @@ use crate::moderation::board::FromConfig;
 use crate::moderation::{Pattern, canonical};
 use crate::net::client::{Header, Proxies};
 use crate::net::{guard, tcp};
+use crate::notices::{self, Target};
 use crate::prefix::Networks;
 use crate::protocols::section::{Configured, Listener, Section};
 use crate::protocols::{CARDS, Card};
 use crate::registry::Settings;
 use crate::settings::{Item, Key, KeyText, Problem, nearest};
 use crate::store::history;
-use keys::KEYS;
+use keys::{KEYS, NOTICES};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -48,6 +49,8 @@ pub struct Config {
     pub cluster: cluster::Settings,
     /// Other masters that are followed.
     pub upstreams: Vec<Upstream>,
+    /// Addresses that notices are sent to.
+    pub notices: Vec<Target>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -130,6 +133,7 @@ impl Default for Config {
             geo_database: None,
             cluster: cluster::Settings::default(),
             upstreams: Vec::new(),
+            notices: Vec::new(),
         };
         KEYS.iter().for_each(|key| key.set_default(&mut config));
         config
@@ -171,7 +175,7 @@ impl Config {
         }
         for assignment in set {
             if let Err(reason) = config.assign(assignment) {
-                errors.push(format!("--set {assignment}: {reason}"));
+                errors.push(format!("--set {}: {reason}", shown(assignment)));
             }
         }
         if errors.is_empty() {
@@ -336,6 +340,7 @@ impl Config {
             }
         }
         warnings.extend(self.upstreams.iter().filter_map(Upstream::warning));
+        warnings.extend(self.notices.iter().filter_map(Target::warning));
         warnings
     }
 
@@ -346,6 +351,12 @@ impl Config {
             servers_per_ip_max: self.guard.servers_per_ip_max,
             exempt: self.guard.exempt(),
         }
+    }
+
+    /// Where notices are sent, and in whose name.
+    pub fn notices(&self) -> notices::Settings {
+        let sender = notices::Sender { title: self.web.title.clone(), node: self.cluster.node.clone() };
+        notices::Settings { targets: self.notices.clone(), sender }
     }
 
     /// What applies to every connection.
@@ -411,6 +422,12 @@ fn section(path: &str) -> Option<&str> {
 
 fn sections() -> impl Iterator<Item = &'static str> {
     KEYS.iter().filter_map(|key| section(key.name)).chain(CARDS.iter().map(|card| card.name))
+}
+
+/// An assignment for messages: the addresses of notices and their keys are secret.
+fn shown(assignment: &str) -> &str {
+    let path = assignment.split_once('=').map_or(assignment, |(path, _)| path);
+    if path.trim() == NOTICES { NOTICES } else { assignment }
 }
 
 fn unknown_key(path: &str) -> String {

@@ -52,7 +52,7 @@ impl Authority {
     }
 
     /// Serves each connection over TLS with this certificate.
-    fn serve(&self, certificate: &str, talk: impl Fn(Tls) + Send + 'static) -> SocketAddr {
+    pub fn serve(&self, certificate: &str, talk: impl Fn(Tls) + Send + 'static) -> SocketAddr {
         let path = |name: &str| self.0.path().join(name);
         let chain = CertificateDer::pem_file_iter(path(certificate)).unwrap().collect::<Result<_, _>>().unwrap();
         let key = PrivateKeyDer::from_pem_file(path("server.key")).unwrap();
@@ -76,10 +76,10 @@ impl Authority {
     }
 }
 
-type Tls = StreamOwned<ServerConnection, TcpStream>;
+pub type Tls = StreamOwned<ServerConnection, TcpStream>;
 
 /// Serves connections until the test's process ends.
-fn serve(talk: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
+pub fn serve(talk: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -93,7 +93,7 @@ fn serve(talk: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
 }
 
 /// Reads a request with its body.
-fn request(stream: impl Read) -> Option<String> {
+pub fn request(stream: impl Read) -> Option<String> {
     let mut reader = BufReader::new(stream);
     let mut text = String::new();
     while !text.ends_with("\r\n\r\n") {
@@ -107,7 +107,7 @@ fn request(stream: impl Read) -> Option<String> {
     Some(text + std::str::from_utf8(&body).unwrap())
 }
 
-fn send(stream: &mut Tls, bytes: &[u8]) {
+pub fn send(stream: &mut Tls, bytes: &[u8]) {
     let _ = stream.write_all(bytes).and_then(|()| stream.flush()); // the client may be gone
     stream.conn.send_close_notify();
     let _ = stream.flush();

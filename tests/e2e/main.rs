@@ -51,6 +51,7 @@ mod moving;
 mod nats;
 mod netpanzer;
 mod no_way_in;
+mod notices;
 mod openapi;
 mod output;
 mod owners;
