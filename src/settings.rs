@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use crate::text::clean;
 use crate::times::{format_duration, parse_duration};
 
 /// What is wrong with a value, and the location of the error if it is more precise than the whole value.
@@ -98,6 +99,17 @@ impl<'a> Item<'a> {
         match self.value {
             DeValue::String(text) => Ok(text),
             _ => Err(self.must_be("a text in quotes")),
+        }
+    }
+
+    /// A name for people: clean, visible, and at most so long.
+    pub fn name(&self, bytes_max: usize) -> Result<String, Problem> {
+        let name = self.text()?;
+        let is_clean = clean(name.as_bytes()) == name && !name.trim().is_empty();
+        if is_clean && name.len() <= bytes_max {
+            Ok(name.to_string())
+        } else {
+            Err((None, format!("must be a name of 1 to {bytes_max} characters")))
         }
     }
 

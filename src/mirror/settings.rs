@@ -7,7 +7,6 @@ use crate::client::target::Kind;
 use crate::model::Origin;
 use crate::prefix::Networks;
 use crate::settings::{Item, Problem};
-use crate::text;
 
 /// Upper bound on the number of upstreams.
 const UPSTREAMS_MAX: usize = 64;
@@ -61,7 +60,7 @@ impl Upstream {
     fn read(table: &Item<'_>) -> Result<Upstream, Problem> {
         table.only(&["url", "name", "every", "max_servers"])?;
         let target = table.required("url", target)?;
-        let name = table.optional("name", name)?.unwrap_or_else(|| target.to_string());
+        let name = table.optional("name", |item| item.name(NAME_BYTES_MAX))?.unwrap_or_else(|| target.to_string());
         if name.len() > Origin::BYTES_MAX {
             return Err((None, format!("url is longer than {} bytes: give it a `name`", Origin::BYTES_MAX)));
         }
@@ -90,14 +89,4 @@ fn target(item: &Item<'_>) -> Result<Target, Problem> {
         fetch.requests(&path, query, &[]).map_err(wrong)?;
     }
     Ok(target)
-}
-
-fn name(item: &Item<'_>) -> Result<String, Problem> {
-    let name = item.text()?;
-    let is_clean = text::clean(name.as_bytes()) == name && !name.trim().is_empty();
-    if is_clean && name.len() <= NAME_BYTES_MAX {
-        Ok(name.to_string())
-    } else {
-        Err((None, format!("must be a name of 1 to {NAME_BYTES_MAX} characters")))
-    }
 }

@@ -92,16 +92,24 @@ impl Notices {
         Notices { hub, guard, metrics, addresses: Mutex::default() }
     }
 
-    /// Sends to the addresses of the current settings until the program stops.
-    pub async fn run(self: Arc<Notices>, mut settings: watch::Receiver<Settings>, mut stop: watch::Receiver<bool>) {
-        let mut tasks = JoinSet::new();
-        let mut sending: HashMap<String, (Arc<Address>, AbortHandle)> = HashMap::new();
-        loop {
-            let current = settings.borrow_and_update().clone();
-            self.start(&current, &mut tasks, &mut sending);
-            tokio::select! {
-                () = stopped(&mut stop) => return,
-                Ok(()) = settings.changed() => {}
+    /// Sends to the addresses of the current settings until the program stops. What changes from this call on is news.
+    pub fn run(
+        self: Arc<Notices>,
+        mut settings: watch::Receiver<Settings>,
+        mut stop: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send {
+        let (mut tasks, mut sending) = (JoinSet::new(), HashMap::new());
+        let first = settings.borrow_and_update().clone();
+        self.start(&first, &mut tasks, &mut sending);
+        async move {
+            loop {
+                tokio::select! {
+                    () = stopped(&mut stop) => return,
+                    Ok(()) = settings.changed() => {
+                        let current = settings.borrow_and_update().clone();
+                        self.start(&current, &mut tasks, &mut sending);
+                    }
+                }
             }
         }
     }

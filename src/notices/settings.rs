@@ -10,7 +10,6 @@ use url::{Host, Url};
 use super::notice::Event;
 use crate::model::{Address, GAME_BYTES_MAX, Server};
 use crate::settings::{Item, Problem};
-use crate::text;
 
 /// Upper bound on the number of addresses.
 const TARGETS_MAX: usize = 16;
@@ -165,7 +164,7 @@ impl Target {
         table.only(KEYS)?;
         let text = one_or_file(table, "url", URL_BYTES_MAX)?.ok_or_else(|| (None, "`url` is missing".to_string()))?;
         let url = url(&text).map_err(|why| (None, format!("url {why}")))?;
-        let name = table.optional("name", name)?.unwrap_or_else(|| url.host().to_string());
+        let name = table.optional("name", |item| item.name(NAME_BYTES_MAX))?.unwrap_or_else(|| url.host().to_string());
         let secret = one_or_file(table, "secret", SECRET_BYTES_MAX)?.map(secret).transpose()?;
         let form = table.optional("form", |item| item.one_of(&[("json", Form::Json), ("discord", Form::Discord)]))?;
         let usual = if DISCORD.contains(&url.host()) { Form::Discord } else { Form::Json };
@@ -230,16 +229,6 @@ fn secret(text: String) -> Result<Secret, Problem> {
     match text.len() {
         ..SECRET_BYTES_MIN => Err((None, format!("secret must have at least {SECRET_BYTES_MIN} characters"))),
         _ => Ok(Secret(text.into())),
-    }
-}
-
-fn name(item: &Item<'_>) -> Result<String, Problem> {
-    let name = item.text()?;
-    let is_clean = text::clean(name.as_bytes()) == name && !name.trim().is_empty();
-    if is_clean && name.len() <= NAME_BYTES_MAX {
-        Ok(name.to_string())
-    } else {
-        Err((None, format!("must be a name of 1 to {NAME_BYTES_MAX} characters")))
     }
 }
 
