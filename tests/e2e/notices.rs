@@ -348,8 +348,9 @@ fn notices_go_over_https_to_who_has_a_certificate_for_it() {
 /// The first block of docs/notices.md in this language that has this word in it.
 fn sample(language: &str, word: &str) -> String {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/notices.md")).unwrap();
-    let blocks = text.split(&format!("```{language}\n")).skip(1).map(|rest| rest.split("```").next().unwrap());
-    blocks.into_iter().find(|block| block.contains(word)).unwrap().to_string()
+    let fence = format!("```{language}\n");
+    let mut blocks = text.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap());
+    blocks.find(|block| block.contains(word)).unwrap().to_string()
 }
 
 #[test]
