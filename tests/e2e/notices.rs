@@ -122,14 +122,14 @@ fn servers_that_come_and_go_and_games_with_players_are_told_with_a_signature() {
     let tank = Tank::new();
     tank.players.store(0, Ordering::Relaxed);
     assert_eq!(tank.heartbeat(&server), r"\final\");
-    let came = hook.named("came", "Tank");
+    let came = hook.named("came", "Tank <1>");
     let row = &came["server"];
     assert_eq!(
         (&row["game"], &row["protocol"], &row["port"]),
         (&"netpanzer".into(), &"netpanzer".into(), &tank.port.into())
     );
     assert_eq!(row["endpoint"], format!("127.0.0.1:{}", tank.port));
-    assert!(came["text"].as_str().unwrap().starts_with("Tank is on the list: netPanzer, 127.0.0.1:"), "{came}");
+    assert!(came["text"].as_str().unwrap().starts_with("Tank <1> is on the list: netPanzer, 127.0.0.1:"), "{came}");
 
     let request = &hook.requests()[0];
     assert!(request.starts_with(&format!("POST /{HIDDEN} HTTP/1.1\r\n")), "{request}");
@@ -145,7 +145,7 @@ fn servers_that_come_and_go_and_games_with_players_are_told_with_a_signature() {
     let players = hook.wait_for("players", |_| true);
     assert_eq!((&players["game"], &players["players"]), (&"netpanzer".into(), &3.into()));
     tank.alive.store(false, Ordering::Relaxed);
-    hook.named("went", "Tank");
+    hook.named("went", "Tank <1>");
     let told: Vec<String> = hook.notices().iter().map(|notice| notice["event"].as_str().unwrap().into()).collect();
     let place = |event: &str| told.iter().position(|told| told == event);
     assert!(place("came") < place("players") && place("players") < place("went"), "{told:?}");
