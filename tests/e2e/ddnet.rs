@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::machines::{Own, inside};
+use crate::owners::game_lines;
 use crate::programs::Program;
 use crate::support::*;
 use crate::tools::ends;
@@ -251,14 +252,9 @@ fn debians_server_registers_is_queried_and_goes() {
     let server = Server::start(&["web.listen=127.0.0.1:8080"]);
     let folder = Folder::new("ddnet-server");
     let mut command = Command::new("/usr/games/DDNet-Server");
-    command.env("HOME", folder.path()).current_dir(folder.path()).args([
-        "http_allow_insecure 1",
-        "sv_register_url http://127.0.0.1:8080/ddnet/15/register",
-        "sv_register ipv4",
-        "sv_sixup 1",
-        "sv_port 8303",
-        "sv_name Loopback DD",
-    ]);
+    let lines = game_lines("ddnet", "", "127.0.0.1:8080");
+    let others = ["http_allow_insecure 1", "sv_sixup 1", "sv_port 8303", "sv_name Loopback DD"];
+    command.env("HOME", folder.path()).current_dir(folder.path()).args(lines.lines().chain(others));
     let game = Program::start(&mut command, &folder, "server", "ddnet-server");
     let addresses = json!(["tw-0.6+udp://127.0.0.1:8303", "tw-0.7+udp://127.0.0.1:8303"]);
     let row = until_within(Duration::from_secs(60), "both versions on the list", || {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::machines::{Own, inside};
+use crate::owners::game_lines;
 use crate::programs::Program;
 use crate::support::*;
 use crate::tools::ends;
@@ -290,10 +291,11 @@ fn continents_come_from_the_operators_database() {
 
 /// Debian's server, which runs in a world of its own.
 fn minetest(folder: &Folder, master: SocketAddr) -> Program {
+    let lines = game_lines("luanti", "", &master.to_string()).replace("play.example.org", "127.0.0.1");
     let config = folder.write(
         "minetest.conf",
         &format!(
-            "server_announce = true\nserverlist_url = http://{master}\nport = 30000\nbind_address = 127.0.0.1\n\
+            "{lines}port = 30000\nbind_address = 127.0.0.1\n\
              server_name = Real Luanti\nserver_description = A test\nmax_users = 9\nmapgen_limit = 100\n"
         ),
     );

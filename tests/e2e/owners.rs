@@ -1,5 +1,6 @@
 //! The pages in docs/games, for owners of game servers: one for each protocol, with the game's own port in the lines for
-//! firewalls, which are run, and the name of the game for the doctor.
+//! firewalls, which are run, and the name of the game for the doctor. Real programs are started with their lines, where there are
+//! some.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -17,6 +18,14 @@ fn pages() -> Vec<(String, Document)> {
         Some((name, document))
     });
     pages.collect()
+}
+
+/// The lines of a game's configuration that its page has, for a master at this address: tests with the real programs use them.
+pub fn game_lines(game: &str, language: &str, master: &str) -> String {
+    let (_, page) = pages().into_iter().find(|(name, _)| name == game).unwrap();
+    let block = page.blocks(language).into_iter().find(|block| block.text.contains("master.example.org")).unwrap();
+    // Over HTTP: a master on this machine has no certificate.
+    block.text.replace("https://master.example.org", "http://master.example.org").replace("master.example.org", master)
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::machines::{Own, inside};
+use crate::owners::game_lines;
 use crate::programs::{Program, quakestat};
 use crate::support::*;
 
@@ -26,7 +27,12 @@ fn netpanzers_server_and_bot_and_qstat() {
         std::fs::create_dir_all(&home).unwrap();
         Program::start(netpanzer(&home).args(arguments), &folder, name, "netpanzer")
     };
-    let game = start("server", &["--dedicated", "--port=3030", "--master_server=127.0.0.1", "--debug"]);
+    // The lines of the book name another master besides this one.
+    let lines = game_lines("netpanzer", "lua", "127.0.0.1").replace(", masterserver.netpanzer.org", "");
+    let config = folder.path().join("server/.netpanzer/config");
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("server.cfg"), lines).unwrap();
+    let game = start("server", &["--dedicated", "--port=3030", "--debug"]);
     until("the game on the page", || server.get("/").text().contains("data-game=\"netpanzer\"").then_some(()));
     let master = ["-netpm,netpanzer", "127.0.0.1", "-R"];
     let seen = until("qstat to show it", || Some(quakestat(&master)).filter(|text| text.contains("127.0.0.1:3030")));
