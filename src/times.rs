@@ -62,7 +62,12 @@ pub fn rfc3339(unix_s: u64) -> String {
     timestamp(unix_s).to_string()
 }
 
-/// The same in the form of HTTP headers: "Sun, 06 Nov 1994 08:49:37 GMT".
+/// The seconds of a time in RFC 3339; None for a time before 1970.
+pub fn parse_rfc3339(text: &str) -> Option<u64> {
+    text.parse::<Timestamp>().ok().and_then(|at| u64::try_from(at.as_second()).ok())
+}
+
+/// A time of day in the form of HTTP headers: "Sun, 06 Nov 1994 08:49:37 GMT".
 pub fn http_date(unix_s: u64) -> String {
     timestamp(unix_s).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
@@ -186,6 +191,7 @@ mod tests {
             (4_102_444_800, "2100-01-01T00:00:00Z"),
         ] {
             assert_eq!(rfc3339(unix_s), text);
+            assert_eq!(parse_rfc3339(text), Some(unix_s));
         }
         assert!(rfc3339(u64::MAX).starts_with("9999-12-30"));
     }

@@ -8,6 +8,7 @@ mod config;
 mod doctor;
 mod export;
 mod failures;
+mod favourites;
 mod help;
 mod list;
 mod man;
@@ -20,6 +21,7 @@ mod simulate;
 mod terminal;
 mod time;
 mod watch;
+mod words;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -63,8 +65,8 @@ enum Command {
     List(list::Arguments),
     /// Query game servers for their status
     Query(query::Arguments),
-    /// Show a master's list live, as it changes
-    Watch(watch::Arguments),
+    /// Show masters' lists live, as they change
+    Watch(Box<watch::Arguments>),
     /// Query every server in a master's list and write XML, JSON and CSV files, or copy a Rallypoint as a static site
     Export(Box<export::Arguments>),
     /// Run simulated game servers, to test launchers and masters

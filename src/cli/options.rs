@@ -103,7 +103,8 @@ pub struct OutputOptions {
 /// Filters and sort order.
 #[derive(Clone, Default, clap::Args)]
 pub struct Selection {
-    /// Sort by this column; players: most first, ping: lowest first
+    /// Sort by this column; players: most first, ping: lowest first. country and master-ping are what a Rallypoint says of its
+    /// servers
     #[arg(long, value_enum, value_name = "KEY")]
     sort: Option<Sort>,
     /// Show only servers with players
@@ -124,6 +125,9 @@ pub enum Sort {
     Ping,
     Game,
     Address,
+    Country,
+    /// The round trip that the master has measured
+    MasterPing,
 }
 
 impl Selection {
@@ -244,6 +248,10 @@ impl Sort {
             Sort::Players => found.sort_by_key(|server| Reverse(server.facts.players_current)),
             Sort::Ping => found.sort_by_key(|server| server.rtt_us.unwrap_or(u32::MAX)),
             Sort::Address => found.sort_by_key(|server| server.address),
+            Sort::Country => found.sort_by_key(|server| (server.country.is_none(), server.country)),
+            Sort::MasterPing => {
+                found.sort_by_key(|server| server.master_rtt_us.or(server.rtt_us).unwrap_or(u32::MAX));
+            }
         }
     }
 }

@@ -1,28 +1,38 @@
 //! The terminal of a full-screen command: raw mode, suspend and resume. Whenever the command ends, even by a panic, the
 //! terminal is restored.
 
-use std::io::{self, IsTerminal, stdout};
+use std::io::{self, BufWriter, IsTerminal, Stdout, stdout};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
+use data_encoding::BASE64;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
+use ratatui::Frame;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::execute;
+use ratatui::crossterm::style::Print;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
 };
-use ratatui::{DefaultTerminal, Frame};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Whether the terminal has to be restored.
 static IS_RAW: AtomicBool = AtomicBool::new(false);
+/// Whether clicks and the wheel are reported.
+static HAS_MOUSE: AtomicBool = AtomicBool::new(false);
+
+/// Buttons and the wheel, without movements: those are many bytes over a slow connection.
+const MOUSE_ON: &str = "\x1b[?1000h\x1b[?1006h";
+const MOUSE_OFF: &str = "\x1b[?1006l\x1b[?1000l";
+/// A frame is sent with one write, so that a terminal never shows a part of it.
+const FRAME_BYTES: usize = 64 << 10;
 
 /// Whether stdout is a terminal that can be drawn on. The error says what such a terminal lacks.
 pub fn is_drawable() -> Result<bool, String> {
@@ -50,7 +60,7 @@ pub enum TerminalEvent {
 }
 
 pub struct Terminal {
-    screen: DefaultTerminal,
+    screen: ratatui::Terminal<CrosstermBackend<BufWriter<Stdout>>>,
     events: mpsc::Receiver<TerminalEvent>,
     resumed: tokio::signal::unix::Signal,
     /// Held while [`Terminal::suspend`] has SIGTSTP unblocked, so that the signal thread does not take that signal.
@@ -71,7 +81,8 @@ impl Terminal {
             restore(); // it may have succeeded in part
             return Err(error);
         }
-        let screen = ratatui::Terminal::new(CrosstermBackend::new(stdout())).inspect_err(|_| restore())?;
+        let output = BufWriter::with_capacity(FRAME_BYTES, stdout());
+        let screen = ratatui::Terminal::new(CrosstermBackend::new(output)).inspect_err(|_| restore())?;
         // Both threads end with the program.
         let (sender, events) = mpsc::channel(16);
         let suspending = Arc::<Mutex<()>>::default();
@@ -92,6 +103,17 @@ impl Terminal {
         // ratatui's own `clear` queries the cursor position, and the input thread would swallow the answer.
         let size = self.screen.size()?;
         self.screen.resize(size.into())
+    }
+
+    /// Whether clicks and the wheel are reported; if not, the terminal selects text.
+    pub fn use_mouse(&mut self, on: bool) -> io::Result<()> {
+        HAS_MOUSE.store(on, Ordering::SeqCst);
+        execute!(stdout(), Print(if on { MOUSE_ON } else { MOUSE_OFF }))
+    }
+
+    /// Asks the terminal to put a text on the clipboard (OSC 52): that works over SSH, too.
+    pub fn copy(&mut self, text: &str) -> io::Result<()> {
+        execute!(stdout(), Print(clipboard(text)))
     }
 
     pub async fn next_event(&mut self) -> TerminalEvent {
@@ -154,13 +176,20 @@ fn wait_for_signals(suspended: &SignalFd, held: &Mutex<()>, events: &mpsc::Sende
 fn enter() -> io::Result<()> {
     IS_RAW.store(true, Ordering::SeqCst);
     enable_raw_mode()?;
-    execute!(stdout(), EnterAlternateScreen, Hide)
+    let mouse = if HAS_MOUSE.load(Ordering::SeqCst) { MOUSE_ON } else { "" };
+    execute!(stdout(), EnterAlternateScreen, Hide, Print(mouse))
+}
+
+/// The text is encoded, so that nothing in it can end the sequence.
+fn clipboard(text: &str) -> String {
+    format!("\x1b]52;c;{}\x07", BASE64.encode(text.as_bytes()))
 }
 
 /// Restores the terminal, once. Errors are ignored: the terminal may be gone.
 fn restore() {
     if IS_RAW.swap(false, Ordering::SeqCst) {
-        let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+        let mouse = if HAS_MOUSE.load(Ordering::SeqCst) { MOUSE_OFF } else { "" };
+        let _ = execute!(stdout(), Print(mouse), LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();
     }
 }
@@ -197,6 +226,13 @@ mod tests {
             std::thread::spawn(|| panic!("on purpose")).join().unwrap_err();
             std::process::exit(7);
         })
+    }
+
+    #[test]
+    fn nothing_in_a_text_ends_the_sequence() {
+        assert_eq!(clipboard("203.0.113.5:1"), "\x1b]52;c;MjAzLjAuMTEzLjU6MQ==\x07");
+        let evil = clipboard("\x07\x1b]0;owned\x07");
+        assert_eq!(evil.matches(['\x1b', '\x07']).count(), 2, "{evil:?}");
     }
 
     #[test]

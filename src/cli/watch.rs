@@ -1,40 +1,51 @@
-//! `rallypoint watch`: a master's list, live. Draws a screen on a terminal; otherwise prints one line per change.
+//! `rallypoint watch`: masters' lists, live. Draws a screen on a terminal; otherwise prints one line per change.
+
+mod child;
+mod exec;
+mod lines;
+mod on_screen;
 
 use std::pin::pin;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
-use tokio::time::sleep_until;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::list::exit_of;
-use super::options::{MasterOptions, QueryOptions, Selection};
-use super::out::{message, print};
-use super::screen::{Action, KEYS, Screen};
-use super::terminal::{Terminal, TerminalEvent, is_drawable};
+use super::options::{QueryOptions, Selection};
+use super::out::message;
+use super::screen::KEYS;
+use super::terminal::is_drawable;
 use super::{Exit, Failure, help, run_async, stop_signal, time};
-use crate::client::Found;
 use crate::client::list::ListError;
 use crate::client::query::Pace;
-use crate::client::watch::{ChangeKind, Changes, Progress, fetch};
-use crate::export::file::Written;
-use crate::export::{json, table};
+use crate::client::watch::rounds::{Failed, Plan, Round};
+use crate::client::watch::{ChangeKind, Changes, Masters};
+use crate::client::{Found, Target};
 use crate::times::rfc3339;
+use exec::{Exec, ExecCommand, Job, Output};
 
 #[derive(clap::Args)]
 #[command(after_help = after_help())]
 pub struct Arguments {
-    #[command(flatten)]
-    master: MasterOptions,
+    /// The masters' addresses: servers of all of them are shown as one list
+    #[arg(required = true, value_name = "URL")]
+    urls: Vec<Target>,
+    /// A game to list, if a master's protocol has several; can be given several times
+    #[arg(long = "game", value_name = "NAME[:PROTOCOL]")]
+    games: Vec<String>,
     /// How often to refresh
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = every)]
     every: Duration,
-    /// Show only the master's list, without querying the servers
+    /// Show only the masters' lists, without querying the servers
     #[arg(long)]
     no_query: bool,
     /// Output format if stdout is not a terminal
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    /// Run a command for every change: see below
+    #[arg(long, value_name = "COMMAND", value_parser = ExecCommand::parse)]
+    exec: Option<ExecCommand>,
+    /// End the command of --exec if it takes longer, 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = exec_timeout, requires = "exec")]
+    exec_timeout: Duration,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
@@ -52,7 +63,18 @@ Keys on a terminal:
 If stdout is not a terminal, or TERM is `dumb`, it prints one line for every server that comes, changes or goes, until it \
 is stopped.
 
-Example: rallypoint watch {game}://master.example --every 10s --not-empty"
+--exec runs its command for every server that comes, changes or goes after a master's first list; --not-empty and --not-full \
+count. There is no shell: the command line is split at blanks, with quotes as in a shell, and nothing is expanded. The change \
+is on stdin, as the JSON object of --format json, and in RALLYPOINT_EVENT (came, changed or went), RALLYPOINT_AT, _PROTOCOL, \
+_GAME, _ADDRESS, _HOST, _PORT, _URL, _NAME, _MAP, _MODE, _VERSION, _PLAYERS, _PLAYERS_MAX, _PING_MS, _COUNTRY, _MASTERS and \
+_FAULT; what is unknown is not set. Names are chosen by strangers: in a script, write \"$RALLYPOINT_NAME\" with quotes. One \
+command runs at a time; up to {queue} changes wait.
+
+Examples:
+  rallypoint watch {game}://master.example --every 10s --not-empty
+  rallypoint watch http://one.example {game}://two.example
+  rallypoint watch http://master.example --exec 'sh -c \"notify-send -- \\\"$RALLYPOINT_EVENT\\\" \\\"$RALLYPOINT_NAME\\\"\"'",
+        queue = exec::QUEUE_MAX
     )
 }
 
@@ -65,181 +87,126 @@ enum Format {
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// The screen is redrawn at least this often, because it shows the age of the list.
-const REDRAW: Duration = Duration::from_secs(1);
-/// Answers within this time are drawn together.
-const DRAW_DELAY: Duration = Duration::from_millis(50);
 
-/// At least a second, to limit the load on the master.
+/// At least a second, to limit the load on the masters.
 fn every(text: &str) -> Result<Duration, String> {
     time::between(text, Duration::from_secs(1), DAY)
 }
 
+fn exec_timeout(text: &str) -> Result<Duration, String> {
+    time::between(text, Duration::from_millis(100), Duration::from_secs(3_600))
+}
+
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let watch = Watch::new(arguments)?;
     let on_a_screen = is_drawable().unwrap_or_else(|why| {
         message(format!("{why}: printing one line per change instead"));
         false
     });
     run_async(async {
         let stop = pin!(stop_signal()?);
-        if on_a_screen { on_screen(arguments, stop).await } else { in_lines(arguments, stop).await }
+        if on_a_screen { on_screen::run(&watch, stop).await } else { lines::run(&watch, stop).await }
     })
 }
 
-async fn refresh(arguments: &Arguments, report: impl FnMut(Progress<'_>)) -> Result<Vec<Found>, ListError> {
-    let pace: Pace = arguments.querying.pace();
-    let MasterOptions { url, games } = &arguments.master;
-    fetch(url, games, pace.retry, (!arguments.no_query).then_some(pace), report).await
+/// What is watched.
+struct Watch<'a> {
+    arguments: &'a Arguments,
+    plan: Plan,
+    /// The masters' addresses as text.
+    names: Vec<String>,
 }
 
-fn first_failed(arguments: &Arguments, error: &ListError) -> Failure {
-    Failure::new(exit_of(error), format!("{}: {error}", arguments.master.url))
-}
-
-/// Prints one line per change to stdout. If the first refresh fails, the command fails.
-async fn in_lines(arguments: &Arguments, mut stop: impl Future<Output = ()> + Unpin) -> Result<(), Failure> {
-    let mut changes = Changes::default();
-    let mut is_first = true;
-    let mut failing = false;
-    loop {
-        let found = tokio::select! {
-            found = refresh(arguments, |_| {}) => found,
-            () = &mut stop => return Ok(()),
+impl Watch<'_> {
+    fn new(arguments: &Arguments) -> Result<Watch<'_>, Failure> {
+        let Arguments { urls, games, every, no_query, .. } = arguments;
+        let wrong = |why: String| Err(Failure::new(Exit::Usage, why));
+        let names: Vec<String> = urls.iter().map(Target::to_string).collect();
+        if names.len() > Masters::MAX {
+            return wrong(format!(
+                "{} masters are given; at most {} can be watched at once",
+                names.len(),
+                Masters::MAX
+            ));
+        }
+        if let Some(twice) =
+            names.iter().enumerate().find_map(|(at, name)| names.get(..at)?.contains(name).then_some(name))
+        {
+            return wrong(format!("{twice} is given twice"));
+        }
+        if !games.is_empty() && urls.iter().all(|url| url.datagram_fetch().is_none()) {
+            let one = if urls.len() == 1 { "this master has one list" } else { "these masters have one list each" };
+            return wrong(format!("{one} for all games; --game cannot choose"));
+        }
+        let pace: Pace = arguments.querying.pace();
+        let plan = Plan {
+            masters: urls.clone(),
+            games: games.clone(),
+            retry: pace.retry,
+            pace: (!no_query).then_some(pace),
+            every: *every,
         };
-        match found {
-            Ok(mut servers) => {
-                if std::mem::take(&mut failing) {
-                    message(format!("{}: available again", arguments.master.url));
-                }
-                arguments.selection.apply(&mut servers);
-                if write_lines(arguments.format, &changes.since_last(servers))? == Written::ReaderGone {
-                    return Ok(());
-                }
-            }
-            Err(error) if is_first => return Err(first_failed(arguments, &error)),
-            // Reported once; the last list is kept.
-            Err(error) if !std::mem::replace(&mut failing, true) => {
-                message(format!("{}: {error}", arguments.master.url))
-            }
-            Err(_) => {}
-        }
-        is_first = false;
-        tokio::select! {
-            () = tokio::time::sleep(arguments.every) => {}
-            () = &mut stop => return Ok(()),
-        }
+        Ok(Watch { arguments, plan, names })
+    }
+
+    /// The masters that list a server, if there are several to tell apart.
+    fn masters_of(&self, found: &Found) -> Vec<&str> {
+        let listing = found.masters.iter().filter_map(|number| self.names.get(number).map(String::as_str));
+        if self.names.len() > 1 { listing.collect() } else { Vec::new() }
+    }
+
+    fn exec(&self, output: Output) -> Option<Exec> {
+        let Arguments { exec, exec_timeout, .. } = self.arguments;
+        exec.clone().map(|command| Exec::new(command, *exec_timeout, output))
+    }
+
+    /// What a failure is about: a master, or nothing more than its text.
+    fn name_of(&self, failed: &Failed) -> &str {
+        failed.master.and_then(|number| self.names.get(number)).map_or("cannot send queries", String::as_str)
+    }
+
+    /// Why the command fails after its first round; None: it goes on. Wrong addresses do not get better with time.
+    fn first_failure(&self, round: &Round) -> Option<Failure> {
+        let is_wrong = |failed: &&Failed| matches!(*failed.error, ListError::Usage(_)) || failed.master.is_none();
+        let failed = round.failed.iter().find(is_wrong).or_else(|| round.failed.first().filter(|_| !round.has_list))?;
+        Some(Failure::new(exit_of(&failed.error), format!("{}: {}", self.name_of(failed), failed.error)))
     }
 }
 
-fn write_lines(format: Format, changes: &[(ChangeKind, Found)]) -> Result<Written, Failure> {
-    let at = rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
-    let line = |(kind, server): &(ChangeKind, Found)| match format {
-        Format::Text => format!("{at} {:<7} {} {}\n", kind.name(), server.url(), table::line(server)),
-        Format::Json => json::event(&at, kind.name(), server) + "\n",
-    };
-    print(&changes.iter().map(line).collect::<String>())
-}
-
-/// Draws the screen at once, and shows results as they arrive.
-async fn on_screen(arguments: &Arguments, mut stop: impl Future<Output = ()> + Unpin) -> Result<(), Failure> {
-    let cannot = |error: std::io::Error| Failure::new(Exit::Failed, format!("the terminal: {error}"));
-    let mut terminal = Terminal::open().map_err(cannot)?;
-    let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
-    let mut screen = Screen::new(arguments.master.url.to_string(), &arguments.selection, !arguments.no_query);
-    // Bounded by the length of the list: the next refresh starts only after this one has ended.
-    let (sender, mut arrivals) = mpsc::unbounded_channel();
-    let mut answers = Answers::default();
-    let mut next = Instant::now();
-    let mut refreshing = None;
-    loop {
-        if answers.due.is_none_or(|due| due <= Instant::now()) {
-            answers.show(&mut screen);
-            terminal.draw(|frame| screen.draw(frame)).map_err(cannot)?;
-        }
-        tokio::select! {
-            event = terminal.next_event() => {
-                answers.hurry();
-                match event {
-                    TerminalEvent::Input(event) => match screen.on(&event) {
-                        Action::Nothing => {}
-                        Action::Refresh => next = Instant::now(),
-                        Action::Redraw => terminal.clear().map_err(cannot)?,
-                        Action::Suspend => terminal.suspend().map_err(cannot)?,
-                        Action::Quit => return Ok(()),
-                    },
-                    TerminalEvent::Suspend => terminal.suspend().map_err(cannot)?,
-                    TerminalEvent::Resumed => terminal.resume().map_err(cannot)?,
-                }
-            }
-            () = sleep_until(next.into()), if refreshing.is_none() => {
-                screen.refresh_started();
-                let sender = sender.clone();
-                refreshing = Some(Box::pin(refresh(arguments, move |part| drop(sender.send(Arrival::from(part))))));
-            }
-            Some(arrival) = arrivals.recv() => answers.take(arrival, &mut screen),
-            found = async { match &mut refreshing { Some(refreshing) => refreshing.await, None => std::future::pending().await } } => {
-                refreshing = None;
-                next = Instant::now() + arguments.every;
-                while let Ok(arrival) = arrivals.try_recv() {
-                    answers.take(arrival, &mut screen);
-                }
-                answers.show(&mut screen);
-                match found {
-                    Err(error) if !screen.has_list() => return Err(first_failed(arguments, &error)),
-                    found => screen.refresh_finished(found),
-                }
-            }
-            () = sleep_until(answers.due.unwrap_or_else(|| Instant::now() + REDRAW).into()) => {}
-            () = &mut stop => return Ok(()),
-            _ = hangup.recv() => return Ok(()),
-        }
-    }
-}
-
-/// An owned [`Progress`].
-enum Arrival {
-    List(Vec<Found>),
-    Answer(Box<Found>),
-}
-
-impl From<Progress<'_>> for Arrival {
-    fn from(progress: Progress<'_>) -> Arrival {
-        match progress {
-            Progress::List(servers) => Arrival::List(servers.to_vec()),
-            Progress::Answer(server) => Arrival::Answer(Box::new(server.clone())),
-        }
-    }
-}
-
-/// Answers that have not been drawn yet. Thousands may arrive per second, too many to redraw for each.
+/// Changes that a command is run for: those of the filters on the command line.
 #[derive(Default)]
-struct Answers {
-    waiting: Vec<Found>,
-    /// When to draw them.
-    due: Option<Instant>,
+struct Feed {
+    changes: Changes,
 }
 
-impl Answers {
-    fn take(&mut self, arrival: Arrival, screen: &mut Screen) {
-        match arrival {
-            Arrival::List(servers) => screen.listed(servers),
-            Arrival::Answer(server) => {
-                self.waiting.push(*server);
-                self.due.get_or_insert_with(|| Instant::now() + DRAW_DELAY);
+impl Feed {
+    /// Compares a round with the last one. Queues a job for each change, except for the servers of a master's first list.
+    fn take(&mut self, watch: &Watch<'_>, round: &Round, exec: Option<&mut Exec>) -> Vec<(ChangeKind, Found)> {
+        let mut servers = round.servers.clone();
+        watch.arguments.selection.apply(&mut servers);
+        let changes = self.changes.since_last(servers);
+        if let Some(exec) = exec {
+            let at = now();
+            let is_first =
+                |kind: ChangeKind, found: &Found| kind == ChangeKind::Came && found.masters.are_among(round.new);
+            for (kind, found) in changes.iter().filter(|(kind, found)| !is_first(*kind, found)) {
+                exec.push(Job::new(&at, *kind, &watch.masters_of(found), found));
             }
         }
+        changes
     }
+}
 
-    /// Draws at once, because a key was pressed.
-    fn hurry(&mut self) {
-        self.due = self.due.map(|_| Instant::now());
+/// What has happened to a command, once there is something to report.
+async fn report_of(exec: &mut Option<Exec>) -> String {
+    match exec {
+        Some(exec) => exec.report().await,
+        None => std::future::pending().await,
     }
+}
 
-    fn show(&mut self, screen: &mut Screen) {
-        if self.due.take().is_some() {
-            screen.answered(&std::mem::take(&mut self.waiting));
-        }
-    }
+fn now() -> String {
+    rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
 }
 
 #[cfg(test)]
@@ -253,5 +220,6 @@ mod tests {
         assert!(every("500000y").unwrap_err().contains("at most 1d"));
         assert!(every("5").unwrap_err().contains("write 5s for seconds"));
         assert!(every("soon").is_err());
+        assert!(exec_timeout("2h").unwrap_err().contains("at most 1h"));
     }
 }

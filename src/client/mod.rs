@@ -1,13 +1,15 @@
 //! The client side: fetches masters' lists, queries game servers, announces and simulates them. It drives the protocols'
 //! cards over sockets and does not depend on the master server's code.
 //!
-//! [`target`] parses typed addresses, [`list`] fetches a master's list, [`watch`] fetches it repeatedly, [`query`] queries
-//! many servers at once, [`simulate`] runs simulated servers, [`announce`] announces servers to masters.
+//! [`target`] parses typed addresses, [`list`] fetches a master's list, [`watch`] fetches several repeatedly, [`history`] a
+//! server's players over time, [`query`] queries many servers at once, [`simulate`] runs simulated servers, [`announce`]
+//! announces servers to masters.
 
 pub mod addresses;
 pub mod announce;
 pub mod connect;
 mod hint;
+pub mod history;
 pub mod http;
 pub mod list;
 pub mod query;
@@ -20,6 +22,8 @@ pub mod tls;
 pub mod watch;
 
 use std::time::Duration;
+
+use arrayvec::ArrayString;
 
 use crate::asker::TRIES_MAX;
 use crate::model::{Address, Facts, Game};
@@ -69,8 +73,17 @@ pub struct Found {
     /// From the server's own answer; until it has answered, from the master's list.
     pub facts: Facts<'static>,
     pub rtt_us: Option<u32>,
+    /// Where it is, if its master knows.
+    pub country: Option<CountryCode>,
+    /// The round trip that its master has measured, where [`Found::rtt_us`] is only ours.
+    pub master_rtt_us: Option<u32>,
+    /// Which of several masters list it. Empty where there is one list.
+    pub masters: watch::Masters,
     pub state: State,
 }
+
+/// Two letters in upper case (ISO 3166).
+pub type CountryCode = ArrayString<2>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -87,7 +100,19 @@ impl Found {
 
     pub fn listed(game: Game, listed: ListEntry) -> Found {
         let ListEntry { address, official, flavor, facts } = listed;
-        Found { game, address, official, flavor, via: None, facts, rtt_us: None, state: State::NotQueried }
+        Found {
+            game,
+            address,
+            official,
+            flavor,
+            via: None,
+            facts,
+            rtt_us: None,
+            country: None,
+            master_rtt_us: None,
+            masters: watch::Masters::default(),
+            state: State::NotQueried,
+        }
     }
 
     pub fn failure(&self) -> Option<&str> {
@@ -109,8 +134,11 @@ impl Found {
 
     /// As typed on the command line: `netpanzer://203.0.113.5:3030`.
     pub fn url(&self) -> String {
-        let scheme = own_card(&self.game).map_or(self.game.name(), |card| card.name);
-        format!("{scheme}://{}", self.address)
+        format!("{}://{}", self.scheme(), self.address)
+    }
+
+    pub fn scheme(&self) -> &str {
+        own_card(&self.game).map_or(self.game.name(), |card| card.name)
     }
 
     /// Whether it is known to have players.

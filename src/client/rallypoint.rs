@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::list::{Limits, ListError, Listing, get};
-use super::{Found, Target};
+use super::{CountryCode, Found, Target};
 use crate::model::{Address, Details, Facts, Origin, Player};
 use crate::protocols::rows::{self, Rest};
 use crate::protocols::{FAULTS_MAX, fault, game, game_named, is_one_host};
@@ -50,6 +50,7 @@ struct Row {
     flavor: Option<u8>,
     via: Option<String>,
     rtt_ms: Option<f64>,
+    country: Option<String>,
     #[serde(default)]
     players: Vec<PlayerRow>,
     #[serde(default)]
@@ -193,6 +194,12 @@ fn describe(found: &mut Found, row: Row) {
     };
     found.rtt_us = row.rtt_ms.map(|ms| (ms * 1000.0) as u32); // saturates
     (found.official, found.flavor) = (row.official, row.flavor);
+    found.country = row.country.as_deref().and_then(country);
+}
+
+/// Two letters in upper case, and nothing else.
+fn country(text: &str) -> Option<CountryCode> {
+    CountryCode::from(text).ok().filter(|code| code.len() == 2 && code.bytes().all(|byte| byte.is_ascii_uppercase()))
 }
 
 fn player(row: PlayerRow) -> Player {
@@ -229,7 +236,8 @@ mod tests {
             "map": "m", "version": "1.3", "players_current": 1, "players_max": 8, "password": true, "official": true,
             "flavor": 4, "verified_by": "query", "proven_at": "2026-01-01T00:00:00Z", "rtt_ms": 12.5,
             "players": [{"name": "Alice", "team": "red", "spectator": false, "ping": 64}],
-            "rules": {"website": "http://www.example.org/", "score_limit": 20}, "via": "netpanzer://a\u{7}.example"
+            "rules": {"website": "http://www.example.org/", "score_limit": 20}, "via": "netpanzer://a\u{7}.example",
+            "country": "DE"
         });
         let address = read(&row.to_string(), true).unwrap();
         assert_eq!((address.via.as_deref(), &address.facts), (Some("netpanzer://a.example"), &Facts::default()));
@@ -239,6 +247,10 @@ mod tests {
         let details = found.facts.details.as_ref().unwrap();
         assert_eq!((&*details.players[0].name, details.players[0].team.as_deref()), ("Alice", Some("red")));
         assert_eq!(found.facts.rule("score_limit"), Some("20"));
+        assert_eq!(found.country.as_deref(), Some("DE"));
+        for bad in ["", "D", "de", "DEU", "D\u{1b}", "é"] {
+            assert_eq!(country(bad), None, "{bad:?}");
+        }
     }
 
     #[test]

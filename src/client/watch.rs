@@ -1,12 +1,16 @@
-//! A master's list over time: which servers appear, change and disappear between two fetches.
+//! Masters' lists over time: [`rounds`] fetches them, [`merge`] makes one list of them, and [`Changes`] says which servers appear,
+//! change and disappear between two rounds.
+
+mod merge;
+pub mod rounds;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::list::{ListError, list};
-use super::query::{Pace, query_all};
-use super::{Found, RetryPolicy, Target};
+use super::Found;
 use crate::model::{Address, Details, Facts};
+
+pub use merge::Masters;
 
 /// How a server differs from the previous list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,30 +28,6 @@ impl ChangeKind {
             ChangeKind::Went => "went",
         }
     }
-}
-
-/// Partial results of [`fetch`], in the order in which they arrive.
-pub enum Progress<'a> {
-    /// The master's list, before its servers are queried.
-    List(&'a [Found]),
-    /// A server that has answered or failed.
-    Answer(&'a Found),
-}
-
-/// The current list; with `pace`, every server that can be queried is queried. `report` is called with partial results.
-pub async fn fetch(
-    master: &Target,
-    games: &[String],
-    retry: RetryPolicy,
-    pace: Option<Pace>,
-    mut report: impl FnMut(Progress<'_>),
-) -> Result<Vec<Found>, ListError> {
-    let mut servers = list(master, games, retry).await?.servers;
-    report(Progress::List(&servers));
-    if let Some(pace) = pace {
-        query_all(&mut servers, pace, |server| report(Progress::Answer(server))).await?;
-    }
-    Ok(servers)
 }
 
 /// Compares each list with the previous one.

@@ -43,6 +43,9 @@ struct Event<'a> {
     /// Why it did not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a str>,
+    /// The masters that list it, where several are watched.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    masters: &'a [&'a str],
     server: Row<'a>,
 }
 
@@ -74,6 +77,8 @@ struct Row<'a> {
     via: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rtt_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    country: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     players: Option<&'a [Player]>,
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -112,8 +117,8 @@ fn server<'a>(found: &'a Found, fields: Option<&[&'static Field]>) -> Server<'a>
 }
 
 /// A change of one server, on one line.
-pub fn event(at: &str, event: &str, found: &Found) -> String {
-    let line = Event { at, event, fault: found.failure(), server: Row { fault: None, ..row(found) } };
+pub fn event(at: &str, event: &str, masters: &[&str], found: &Found) -> String {
+    let line = Event { at, event, fault: found.failure(), masters, server: Row { fault: None, ..row(found) } };
     serde_json::to_string(&line).unwrap_or_default()
 }
 
@@ -140,7 +145,8 @@ fn row(found: &Found) -> Row<'_> {
         official: found.official,
         flavor: found.flavor,
         via: found.via.as_deref(),
-        rtt_ms: found.rtt_us.map(milliseconds),
+        rtt_ms: found.rtt_us.or(found.master_rtt_us).map(milliseconds),
+        country: found.country.as_deref(),
         players: details.and_then(|details| details.known_players(facts.players_current)),
         rules,
         fault: found.failure(),

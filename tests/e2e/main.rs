@@ -75,6 +75,7 @@ mod test_now;
 mod tls;
 mod tools;
 mod watch;
+mod watching;
 mod wire;
 mod work;
 mod xash3d;

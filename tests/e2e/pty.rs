@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nix::pty::{Winsize, openpty};
@@ -16,6 +17,10 @@ pub struct Pty {
     end: OwnedFd,
     keys: File,
     screen: Arc<Mutex<vt100::Parser>>,
+    /// All that the program has written.
+    written: Arc<Mutex<Vec<u8>>>,
+    /// The user's configuration.
+    pub config: Folder,
 }
 
 /// A program on a terminal. It is killed when the test ends.
@@ -44,26 +49,58 @@ impl Pty {
         let screen = vt100::Parser::new(cells(rows), cells(columns), 0);
         let screen = Arc::new(Mutex::new(screen));
         let shown = screen.clone();
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        let all = written.clone();
         // This thread ends with the terminal.
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(size @ 1..) = output.read(&mut buffer) {
+                all.lock().unwrap().extend(&buffer[..size]);
                 shown.lock().unwrap().process(&buffer[..size]);
             }
         });
-        Pty { end: pty.slave, keys, screen }
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let config = Folder::new(&format!("config-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        Pty { end: pty.slave, keys, screen, written, config }
     }
 
     /// Starts a program in its own session with this controlling terminal.
     pub fn run(&self, program: &str, arguments: &[&str], term: &str) -> OnPty {
+        self.run_with(program, arguments, &[("TERM", term)])
+    }
+
+    /// The same with these environment variables.
+    pub fn run_with(&self, program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> OnPty {
         let end = || Stdio::from(self.end.try_clone().unwrap());
         let mut command = Command::new("setsid");
-        command.args(["--ctty", program]).args(arguments).env("TERM", term);
+        command.args(["--ctty", program]).args(arguments).env("TERM", "xterm-256color");
+        command.env("XDG_CONFIG_HOME", self.config.path()).envs(variables.iter().copied());
         OnPty(command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap())
     }
 
     pub fn watch(&self, url: &str) -> OnPty {
         self.run(env!("CARGO_BIN_EXE_rallypoint"), &["watch", url, "--every", "1s"], "xterm-256color")
+    }
+
+    /// `rallypoint watch` with these arguments.
+    pub fn watch_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> OnPty {
+        let arguments = [&["watch", "--every", "1s"], arguments].concat();
+        self.run_with(env!("CARGO_BIN_EXE_rallypoint"), &arguments, variables)
+    }
+
+    /// Whether the program has written these bytes.
+    pub fn has_written(&self, bytes: &str) -> bool {
+        self.written.lock().unwrap().windows(bytes.len()).any(|window| window == bytes.as_bytes())
+    }
+
+    /// The lines of the screen with this text.
+    pub fn lines_with(&self, text: &str) -> Vec<String> {
+        self.text().lines().filter(|line| line.contains(text)).map(String::from).collect()
+    }
+
+    /// Presses the left button of the mouse at a place, counted from 1.
+    pub fn click(&mut self, column: usize, row: usize) {
+        self.press(&format!("\x1b[<0;{column};{row}M\x1b[<0;{column};{row}m"));
     }
 
     pub fn press(&mut self, keys: &str) {

@@ -126,9 +126,93 @@ fn one_json_object_per_line_and_filters() {
 }
 
 #[test]
+fn a_command_for_every_change() {
+    let server = Server::start(&[]);
+    let game = Game::new(server.address("iceball.listen"));
+    game.announce(&announcement(b"first", 1, 3));
+    until("it", || server.listed().pop());
+    let folder = Folder::new("exec-lines");
+    let log = folder.path().join("log");
+    // Names are chosen by strangers.
+    let script = format!("sh -c 'cat >> {0}; echo \"$RALLYPOINT_NAME\" >> {0}.names; echo heard'", log.display());
+    let (watch, mut lines) = Watch::start(&web(&server), &["--exec", &script, "--not-empty"]);
+    assert!(next_line(&mut lines).contains("came    iceball://127.0.0.1:1"));
+    game.announce(&announcement(b"$(touch x);`id`", 2, 4));
+    assert!(next_line(&mut lines).contains("came    iceball://127.0.0.1:2"));
+    watch.until_it_says("heard");
+    game.announce(&announcement(b"first", 1, 0));
+    let line = next_line(&mut lines);
+    assert!(line.contains("went    iceball://127.0.0.1:1"), "its output is not on stdout: {line}");
+    let events = until("both", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let events: Vec<serde_json::Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        (events.len() == 2).then_some(events)
+    });
+    let said: Vec<_> = events.iter().map(|event| (&event["event"], &event["server"]["port"])).collect();
+    assert_eq!(said, [(&"came".into(), &2.into()), (&"went".into(), &1.into())]);
+    until("the names", || {
+        let names = std::fs::read_to_string(format!("{}.names", log.display())).unwrap_or_default();
+        (names == "$(touch x);`id`\nfirst\n").then_some(())
+    });
+    watch.stop();
+}
+
+#[test]
+fn commands_that_fail_hang_or_do_not_exist_are_reported() {
+    let server = Server::start(&[]);
+    let game = Game::new(server.address("iceball.listen"));
+    game.announce(&announcement(b"first", 1, 3));
+    until("it", || server.listed().pop());
+    for (command, said) in [
+        ("sh -c 'exit 7'", "--exec: `sh` ended with exit code 7 (came iceball://127.0.0.1:2)"),
+        ("tail -f /dev/null", "--exec: `tail` was ended after 300ms (came iceball://127.0.0.1:2)"),
+        ("/nowhere/at-all", "--exec: cannot run `/nowhere/at-all`: No such file"),
+    ] {
+        let arguments = ["--exec", command, "--exec-timeout", "300ms", "--not-empty"];
+        let (watch, mut lines) = Watch::start(&web(&server), &arguments);
+        assert!(next_line(&mut lines).contains("came    iceball://127.0.0.1:1"));
+        game.announce(&announcement(b"second", 2, 4));
+        watch.until_it_says(said);
+        watch.stop();
+        game.announce(&announcement(b"second", 2, 0));
+        until("nobody on it", || {
+            let listed = server.json("/api/v1/servers/iceball/127.0.0.1:2");
+            (listed["players_current"] == 0).then_some(())
+        });
+    }
+}
+
+#[test]
+fn several_masters_in_lines() {
+    let (one, two) = (Server::start(&[]), Server::start(&[]));
+    for server in [&one, &two] {
+        Game::new(server.address("iceball.listen")).announce(&announcement(b"on both", 1, 3));
+        until("it", || server.listed().pop());
+    }
+    let (nobody, two_web) = ("http://127.0.0.1:1", web(&two));
+    let (watch, mut lines) = Watch::start(&web(&one), &[nobody, &two_web, "--format", "json"]);
+    let event: serde_json::Value = serde_json::from_str(&next_line(&mut lines)).unwrap();
+    assert_eq!(event["masters"], serde_json::json!([web(&one), two_web]), "{event}");
+    watch.until_it_says("http://127.0.0.1:1: cannot connect");
+    Game::new(two.address("iceball.listen")).announce(&announcement(b"on one", 2, 3));
+    let event: serde_json::Value = serde_json::from_str(&next_line(&mut lines)).unwrap();
+    assert_eq!((&event["event"], &event["masters"]), (&"came".into(), &serde_json::json!([two_web])), "{event}");
+    let said = watch.stop();
+    assert_eq!(said.matches("cannot connect").count(), 1, "{said}");
+}
+
+#[test]
 fn mistakes_are_explained() {
+    let seventeen: Vec<String> = (1..=17).map(|port| format!("http://127.0.0.1:{port}")).collect();
+    let too_many: Vec<&str> = ["watch"].into_iter().chain(seventeen.iter().map(String::as_str)).collect();
     for (arguments, code, said) in [
-        (&["watch"][..], 2, "<URL>"),
+        (&too_many[..], 2, "at most 16"),
+        (&["watch", "http://127.0.0.1:1", "http://127.0.0.1:1"], 2, "http://127.0.0.1:1 is given twice"),
+        (&["watch", "http://127.0.0.1:1", "http://127.0.0.1:2"], 3, "cannot connect"),
+        (&["watch", "http://127.0.0.1:1", "--game", "x"], 2, "--game cannot choose"),
+        (&["watch", "http://127.0.0.1:1", "--exec", "sh -c 'x"], 2, "is not closed"),
+        (&["watch", "http://127.0.0.1:1", "--exec-timeout", "5s"], 2, "--exec <COMMAND>"),
+        (&["watch"], 2, "<URL>"),
         (&["watch", "http://127.0.0.1:1"], 3, "cannot connect"),
         (&["watch", "http://127.0.0.1:1", "--every", "10ms"], 2, "at least 1s"),
         (&["watch", "gopher://127.0.0.1"], 2, "gopher"),

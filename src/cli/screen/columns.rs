@@ -1,31 +1,75 @@
 //! The columns of the list, and which of them fit. Name, players and ping have priority, then the address.
 
 use super::text::{cut, width};
+use crate::cli::options::Sort;
 use crate::client::{Found, State};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
     Server,
     Address,
+    Country,
     Players,
     Map,
     Mode,
     Game,
+    /// Measured here.
     Ping,
+    MasterPing,
+    /// The numbers of the masters that list it.
+    Masters,
 }
 
 /// From left to right.
-pub const ALL: [Column; 7] =
-    [Column::Server, Column::Address, Column::Players, Column::Map, Column::Mode, Column::Game, Column::Ping];
+pub const ALL: [Column; 10] = [
+    Column::Server,
+    Column::Address,
+    Column::Country,
+    Column::Players,
+    Column::Map,
+    Column::Mode,
+    Column::Game,
+    Column::Ping,
+    Column::MasterPing,
+    Column::Masters,
+];
 
 /// By priority, if not all of them fit.
-const BY_RANK: [Column; 7] =
-    [Column::Server, Column::Players, Column::Ping, Column::Address, Column::Map, Column::Game, Column::Mode];
+const BY_RANK: [Column; 10] = [
+    Column::Server,
+    Column::Players,
+    Column::Ping,
+    Column::Address,
+    Column::Country,
+    Column::Masters,
+    Column::Map,
+    Column::MasterPing,
+    Column::Game,
+    Column::Mode,
+];
+
+/// A server as the list shows it.
+#[derive(Clone, Copy)]
+pub struct Shown<'a> {
+    pub server: &'a Found,
+    /// Its answer is awaited.
+    pub pending: bool,
+    pub is_favourite: bool,
+}
+
+/// Which columns are of use.
+#[derive(Clone, Copy)]
+pub struct Use {
+    /// There is more than one game.
+    pub games: bool,
+    /// There is more than one master.
+    pub masters: bool,
+}
 
 /// Cells between two columns.
-const GAP: usize = 1;
-/// Wide enough for a ping and for `querying`, so that the column does not change its width.
-const PING_CELLS_MIN: usize = 8;
+pub const GAP: usize = 1;
+/// Before the names of favourites.
+const FAVOURITE: &str = "★";
 
 impl Column {
     pub fn title(self) -> &'static str {
@@ -36,20 +80,48 @@ impl Column {
             Column::Map => "Map",
             Column::Mode => "Mode",
             Column::Game => "Game",
-            Column::Ping => "Ping",
+            Column::Country => "CC",
+            Column::Ping => "Ping here",
+            Column::MasterPing => "Master's",
+            Column::Masters => "Masters",
         }
     }
 
-    /// The cell for a server; `pending` while its answer is awaited.
-    pub fn text(self, server: &Found, pending: bool) -> String {
+    /// What a click on its title sorts by.
+    pub fn sort(self) -> Option<Sort> {
+        Some(match self {
+            Column::Server => Sort::Name,
+            Column::Address => Sort::Address,
+            Column::Players => Sort::Players,
+            Column::Map => Sort::Map,
+            Column::Mode => Sort::Mode,
+            Column::Game => Sort::Game,
+            Column::Country => Sort::Country,
+            Column::Ping => Sort::Ping,
+            Column::MasterPing => Sort::MasterPing,
+            Column::Masters => return None,
+        })
+    }
+
+    /// The cell for a server.
+    pub fn text(self, Shown { server, pending, is_favourite }: Shown<'_>) -> String {
         let facts = &server.facts;
         match self {
+            Column::Server if is_favourite => {
+                format!("{FAVOURITE} {}", self.text(Shown { server, pending, is_favourite: false }))
+            }
             Column::Server if facts.has_visible_name() => facts.name.to_string(),
             Column::Server => match server.failure() {
                 Some(why) => format!("({why})"),
                 None if pending => "(querying)".into(),
                 None => "(no name)".into(),
             },
+            Column::Country => server.country.map(|code| code.to_string()).unwrap_or_default(),
+            Column::MasterPing => server.master_rtt_us.map(milliseconds).unwrap_or_default(),
+            Column::Masters => {
+                let numbers: Vec<String> = server.masters.iter().map(|number| (number + 1).to_string()).collect();
+                numbers.join(" ")
+            }
             Column::Address => server.address.to_string(),
             Column::Players => server.players(),
             Column::Map => facts.map.to_string(),
@@ -59,7 +131,7 @@ impl Column {
                 (State::Failed(why), _) if why.starts_with("no answer") => "silent".into(),
                 (State::Failed(why), _) if why.starts_with("connection refused") => "closed".into(),
                 (State::Failed(_), _) => "error".into(),
-                (_, Some(us)) => format!("{} ms", us.div_ceil(1000)),
+                (_, Some(us)) => milliseconds(us),
                 (State::NotQueried, None) if pending => "querying".into(),
                 (_, None) => String::new(),
             },
@@ -71,7 +143,7 @@ impl Column {
         match self {
             Column::Server => natural.clamp(8, 20),
             Column::Map | Column::Mode => natural.min(10),
-            Column::Address | Column::Players | Column::Game | Column::Ping => natural,
+            _ => natural,
         }
     }
 
@@ -81,7 +153,7 @@ impl Column {
             Column::Server => natural.min(30),
             Column::Map => natural.min(24),
             Column::Mode => natural.min(16),
-            Column::Address | Column::Players | Column::Game | Column::Ping => natural,
+            _ => natural,
         }
     }
 }
@@ -91,9 +163,9 @@ impl Column {
 pub struct Widths([usize; ALL.len()]);
 
 impl Widths {
-    pub fn grow(&mut self, server: &Found, pending: bool) {
+    pub fn grow(&mut self, row: Shown<'_>) {
         for (natural, column) in self.0.iter_mut().zip(ALL) {
-            *natural = (*natural).max(width(&column.text(server, pending)));
+            *natural = (*natural).max(width(&column.text(row)));
         }
     }
 
@@ -101,19 +173,23 @@ impl Widths {
         let seen = ALL.iter().zip(self.0).find(|(known, _)| **known == column).map_or(0, |(_, cells)| cells);
         match column {
             // No server has one.
-            Column::Map | Column::Mode if seen == 0 => 0,
-            Column::Ping => seen.max(PING_CELLS_MIN),
+            Column::Map | Column::Mode | Column::Country | Column::MasterPing | Column::Masters if seen == 0 => 0,
             _ => seen.max(width(column.title())),
         }
     }
 
-    /// The columns that fit into `cells`, with their widths; `games` if there is more than one game.
-    pub fn fit(&self, cells: usize, games: bool) -> Vec<(Column, usize)> {
+    /// The columns that fit into `cells`, with their widths.
+    pub fn fit(&self, cells: usize, of_use: Use) -> Vec<(Column, usize)> {
         let mut fitting: Vec<(Column, usize)> = Vec::new();
         let mut left = cells;
         for column in BY_RANK {
             let natural = self.natural(column);
-            if natural == 0 || column == Column::Game && !games {
+            let is_of_use = match column {
+                Column::Game => of_use.games,
+                Column::Masters => of_use.masters,
+                _ => true,
+            };
+            if natural == 0 || !is_of_use {
                 continue;
             }
             let gap = if fitting.is_empty() { 0 } else { GAP };
@@ -138,14 +214,24 @@ impl Widths {
 }
 
 /// A server's row.
-pub fn cells(server: &Found, pending: bool, columns: &[(Column, usize)]) -> Vec<String> {
-    columns.iter().map(|(column, cells)| cut(&column.text(server, pending), *cells)).collect()
+pub fn cells(row: Shown<'_>, columns: &[(Column, usize)]) -> Vec<String> {
+    columns.iter().map(|(column, cells)| cut(&column.text(row), *cells)).collect()
+}
+
+pub fn milliseconds(us: u32) -> String {
+    format!("{} ms", us.div_ceil(1000))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::CountryCode;
+    use crate::client::watch::Masters;
     use crate::model::{Facts, Game};
+
+    fn row(server: &Found, pending: bool) -> Shown<'_> {
+        Shown { server, pending, is_favourite: false }
+    }
 
     fn server(address: &str) -> Found {
         let facts = Facts {
@@ -156,24 +242,36 @@ mod tests {
             players_max: Some(32),
             ..Facts::default()
         };
-        Found { facts, rtt_us: Some(31_000), ..Found::new(Game::Own("netpanzer"), address.parse().unwrap()) }
+        let country = CountryCode::from("DE").ok();
+        let mut masters = Masters::default();
+        [0, 2].into_iter().for_each(|number| masters.insert(number));
+        let (rtt_us, master_rtt_us) = (Some(31_000), Some(9_001));
+        Found {
+            facts,
+            rtt_us,
+            master_rtt_us,
+            country,
+            masters,
+            ..Found::new(Game::Own("netpanzer"), address.parse().unwrap())
+        }
     }
 
     fn fit(address: &str, cells: usize) -> Vec<(Column, usize)> {
         let mut widths = Widths::default();
-        widths.grow(&server(address), false);
-        widths.fit(cells, true)
+        widths.grow(row(&server(address), false));
+        widths.fit(cells, Use { games: true, masters: true })
     }
 
     #[test]
     fn a_narrow_terminal_has_fewer_columns_and_eighty_have_an_address() {
         let columns =
             |address: &str, cells: usize| fit(address, cells).iter().map(|(column, _)| *column).collect::<Vec<_>>();
-        assert_eq!(columns("203.0.113.5:3030", 120), ALL);
+        assert_eq!(columns("203.0.113.5:3030", 130), ALL);
         let eighty = columns("203.0.113.5:3030", 80);
         assert!(eighty.contains(&Column::Address) && eighty.contains(&Column::Map), "{eighty:?}");
-        assert!(columns("[2001:db8:1111:2222:3333:4444:5555:6666]:65535", 84).contains(&Column::Address));
-        assert_eq!(columns("203.0.113.5:3030", 37), [Column::Server, Column::Players, Column::Ping]);
+        assert!(columns("[2001:db8:1111:2222:3333:4444:5555:6666]:65535", 85).contains(&Column::Address));
+        assert!(eighty.contains(&Column::Country) && eighty.contains(&Column::Masters), "{eighty:?}");
+        assert_eq!(columns("203.0.113.5:3030", 38), [Column::Server, Column::Players, Column::Ping]);
         assert_eq!(columns("203.0.113.5:3030", 5), [Column::Server]);
     }
 
@@ -190,7 +288,8 @@ mod tests {
     #[test]
     fn the_state_of_a_query_is_shown() {
         let named = Found::new(Game::Own("netpanzer"), "203.0.113.5:1".parse().unwrap());
-        let shown = |server: &Found, pending| [Column::Server, Column::Ping].map(|column| column.text(server, pending));
+        let shown =
+            |server: &Found, pending| [Column::Server, Column::Ping].map(|column| column.text(row(server, pending)));
         assert_eq!(shown(&named, true), ["(querying)", "querying"]);
         assert_eq!(shown(&named, false), ["(no name)", ""]);
         let mut blank = named.clone();
@@ -204,5 +303,19 @@ mod tests {
         let bad = Found { state: State::Failed("bad answer: cut".into()), ..server("203.0.113.5:1") };
         assert_eq!(shown(&bad, false), ["A name of some length", "error"]);
         assert_eq!(shown(&server("203.0.113.5:1"), false), ["A name of some length", "31 ms"]);
+    }
+
+    #[test]
+    fn what_masters_say_has_columns_of_its_own() {
+        let server = server("203.0.113.5:1");
+        let marked = Shown { is_favourite: true, ..row(&server, false) };
+        let texts =
+            [Column::Server, Column::Country, Column::MasterPing, Column::Masters].map(|column| column.text(marked));
+        assert_eq!(texts, ["★ A name of some length", "DE", "10 ms", "1 3"]);
+        let mut widths = Widths::default();
+        widths.grow(row(&Found::new(Game::Own("netpanzer"), server.address), false));
+        let columns: Vec<_> =
+            widths.fit(200, Use { games: true, masters: false }).iter().map(|(column, _)| *column).collect();
+        assert_eq!(columns, [Column::Server, Column::Address, Column::Players, Column::Game, Column::Ping]);
     }
 }

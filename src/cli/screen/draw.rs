@@ -1,15 +1,16 @@
 //! Draws the screen, at any size.
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Layout, Position, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState};
 
-use super::columns::cells;
+use super::columns::{Column, GAP, Shown, Use, cells};
+use super::details::labelled;
 use super::text::{cut, width, wrap};
-use super::{KEYS, Mode, Refresh, Screen};
-use crate::client::Found;
+use super::{KEYS, Mode, Refresh, Screen, ascii};
+use crate::cli::options::Sort;
 
 /// Rows of the list above the details, with its header.
 const LIST_ROWS_MIN: u16 = 5;
@@ -19,21 +20,52 @@ const SELECTED_ROWS: u16 = 2;
 const DETAILS_ROWS_MIN: u16 = 3;
 /// Below this height the lines with the keys and the counts are omitted.
 const ROWS_COMFORTABLE: u16 = 8;
-/// Width of the details' first column.
-const LABEL_CELLS: usize = 18;
-const HINT: &str = "? help  q quit  Enter details  / search  s sort  e f hide empty, full  r refresh";
+/// Below this height the line with a server's players over time is omitted.
+const ROWS_FOR_PLAYERS: u16 = 12;
+const HINT: &str = "? help  q quit  Enter details  J join  c copy  * favourite  / search  s sort";
+
+/// Where things are on the screen, for the mouse.
+#[derive(Default)]
+pub struct Places {
+    /// The titles of the columns and the rows below.
+    list: Rect,
+    details: Rect,
+    /// The first cell of each column, and its width.
+    columns: Vec<(u16, u16, Column)>,
+}
+
+impl Places {
+    /// What the title at this place sorts by.
+    pub fn sort_at(&self, at: Position) -> Option<Sort> {
+        let columns = || self.columns.iter().find(|(first, cells, _)| (*first..first + cells).contains(&at.x));
+        if self.list.contains(at) && at.y == self.list.y { columns()?.2.sort() } else { None }
+    }
+
+    /// The visible row at this place, from 0.
+    pub fn row_at(&self, at: Position) -> Option<usize> {
+        (self.list.contains(at) && at.y > self.list.y).then(|| usize::from(at.y - self.list.y - 1))
+    }
+
+    pub fn is_in_details(&self, at: Position) -> bool {
+        self.details.contains(at)
+    }
+}
 
 impl Screen {
     pub fn draw(&mut self, frame: &mut Frame<'_>) {
         let area = frame.area();
+        let (cells, rows_max) = (usize::from(area.width), usize::from(area.height / 3).max(1));
         let comfortable = u16::from(area.height >= ROWS_COMFORTABLE);
-        let failure = self.failure_lines(usize::from(area.width), usize::from(area.height / 3).max(1));
-        let [top, counts, why, middle, bottom] = Layout::vertical([
+        let failure = wrapped(&self.failures, cells, rows_max);
+        let (below_all, style) = self.bottom_lines(cells, rows_max, comfortable > 0);
+        let has_players = area.height >= ROWS_FOR_PLAYERS && !self.shown.is_empty();
+        let [top, counts, why, middle, players, bottom] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(comfortable),
             Constraint::Length(failure.len() as u16),
             Constraint::Min(0),
-            Constraint::Length(comfortable.max(u16::from(self.mode == Mode::Search))),
+            Constraint::Length(u16::from(has_players)),
+            Constraint::Length(below_all.len() as u16),
         ])
         .areas(area);
         self.draw_head(frame, top);
@@ -51,15 +83,34 @@ impl Screen {
         if let Some((title, lines)) = details {
             self.draw_details(frame, below, &title, lines);
         }
-        let hint = if self.mode == Mode::Search { format!("/{}▏", self.search) } else { HINT.to_string() };
-        let hint = cut(&hint, usize::from(bottom.width));
-        frame.render_widget(Paragraph::new(hint).style(Modifier::DIM), bottom);
+        (self.places.list, self.places.details) = (list, below);
+        if let Some(server) = self.selected_server().filter(|_| has_players) {
+            let line = self.players.line(server, usize::from(players.width));
+            frame.render_widget(Paragraph::new(cut(&line, usize::from(players.width))), players);
+        }
+        let lines: Vec<Line<'_>> = below_all.into_iter().map(Line::from).collect();
+        frame.render_widget(Paragraph::new(lines).style(style), bottom);
         if self.mode == Mode::Help {
             draw_help(frame, area);
         }
+        if self.setup.ascii {
+            ascii::replace(frame.buffer_mut());
+        }
     }
 
-    /// The master, and the age of its list.
+    /// A question or a note, whole if it fits into `rows_max`, or the most important keys. Empty if there is no room for these.
+    fn bottom_lines(&self, cells: usize, rows_max: usize, has_room: bool) -> (Vec<String>, Modifier) {
+        let (text, style) = match (&self.mode, &self.note) {
+            (Mode::Search, _) => return (vec![cut(&format!("/{}▏", self.search), cells)], Modifier::DIM),
+            (Mode::Confirm(command), _) => (format!("Run this? y n: {}", command.join(" ")), Modifier::BOLD),
+            (_, Some(note)) => (note.clone(), Modifier::BOLD),
+            (_, None) if has_room => return (vec![cut(HINT, cells)], Modifier::DIM),
+            (_, None) => return (Vec::new(), Modifier::DIM),
+        };
+        (wrapped(&[text], cells, rows_max), style)
+    }
+
+    /// The masters, and the age of their lists.
     fn draw_head(&self, frame: &mut Frame<'_>, area: Rect) {
         let state = match (self.refresh, self.listed_at) {
             (Refresh::Listing, _) => "refreshing".to_string(),
@@ -69,7 +120,14 @@ impl Screen {
         };
         let cells = usize::from(area.width);
         let room = cells.saturating_sub(width(&state) + 2);
-        let master = cut(&self.master, room);
+        let masters = match self.setup.masters.as_slice() {
+            [only] => only.clone(),
+            several => {
+                let named = several.iter().enumerate().map(|(number, master)| format!("{} {master}", number + 1));
+                named.collect::<Vec<_>>().join("  ")
+            }
+        };
+        let master = cut(&masters, room);
         let gap = " ".repeat(cells.saturating_sub(width(&master) + width(&state)));
         let bold = Style::new().add_modifier(Modifier::BOLD);
         frame.render_widget(Line::from(vec![Span::styled(master, bold), gap.into(), state.into()]), area);
@@ -84,24 +142,13 @@ impl Screen {
             count(self.shown.len() as u64, "server"),
             count(players, "player"),
             self.sort.name(),
-            self.selection.words(),
+            self.setup.selection.words(),
         )
-    }
-
-    /// Why the last refresh failed, in up to `rows_max` lines.
-    fn failure_lines(&self, cells: usize, rows_max: usize) -> Vec<String> {
-        let Some(why) = &self.failure else { return Vec::new() };
-        let mut lines = wrap(&format!("The last refresh failed: {why}"), cells);
-        if lines.len() > rows_max {
-            let rest = lines.split_off(rows_max.saturating_sub(1)).join(" ");
-            lines.push(cut(&rest, cells));
-        }
-        lines
     }
 
     fn draw_list(&mut self, frame: &mut Frame<'_>, area: Rect) {
         if self.shown.is_empty() {
-            let why = match (self.has_list(), self.all.is_empty()) {
+            let why = match (self.listed_at.is_some(), self.all.is_empty()) {
                 (false, _) => "Waiting for the list.",
                 (true, true) => "No servers are listed.",
                 (true, false) => "No servers match.",
@@ -113,17 +160,18 @@ impl Screen {
         // The selected row is visible, and no row is blank while there are servers above.
         let last_first = self.shown.len().saturating_sub(rows);
         self.first = self.first.min(self.selected).max((self.selected + 1).saturating_sub(rows)).min(last_first);
-        let visible: Vec<&Found> = self.servers().skip(self.first).take(rows).collect();
-        let pending: Vec<bool> = visible.iter().map(|server| self.is_pending(server)).collect();
+        let visible: Vec<Shown<'_>> =
+            self.servers().skip(self.first).take(rows).map(|server| self.row(server)).collect();
         let mut widths = self.widths.clone();
-        visible.iter().zip(&pending).for_each(|(server, pending)| widths.grow(server, *pending));
-        let columns = widths.fit(usize::from(area.width), self.has_games);
+        visible.iter().for_each(|row| widths.grow(*row));
+        let of_use = Use { games: self.has_games, masters: self.setup.masters.len() > 1 };
+        let columns = widths.fit(usize::from(area.width), of_use);
         let rows: Vec<Row<'_>> = visible
             .iter()
-            .zip(pending)
-            .map(|(server, pending)| {
-                let style = if server.is_not_empty() { Style::new() } else { Style::new().add_modifier(Modifier::DIM) };
-                Row::new(cells(server, pending, &columns).into_iter().map(Cell::from)).style(style)
+            .map(|row| {
+                let is_bright = row.server.is_not_empty();
+                let style = if is_bright { Style::new() } else { Style::new().add_modifier(Modifier::DIM) };
+                Row::new(cells(*row, &columns).into_iter().map(Cell::from)).style(style)
             })
             .collect();
         let titles = columns.iter().map(|(column, cells)| cut(column.title(), *cells));
@@ -132,71 +180,24 @@ impl Screen {
         let table = Table::new(rows, constraints).header(head).row_highlight_style(Modifier::REVERSED);
         let mut state = TableState::new().with_selected(self.selected - self.first);
         frame.render_stateful_widget(table, area, &mut state);
+        let mut first = area.x;
+        self.places.columns.clear();
+        for (column, cells) in columns {
+            self.places.columns.push((first, cells as u16, column));
+            first = first.saturating_add((cells + GAP) as u16);
+        }
         self.widths = widths;
     }
-
-    /// The selected server's name and details, if they are open.
-    fn details(&self, width: u16) -> Option<(String, Vec<String>)> {
-        let server = self.selected_server().filter(|_| self.is_open)?;
-        let facts = &server.facts;
-        let name = if facts.has_visible_name() { facts.name.to_string() } else { server.address.to_string() };
-        Some((name, details_of(server, usize::from(width.saturating_sub(2)))))
-    }
-
-    fn draw_details(&mut self, frame: &mut Frame<'_>, area: Rect, title: &str, lines: Vec<String>) {
-        let rows = usize::from(area.height.saturating_sub(2));
-        self.details_page = rows.max(1);
-        self.details_from = self.details_from.min(lines.len().saturating_sub(rows));
-        let title = cut(title, usize::from(area.width.saturating_sub(2)));
-        let mut block = Block::bordered().title(title);
-        if lines.len() > rows {
-            let last = (self.details_from + rows).min(lines.len());
-            block = block.title_bottom(format!(" {last} of {} lines, PgUp PgDn ", lines.len()));
-        }
-        let lines: Vec<Line<'_>> = lines.into_iter().skip(self.details_from).take(rows).map(Line::from).collect();
-        frame.render_widget(Paragraph::new(lines).block(block), area);
-    }
 }
 
-/// A server's facts, in lines of at most `cells`.
-fn details_of(server: &Found, cells: usize) -> Vec<String> {
-    let facts = &server.facts;
-    let mut lines = wrap(&server.url(), cells);
-    let mut add = |label: &str, text: &str| {
-        if !text.is_empty() {
-            lines.extend(labelled(label, text, cells));
-        }
-    };
-    add("error", server.failure().unwrap_or_default());
-    add("players", &server.players());
-    add("map", &facts.map);
-    add("mode", &facts.mode);
-    add("version", &facts.version);
-    add("password", if facts.password == Some(true) { "yes" } else { "" });
-    if let Some(details) = facts.details.as_deref() {
-        for player in &details.players {
-            let score = player.score.or(player.kills).map(|score| format!("  {score}")).unwrap_or_default();
-            let ping = player.ping.map(|ping| format!("  {ping} ms")).unwrap_or_default();
-            add("player", &format!("{}{score}{ping}", player.name));
-        }
-        for (name, value) in &details.rules {
-            add(name, value);
-        }
+/// Texts in up to `rows_max` lines; the last one is cut if there are more.
+fn wrapped(texts: &[String], cells: usize, rows_max: usize) -> Vec<String> {
+    let mut lines: Vec<String> = texts.iter().flat_map(|text| wrap(text, cells)).collect();
+    if lines.len() > rows_max {
+        let rest = lines.split_off(rows_max.saturating_sub(1)).join(" ");
+        lines.push(cut(&rest, cells));
     }
     lines
-}
-
-/// A label with a wrapped text beside it.
-fn labelled(label: &str, text: &str, cells: usize) -> Vec<String> {
-    if cells < 2 * LABEL_CELLS {
-        return wrap(&format!("{label}: {text}"), cells);
-    }
-    let label = cut(label, LABEL_CELLS - 1);
-    let pad = " ".repeat(LABEL_CELLS - width(&label));
-    let texts = wrap(text, cells - LABEL_CELLS).into_iter().enumerate();
-    texts
-        .map(|(row, text)| if row == 0 { format!("{label}{pad}{text}") } else { " ".repeat(LABEL_CELLS) + &text })
-        .collect()
 }
 
 /// Draws the keys over everything else.

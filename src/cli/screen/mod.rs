@@ -1,66 +1,60 @@
-//! The screen of `watch`: the list, a server's details and the keys. It has no network code. [`draw`] renders it, [`columns`]
-//! decides which columns fit.
+//! The screen of `watch`: the list, a server's details and the keys. It has no network code. [`input`] is what keys and the
+//! mouse do, [`draw`] renders it, [`columns`] decides which columns fit, [`players`] is the line with a server's
+//! players over time, [`ascii`] is for terminals without Unicode.
 
+pub mod ascii;
 mod columns;
+mod details;
 mod draw;
+mod input;
+mod joining;
+mod players;
 mod text;
 
 use std::collections::HashMap;
 use std::time::Instant;
 
-use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-
+use super::favourites::Favourites;
 use super::options::{Selection, Sort};
-use crate::client::list::ListError;
-use crate::client::watch::has_text;
+use crate::client::history::History;
+use crate::client::watch::{Masters, has_text};
 use crate::client::{Found, State};
 use crate::model::{Address, Facts};
 use crate::protocols::query_of;
-use columns::Widths;
+use columns::{Shown, Widths};
+use draw::Places;
+pub use input::{Action, KEYS};
+use players::Players;
+pub use players::Wanted;
 
-/// Upper bound on the length of a search text.
-const SEARCH_CHARS_MAX: usize = 64;
-
-/// The keys, for the help on the screen and on the command line.
-pub const KEYS: [(&str, &str); 13] = [
-    ("Up Down, k j", "select a server"),
-    ("PgUp PgDn", "page up or down; scrolls the details while they are open"),
-    ("Home End", "go to the first or the last server"),
-    ("Enter", "open or close the details of a server"),
-    ("/", "search names, maps, modes, games and addresses"),
-    ("Esc", "close the details, clear the search"),
-    ("s", "sort by the next column"),
-    ("e f", "hide empty servers, hide full servers"),
-    ("r", "refresh now"),
-    ("Ctrl-L", "redraw the screen"),
-    ("Ctrl-Z", "suspend; `fg` resumes"),
-    ("?", "show this help"),
-    ("q, Ctrl-C", "quit"),
-];
-
-/// What the caller has to do after a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    Nothing,
-    Refresh,
-    Redraw,
-    Suspend,
-    Quit,
+/// What a screen is for.
+#[derive(Default)]
+pub struct Setup {
+    /// The masters' addresses.
+    pub masters: Vec<String>,
+    /// Those that have histories of their servers.
+    pub with_history: Masters,
+    pub selection: Selection,
+    /// Whether servers are queried, if their game has a query.
+    pub queries: bool,
+    /// The terminal has no Unicode.
+    pub ascii: bool,
 }
 
 pub struct Screen {
-    master: String,
-    /// Whether servers are queried, if their game has a query.
-    queries: bool,
+    setup: Setup,
+    /// The user's favourites, on top of the list.
+    favourites: Favourites,
     all: Vec<Found>,
     /// Indices into `all` of the servers that are shown, in order.
     shown: Vec<usize>,
     /// When the last list arrived; None before the first.
     listed_at: Option<Instant>,
     refresh: Refresh,
-    /// Why the last refresh failed.
-    failure: Option<String>,
-    selection: Selection,
+    /// What failed in the last refresh, and why.
+    failures: Vec<String>,
+    /// In the last line until a key is pressed.
+    note: Option<String>,
     sort: Sort,
     search: String,
     mode: Mode,
@@ -77,37 +71,44 @@ pub struct Screen {
     page: usize,
     widths: Widths,
     has_games: bool,
+    has_mouse: bool,
+    /// Where things were when the screen was last drawn.
+    places: Places,
+    players: Players,
 }
 
 /// Progress of the current refresh.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refresh {
     None,
-    /// Waiting for the master's list.
+    /// Waiting for the masters' lists.
     Listing,
     /// Waiting for this many servers to answer.
     Querying(usize),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum Mode {
     List,
     Search,
     Help,
+    /// Whether to run this command.
+    Confirm(Vec<String>),
 }
 
 impl Screen {
-    pub fn new(master: String, selection: &Selection, queries: bool) -> Screen {
+    pub fn new(setup: Setup, favourites: Favourites) -> Screen {
         Screen {
-            master,
-            queries,
+            sort: setup.selection.sort().unwrap_or(Sort::Players),
+            players: Players::new(setup.with_history),
+            setup,
+            favourites,
             all: Vec::new(),
             shown: Vec::new(),
             listed_at: None,
             refresh: Refresh::None,
-            failure: None,
-            selection: selection.clone(),
-            sort: selection.sort().unwrap_or(Sort::Players),
+            failures: Vec::new(),
+            note: None,
             search: String::new(),
             mode: Mode::List,
             is_open: false,
@@ -119,31 +120,28 @@ impl Screen {
             page: 1,
             widths: Widths::default(),
             has_games: false,
+            has_mouse: true,
+            places: Places::default(),
         }
-    }
-
-    /// Whether a list has arrived.
-    pub fn has_list(&self) -> bool {
-        self.listed_at.is_some()
     }
 
     pub fn refresh_started(&mut self) {
         self.refresh = Refresh::Listing;
     }
 
-    /// The master's list has arrived; its servers have not been queried yet. Known facts are kept until they answer.
+    /// Lists have arrived; their servers have not been queried yet. Known facts are kept until they answer.
     pub fn listed(&mut self, mut found: Vec<Found>) {
-        let is_queried = |server: &Found| self.queries && query_of(&server.game).is_some();
+        let is_queried = |server: &Found| self.setup.queries && query_of(&server.game).is_some();
         self.refresh = Refresh::Querying(found.iter().filter(|server| is_queried(server)).count());
         let known = by_key(&self.all);
         for server in &mut found {
             if is_queried(server)
                 && let Some(known) = known.get(&key(server))
             {
-                *server = Found::clone(known);
+                let Found { country, master_rtt_us, masters, .. } = *server;
+                *server = Found { country, master_rtt_us, masters, ..Found::clone(known) };
             }
         }
-        self.failure = None;
         self.replace(found);
     }
 
@@ -158,39 +156,70 @@ impl Screen {
                 *server = with_known_facts(Found::clone(answer), server);
             }
         }
-        self.change(|screen| screen.sort.apply(&mut screen.all));
+        self.change(Screen::sort);
     }
 
-    /// With the list and all answers. After an error, the old list is kept.
-    pub fn refresh_finished(&mut self, found: Result<Vec<Found>, ListError>) {
+    /// With the last list of every master and all answers.
+    pub fn refresh_finished(&mut self, mut found: Vec<Found>) {
         self.refresh = Refresh::None;
-        match found {
-            Ok(mut found) => {
-                let known = by_key(&self.all);
-                for server in &mut found {
-                    if let Some(known) = known.get(&key(server)) {
-                        *server = with_known_facts(server.clone(), known);
-                    }
-                }
-                self.failure = None;
-                self.replace(found);
+        let known = by_key(&self.all);
+        for server in &mut found {
+            if let Some(known) = known.get(&key(server)) {
+                *server = with_known_facts(server.clone(), known);
             }
-            Err(error) => self.failure = Some(error.to_string()),
         }
+        self.players.count(&found);
+        self.replace(found);
     }
 
-    fn replace(&mut self, mut found: Vec<Found>) {
+    /// What fails now: each master with its reason.
+    pub fn fails(&mut self, failed: &[(String, String)]) {
+        self.failures = match failed {
+            [(_, why)] if self.setup.masters.len() == 1 => vec![format!("The last refresh failed: {why}")],
+            failed => failed.iter().map(|(master, why)| format!("{master} failed and is tried again: {why}")).collect(),
+        };
+    }
+
+    /// Something to read until a key is pressed.
+    pub fn note(&mut self, text: String) {
+        self.note = Some(text);
+    }
+
+    /// The history to fetch, if one is needed now.
+    pub fn wanted_history(&mut self, now: Instant) -> Option<Wanted> {
+        let server = self.all.get(*self.shown.get(self.selected)?)?;
+        self.players.wanted(server, now)
+    }
+
+    /// When [`Screen::wanted_history`] should be called at the latest.
+    pub fn history_due(&self) -> Option<Instant> {
+        self.players.due()
+    }
+
+    /// A history has arrived; None: there is none.
+    pub fn history_arrived(&mut self, wanted: &Wanted, history: Option<History>, now: Instant) {
+        self.players.arrived(wanted, history, now);
+    }
+
+    fn replace(&mut self, found: Vec<Found>) {
         let selected = self.selected_url();
-        self.sort.apply(&mut found);
         self.has_games = found.windows(2).any(|pair| matches!(pair, [one, other] if one.game != other.game));
         self.all = found;
+        self.sort();
         self.listed_at = Some(Instant::now());
         self.arrange(selected);
     }
 
+    /// Favourites first, and by the chosen column.
+    fn sort(&mut self) {
+        self.sort.apply(&mut self.all);
+        let favourites = &self.favourites;
+        self.all.sort_by_key(|server| !favourites.contains(server));
+    }
+
     /// Applies the filters. The selected server stays selected.
     fn arrange(&mut self, selected: Option<String>) {
-        let passes = |server: &Found| self.selection.passes(server) && has_text(server, &self.search);
+        let passes = |server: &Found| self.setup.selection.passes(server) && has_text(server, &self.search);
         self.shown = (0..self.all.len()).filter(|at| self.all.get(*at).is_some_and(passes)).collect();
         let selected = selected.filter(|_| self.is_picked);
         let row = selected.and_then(|url| self.servers().position(|server| server.url() == url));
@@ -210,92 +239,12 @@ impl Screen {
         self.selected_server().map(Found::url)
     }
 
-    /// Whether its answer is pending.
-    fn is_pending(&self, server: &Found) -> bool {
-        matches!(self.refresh, Refresh::Querying(_)) && self.queries && query_of(&server.game).is_some()
-    }
-
-    pub fn on(&mut self, event: &Event) -> Action {
-        match event {
-            Event::Key(key) if key.kind != KeyEventKind::Release => self.on_key(*key),
-            _ => Action::Nothing, // e.g. a new size: the caller redraws after every event
-        }
-    }
-
-    fn on_key(&mut self, key: KeyEvent) -> Action {
-        if key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
-            return match key.code {
-                KeyCode::Char('c') => Action::Quit,
-                KeyCode::Char('z') => Action::Suspend,
-                KeyCode::Char('l') => Action::Redraw,
-                _ => Action::Nothing,
-            };
-        }
-        match self.mode {
-            Mode::List => return self.on_list_key(key.code),
-            Mode::Search => self.on_typed(key.code),
-            Mode::Help => self.mode = Mode::List,
-        }
-        Action::Nothing
-    }
-
-    /// Esc does not quit: over a slow connection, an arrow key may arrive as Esc and further characters.
-    fn on_list_key(&mut self, key: KeyCode) -> Action {
-        match key {
-            KeyCode::Char('q') => return Action::Quit,
-            KeyCode::Char('r') => return Action::Refresh,
-            KeyCode::Char('?') => self.mode = Mode::Help,
-            KeyCode::Char('/') => self.mode = Mode::Search,
-            KeyCode::Esc if self.is_open => self.is_open = false,
-            KeyCode::Esc => self.search_for(String::new()),
-            KeyCode::Enter => {
-                self.is_picked = true;
-                self.is_open = !self.is_open && self.selected_server().is_some();
-                self.details_from = 0;
-            }
-            KeyCode::Char('s') => self.change(|screen| {
-                screen.sort = screen.sort.next();
-                screen.sort.apply(&mut screen.all);
-            }),
-            KeyCode::Char('e') => self.change(|screen| screen.selection.toggle_not_empty()),
-            KeyCode::Char('f') => self.change(|screen| screen.selection.toggle_not_full()),
-            KeyCode::PageUp if self.is_open => self.details_from = self.details_from.saturating_sub(self.details_page),
-            // Clamped when the details are drawn.
-            KeyCode::PageDown if self.is_open => {
-                self.details_from = self.details_from.saturating_add(self.details_page)
-            }
-            KeyCode::Up | KeyCode::Char('k') => self.select(self.selected.saturating_sub(1)),
-            KeyCode::Down | KeyCode::Char('j') => self.select(self.selected.saturating_add(1)),
-            KeyCode::PageUp => self.select(self.selected.saturating_sub(self.page)),
-            KeyCode::PageDown => self.select(self.selected.saturating_add(self.page)),
-            KeyCode::Home => self.select(0),
-            KeyCode::End => self.select(usize::MAX),
-            _ => {}
-        }
-        Action::Nothing
-    }
-
-    fn on_typed(&mut self, key: KeyCode) {
-        match key {
-            KeyCode::Enter => self.mode = Mode::List,
-            KeyCode::Esc => {
-                self.mode = Mode::List;
-                self.search_for(String::new());
-            }
-            KeyCode::Backspace => {
-                let mut text = self.search.clone();
-                text.pop();
-                self.search_for(text);
-            }
-            KeyCode::Char(typed) if self.search.chars().count() < SEARCH_CHARS_MAX => {
-                self.search_for(format!("{}{typed}", self.search));
-            }
-            _ => {}
-        }
-    }
-
-    fn search_for(&mut self, text: String) {
-        self.change(|screen| screen.search = text);
+    /// A server as the list shows it.
+    fn row<'a>(&self, server: &'a Found) -> Shown<'a> {
+        // Whether its answer is pending.
+        let pending =
+            matches!(self.refresh, Refresh::Querying(_)) && self.setup.queries && query_of(&server.game).is_some();
+        Shown { server, pending, is_favourite: self.favourites.contains(server) }
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Screen)) {
@@ -315,14 +264,14 @@ impl Screen {
 type Key<'a> = (&'a str, Address);
 
 fn key(server: &Found) -> Key<'_> {
-    (server.game.name(), server.address)
+    (server.game.protocol(), server.address)
 }
 
 fn by_key(servers: &[Found]) -> HashMap<Key<'_>, &Found> {
     servers.iter().map(|server| (key(server), server)).collect()
 }
 
-/// A server that has failed keeps its known facts, except its players, unless the master's list has some.
+/// A server that has failed keeps its known facts, except its players, unless a master's list has some.
 fn with_known_facts(mut server: Found, known: &Found) -> Found {
     if matches!(server.state, State::Failed(_)) && server.facts == Facts::default() {
         server.facts = Facts { players_current: None, details: None, ..known.facts.clone() };
