@@ -50,6 +50,10 @@ impl Favourites {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     pub fn contains(&self, server: &Found) -> bool {
         self.known.get(&server.address).is_some_and(|schemes| schemes.contains(server.scheme()))
     }

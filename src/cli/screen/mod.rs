@@ -214,7 +214,9 @@ impl Screen {
     fn sort(&mut self) {
         self.sort.apply(&mut self.all);
         let favourites = &self.favourites;
-        self.all.sort_by_key(|server| !favourites.contains(server));
+        if !favourites.is_empty() {
+            self.all.sort_by_cached_key(|server| !favourites.contains(server));
+        }
     }
 
     /// Applies the filters. The selected server stays selected.
