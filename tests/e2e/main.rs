@@ -55,6 +55,7 @@ mod notices;
 mod openapi;
 mod output;
 mod owners;
+mod package;
 mod page_budget;
 mod pipelining;
 mod plots;
