@@ -139,7 +139,7 @@ fn the_tarball_has_everything_and_its_sum_is_right() {
     run("sh", &["-c", &format!("cd '{}' && sha256sum --check --strict SHA256SUMS", PACKAGES.display())]);
     let sums = std::fs::read_to_string(PACKAGES.join("SHA256SUMS")).unwrap();
     assert_eq!(sums.lines().count(), 2, "{sums}");
-    let name = format!("rallypoint-{VERSION}-x86_64-linux-musl");
+    let name = format!("rallypoint-{VERSION}-{}-linux-musl", std::env::consts::ARCH);
     let archive = PACKAGES.join(format!("{name}.tar.gz"));
     run("tar", &["-xzf", archive.to_str().unwrap(), "-C", folder.path().to_str().unwrap()]);
     let inside = folder.path().join(&name);
