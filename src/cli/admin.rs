@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 The server needs a socket: set admin.socket in its configuration. Only the user that it runs as, and root, can use it.
 
 Examples:
-  rallypoint admin --config /etc/rallypoint.toml status
+  rallypoint admin --config /etc/rallypoint/rallypoint.toml status
   rallypoint admin --socket /run/rallypoint/admin.sock ban 198.51.100.0/24 --for 2h --reason \"flood of announcements\"
 
 Exit codes: 0 done, 1 refused by the server, 2 usage, 3 the server cannot be reached.")]

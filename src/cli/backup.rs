@@ -18,8 +18,8 @@ symbolic links are followed. For a FIFO, a device or stdout the copy is first ma
 for it; if the reader closes the pipe early, the command fails.
 
 Examples:
-  rallypoint backup /backup/rallypoint.db --force --config /etc/rallypoint.toml
-  rallypoint backup - --config /etc/rallypoint.toml | gzip > rallypoint.db.gz")]
+  rallypoint backup /backup/rallypoint.db --force --config /etc/rallypoint/rallypoint.toml
+  rallypoint backup - --config /etc/rallypoint/rallypoint.toml | gzip > rallypoint.db.gz")]
 pub struct Arguments {
     /// The file to write; `-` is stdout. To restore it, stop the server and copy it to data_dir as rallypoint.db
     file: PathBuf,
