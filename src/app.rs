@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::admin::answer::{Answers, Reload};
 use crate::admin::socket::AdminSocket;
@@ -88,6 +88,19 @@ pub struct App {
     store: Option<Store>,
     /// Requests to read the configuration again.
     reloads: Option<mpsc::Receiver<Reload>>,
+    listening: Vec<Listening>,
+}
+
+/// A port that is served.
+#[derive(Clone)]
+pub struct Listening {
+    /// The key of the configuration that names it.
+    pub key: String,
+    /// The protocol that it belongs to. None for `web.listen` and `web.tls_listen`.
+    pub card: Option<&'static Card>,
+    pub address: SocketAddr,
+    pub transport: Transport,
+    pub tls: bool,
 }
 
 impl App {
@@ -169,6 +182,7 @@ impl App {
             tls,
             store,
             reloads: None,
+            listening: Vec::new(),
             started_with: config.clone(),
             config,
         };
@@ -232,6 +246,16 @@ impl App {
         self.reloads.take()
     }
 
+    /// The configuration in effect.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The ports that are served, in the order of the configuration.
+    pub fn listening(&self) -> &[Listening] {
+        &self.listening
+    }
+
     /// Restores the list from the store before anything is served, and starts writing changes to it.
     fn restore(&mut self) -> anyhow::Result<()> {
         let Some(store) = &mut self.store else { return Ok(()) };
@@ -247,18 +271,17 @@ impl App {
         let services = self.services.clone();
         for Bound { key, card, tcp, udp, transport, tls } in bound {
             let service = card.and_then(|card| services.of(card));
-            let address = udp.first().and_then(|socket| socket.local_addr().ok());
+            let address = match (&tcp, udp.first()) {
+                (Some(tcp), _) => tcp.local_addr()?,
+                (None, Some(udp)) => udp.local_addr()?,
+                (None, None) => continue,
+            };
+            self.listening.push(Listening { key, card, address, transport, tls });
             let datagrams = service.and_then(|service| Some((service, service.datagrams.as_ref()?)));
             if let (Some((service, rules)), Some(bytes_max)) = (datagrams, transport.datagram_bytes_max()) {
                 self.serve_datagrams(service.card.name, rules, bytes_max, udp).context("cannot start a thread")?;
             }
-            let Some(tcp) = tcp else {
-                if let Some(address) = address {
-                    info!("{key}: listening on {address}");
-                }
-                continue;
-            };
-            info!("{key}: listening on {}", tcp.local_addr()?);
+            let Some(tcp) = tcp else { continue };
             let streams = service.and_then(|service| Some((service.card, service.streams.clone()?)));
             match (transport, streams) {
                 (Transport::Stream, Some((card, rules))) => {

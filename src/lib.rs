@@ -1,39 +1,118 @@
-//! Rallypoint: one master server for many games. ARCHITECTURE.md has the details; in short:
+//! Rallypoint: one master server for many games.
 //!
-//! A datagram takes one path: [`net::udp`] → [`net::guard`] → the protocol's rules in [`protocols`] → effects (a reply, a
-//! change) → [`hub`] → [`registry`] → view and deltas → [`web`], [`store`], and the next list. So does a TCP connection, through
-//! [`net::tcp`].
+//! # For launchers
 //!
-//! [`model`] holds the data types that all rooms share; [`bytes`], [`text`], [`times`], [`prefix`] and [`cookie`] are building
-//! blocks for protocols. [`client`] is the client side of the protocols, [`mirror`] follows other masters with it, [`notices`] posts to webhooks, [`export`] writes lists to files. [`config`] reads the
-//! configuration, [`cli`] has the commands, [`app`] puts the rooms together.
+//! What a launcher needs is public on purpose, and uses no socket, no runtime and no clock. Turn the features off, and the
+//! crate comes without the program (HTTP, SQLite, NATS and so on):
+//!
+//! ```toml
+//! rallypoint = { version = "1", default-features = false }
+//! ```
+//!
+//! - [`protocols`]: the codecs of every game. A [`Card`](protocols::Card) says all about a protocol: how a list is
+//!   [fetched](protocols::Fetch) from a master, how a game server is [queried](protocols::Query), and how to
+//!   [join](protocols::join) it.
+//! - [`asker`]: queries many game servers at once: retries, rate limits, and which answers to believe. Bytes and times go in,
+//!   bytes and results come out; `examples/ask.rs` is a whole program around it.
+//! - [`model`]: the words that they share: [`Address`](model::Address), [`Facts`](model::Facts).
+//! - [`prefix`]: address prefixes, for rate limits; [`text`]: cleaning text that strangers wrote.
+//!
+//! A question to a server, and what its answer says:
+//!
+//! ```
+//! use rallypoint::protocols::{self, Ask, Heard, Question};
+//!
+//! let card = protocols::card("hyperbol").unwrap();
+//! let query = card.query.unwrap();
+//! let mut question = Question::new();
+//! query.ask(Ask::Facts, 7, &mut question);
+//! assert!(!question.is_empty());
+//!
+//! // Whatever arrives is either an answer or an error; nothing panics.
+//! assert!(query.hear(b"not an answer").is_err());
+//!
+//! // Every protocol is in the table.
+//! assert!(protocols::CARDS.iter().any(|card| card.title == "Iceball"));
+//! # let _: Option<Heard> = None;
+//! ```
+//!
+//! # The program
+//!
+//! All other modules are the program's own rooms. They are reachable for its tests and benchmarks, are not in this
+//! documentation, and change without notice. ARCHITECTURE.md is their map.
 
-pub mod admin;
-pub mod app;
 pub mod asker;
-pub mod budget;
-pub mod bytes;
-pub mod cli;
-pub mod client;
-pub mod cluster;
-pub mod config;
-pub mod cookie;
-pub mod encodings;
-pub mod export;
-pub mod geo;
-pub mod hub;
-pub mod ledger;
-pub mod metrics;
-pub mod mirror;
 pub mod model;
-pub mod moderation;
-pub mod net;
-pub mod notices;
 pub mod prefix;
 pub mod protocols;
-pub mod registry;
-pub mod settings;
-pub mod store;
 pub mod text;
+
+// The rest of what protocols are made of.
+#[doc(hidden)]
+pub mod bytes;
+#[doc(hidden)]
+pub mod cookie;
+#[doc(hidden)]
+pub mod moderation;
+#[doc(hidden)]
+pub mod registry;
+#[doc(hidden)]
+pub mod settings;
+#[doc(hidden)]
 pub mod times;
+
+// The program, which a launcher does without.
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod admin;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod app;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod budget;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod cli;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod client;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod cluster;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod config;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod encodings;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod export;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod geo;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod hub;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod ledger;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod metrics;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod mirror;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod net;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod notices;
+#[cfg(feature = "program")]
+#[doc(hidden)]
+pub mod store;
+#[cfg(feature = "program")]
+#[doc(hidden)]
 pub mod web;

@@ -250,7 +250,7 @@ async fn lists(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Wri
     let failed = asked - answered;
     info!("{} servers listed, {failed} without an answer; written to {}", servers.len(), names.join(" and "));
     if asked > 0 && answered == 0 {
-        return Err(Failure::new(Exit::Failed, none_answered(asked)));
+        return Err(Failure::new(Exit::Failed, none_answered(&servers)));
     }
     Ok(stdout)
 }

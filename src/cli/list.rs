@@ -52,9 +52,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             message(format!("{} lists only addresses; --query also queries the servers", arguments.master.url));
         }
         let (answered, asked) = report_failures(&servers);
+        let none = (asked > 0 && answered == 0).then(|| none_answered(&servers));
         arguments.output.print(servers)?;
-        if asked > 0 && answered == 0 {
-            return Err(Failure::new(Exit::Failed, none_answered(asked)));
+        if let Some(none) = none {
+            return Err(Failure::new(Exit::Failed, none));
         }
         Ok(())
     })

@@ -9,7 +9,9 @@ mod doctor;
 mod export;
 mod failures;
 mod favourites;
+mod greeting;
 mod help;
+mod hints;
 mod list;
 mod man;
 mod options;
@@ -141,7 +143,15 @@ pub fn run() -> ExitCode {
 
 /// Prints clap's output: help and version to stdout, errors to stderr. clap's own `exit()` ignores write errors.
 fn print_help_or_error(output: clap::Error) -> Failure {
+    let typed: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    if typed.is_empty() {
+        message(hints::first_words().trim_end());
+        return Failure::silent(Exit::Usage);
+    }
     let printed = output.print().and_then(|()| std::io::stdout().flush());
+    if let Some(tip) = hints::tip(&output, &typed) {
+        message(format!("\n  tip: {tip}"));
+    }
     match printed {
         _ if output.use_stderr() => Failure::silent(Exit::Usage),
         Err(error) if error.kind() != ErrorKind::BrokenPipe => out::cannot_print(error),

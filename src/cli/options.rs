@@ -268,8 +268,12 @@ pub fn count(found: &[Found]) -> (usize, usize) {
     (answered, answered + found.iter().filter(|server| server.failure().is_some()).count())
 }
 
-pub fn none_answered(asked: usize) -> String {
-    if asked == 1 { "it did not answer".into() } else { format!("none of {asked} servers answered") }
+/// Says that no server answered, and what to look at if all were silent: a closed port says so itself.
+pub fn none_answered(found: &[Found]) -> String {
+    let (_, asked) = count(found);
+    let all_silent = found.iter().filter(|server| server.failure().is_some()).all(Found::is_silent);
+    let hint = if all_silent { ": not running, another port, or a firewall that drops UDP" } else { "" };
+    if asked == 1 { format!("it did not answer{hint}") } else { format!("none of {asked} servers answered{hint}") }
 }
 
 /// Reports what is wrong with a list and its entries.

@@ -84,9 +84,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         arguments.querying.query(&mut servers, arguments.output.shows_details()).await?;
         let (answered, asked) = report_failures(&servers);
+        let none = if asked == 0 { "there are no servers to query".into() } else { none_answered(&servers) };
         arguments.output.print(servers)?;
         if answered == 0 {
-            let none = if asked == 0 { "there are no servers to query".into() } else { none_answered(asked) };
             return Err(Failure::new(Exit::Failed, none));
         }
         Ok(())

@@ -13,11 +13,13 @@ use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::reload;
 
-use super::{Exit, Failure};
+use super::out::message;
+use super::{Exit, Failure, greeting};
 use crate::admin::answer::Reload;
 use crate::app::App;
 use crate::config::Config;
 use crate::net::listen::ListenError;
+use crate::net::network::machine_addresses;
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -58,7 +60,7 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
         Failure::new(exit, format!("{error:#}"))
     })?;
     let mut reloads = app.take_reloads();
-    info!("rallypoint {} is ready", env!("CARGO_PKG_VERSION"));
+    say_ready(&app);
     notify_systemd(NotifyState::Ready);
     loop {
         tokio::select! {
@@ -79,6 +81,19 @@ async fn serve(arguments: &Arguments, config: Config, level: &LogLevel) -> Resul
     app.stop().await;
     info!("stopped");
     Ok(())
+}
+
+/// To a person on a terminal, where everything is and what comes next; to a log, a line for each port.
+fn say_ready(app: &App) {
+    let version = env!("CARGO_PKG_VERSION");
+    if std::io::stderr().is_terminal() {
+        message(greeting::text(version, app.listening(), app.config(), &machine_addresses()));
+        return;
+    }
+    for port in app.listening() {
+        info!("{}: listening on {}", port.key, port.address);
+    }
+    info!("rallypoint {version} is ready");
 }
 
 /// The next request over the admin socket; never, if there is none.

@@ -35,11 +35,30 @@ pub async fn connect(authority: &str, from: Option<IpAddr>) -> io::Result<TcpStr
     for to in addresses(authority, from).await? {
         match timeout(TIMEOUT, connect_to(to, from)).await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = io::Error::new(error.kind(), format!("cannot connect to {to}: {error}")),
-            Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, format!("cannot connect to {to}: no answer")),
+            Ok(Err(error)) => {
+                last = io::Error::new(error.kind(), format!("cannot connect to {to}: {}", in_words(&error)))
+            }
+            Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, format!("cannot connect to {to}: {SILENT}")),
         }
     }
     Err(last)
+}
+
+/// What it is like when a firewall drops everything: it cannot be told from an address that nobody has.
+const SILENT: &str = "no answer: the address is wrong, the machine is off, or a firewall drops it";
+
+/// Why a connection failed, with what to look at.
+fn in_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            format!("{error}: nothing listens on that port; is it running, and is that its port?")
+        }
+        io::ErrorKind::TimedOut => SILENT.into(),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            format!("{error}: there is no way to that address from here")
+        }
+        _ => error.to_string(),
+    }
 }
 
 async fn connect_to(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayString;
 
-use crate::asker::TRIES_MAX;
+use crate::asker::{Failure, TRIES_MAX};
 use crate::model::{Address, Facts, Game};
 use crate::protocols::{ListEntry, own_card};
 
@@ -113,6 +113,11 @@ impl Found {
             masters: watch::Masters::default(),
             state: State::NotQueried,
         }
+    }
+
+    /// Whether it was asked and said nothing at all.
+    pub fn is_silent(&self) -> bool {
+        self.failure().is_some_and(|why| why == Failure::Silent.words(""))
     }
 
     pub fn failure(&self) -> Option<&str> {

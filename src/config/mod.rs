@@ -159,7 +159,7 @@ impl Config {
         match file.map(std::fs::read_to_string).transpose() {
             Ok(text) => Config::parse(text.as_deref().map(|text| (&*name, text)), set),
             Err(error) => {
-                let mut errors = vec![format!("{name}: cannot be read: {error}")];
+                let mut errors = vec![format!("{name}: cannot be read: {error}{}", unread(&name, &error))];
                 errors.extend(Config::parse(None, set).err().map(|Errors(errors)| errors).unwrap_or_default());
                 Err(Errors(errors))
             }
@@ -418,6 +418,20 @@ fn all_keys() -> impl Iterator<Item = (String, KeyText)> {
 /// "web" of "web.listen"; None at the top level.
 fn section(path: &str) -> Option<&str> {
     path.split_once('.').map(|(section, _)| section)
+}
+
+/// What to do about a file that cannot be read.
+fn unread(name: &str, error: &std::io::Error) -> String {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::NotFound => format!(". To begin with the defaults: rallypoint config > {name}"),
+        ErrorKind::PermissionDenied => {
+            format!(". Let the user that runs this read it, and enter its folders: ls -l {name}")
+        }
+        ErrorKind::IsADirectory => ". Name the file in that folder".into(),
+        ErrorKind::InvalidData => ": it is not text in UTF-8".into(),
+        _ => String::new(),
+    }
 }
 
 fn sections() -> impl Iterator<Item = &'static str> {

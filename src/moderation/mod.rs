@@ -5,6 +5,7 @@
 //! ban does not come back from a node that has not heard of it. [`board`] holds the statements for all rooms, [`rules`] is what
 //! follows from them at a moment, [`pattern`] matches names. No socket and no clock: times are arguments.
 
+#[cfg(feature = "program")]
 pub mod board;
 pub mod pattern;
 pub mod rules;
@@ -18,6 +19,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use crate::model::Address;
 use crate::times::rfc3339;
+#[cfg(feature = "program")]
 pub use board::Board;
 pub use pattern::Pattern;
 pub use rules::{Rules, Withheld};

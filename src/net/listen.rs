@@ -8,6 +8,8 @@ use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use tracing::{debug, info};
 
+use super::holder::{self, Holder};
+
 /// Pending connections that the system queues.
 const BACKLOG: i32 = 4096;
 /// Upper bound on unsent bytes in the kernel per connection. The kernel reports a socket as writable only after a third of
@@ -17,6 +19,8 @@ const UNSENT_BYTES_MAX: u32 = 64 << 10;
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// With port 0, TCP and UDP should get the same port number, one half of which may be taken.
 const SAME_PORT_TRIES: usize = 20;
+/// From here on everyone may listen.
+const FREE_PORTS: u16 = 1024;
 
 /// A port that could not be bound.
 #[derive(Debug)]
@@ -26,16 +30,36 @@ pub struct ListenError {
     /// The configuration key that names it.
     pub key: String,
     pub error: io::Error,
+    /// Who has it, if it is taken and this is known.
+    pub holder: Option<Holder>,
 }
 
 impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ListenError { address, protocol, key, error } = self;
-        write!(f, "cannot listen on {protocol} port {} ({address}): ", address.port())?;
-        match error.kind() {
-            io::ErrorKind::AddrInUse => write!(f, "another program has it. Stop that program, or change `{key}`"),
-            io::ErrorKind::PermissionDenied => write!(f, "not allowed. Choose a port above 1023 in `{key}`"),
-            io::ErrorKind::AddrNotAvailable => write!(f, "this machine has no such address. Change `{key}`"),
+        let ListenError { address, protocol, key, error, holder } = self;
+        let port = address.port();
+        write!(f, "cannot listen on {protocol} port {port} ({address}): ")?;
+        match (error.kind(), holder) {
+            (io::ErrorKind::AddrInUse, Some(Holder { name, process })) => {
+                write!(f, "another program has it: {name}, process {process}. Stop that program, or change `{key}`")
+            }
+            (io::ErrorKind::AddrInUse, None) => {
+                let table = if *protocol == "TCP" { "-ltnp" } else { "-lunp" };
+                write!(
+                    f,
+                    "another program has it (`sudo ss {table} sport = :{port}` names it). Stop that program, or change `{key}`"
+                )
+            }
+            (io::ErrorKind::PermissionDenied, _) if port < FREE_PORTS => write!(
+                f,
+                "not allowed: ports below {FREE_PORTS} need a right. Choose a higher port in `{key}`, or give the program \
+                 the right: sudo setcap cap_net_bind_service=+ep \"$(command -v rallypoint)\""
+            ),
+            (io::ErrorKind::PermissionDenied, _) => write!(f, "not allowed. Choose another port in `{key}`"),
+            (io::ErrorKind::AddrNotAvailable, _) => write!(
+                f,
+                "this machine has no such address. Change `{key}`: 0.0.0.0 is all IPv4 addresses of this machine, [::] all of IPv6"
+            ),
             _ => write!(f, "{error}. See `{key}`"),
         }
     }
@@ -44,6 +68,12 @@ impl fmt::Display for ListenError {
 impl std::error::Error for ListenError {}
 
 impl ListenError {
+    fn new(address: SocketAddr, protocol: &'static str, key: &str, error: io::Error) -> ListenError {
+        let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+        let holder = is_taken.then(|| holder::find(protocol, address.port())).flatten();
+        ListenError { address, protocol, key: key.into(), error, holder }
+    }
+
     /// Whether this is `[::]` on a machine without IPv6.
     fn is_missing_ipv6(&self) -> bool {
         let errors = [Errno::EAFNOSUPPORT, Errno::EADDRNOTAVAIL, Errno::EPROTONOSUPPORT];
@@ -76,7 +106,7 @@ pub fn all<T>(
 }
 
 pub fn tcp(address: SocketAddr, key: &str) -> Result<TcpListener, ListenError> {
-    listener(address, false).map_err(|error| ListenError { address, protocol: "TCP", key: key.into(), error })
+    listener(address, false).map_err(|error| ListenError::new(address, "TCP", key, error))
 }
 
 /// Up to `count` listeners on the address of this one; the system distributes the connections among them. Like a UDP port, it is
@@ -97,7 +127,7 @@ pub fn share(first: TcpListener, count: usize) -> Vec<TcpListener> {
 
 /// `count` sockets on one address; the system distributes the senders among them.
 pub fn udp(address: SocketAddr, count: usize, key: &str) -> Result<Vec<UdpSocket>, ListenError> {
-    bind_udp(address, count).map_err(|error| ListenError { address, protocol: "UDP", key: key.into(), error })
+    bind_udp(address, count).map_err(|error| ListenError::new(address, "UDP", key, error))
 }
 
 /// TCP and UDP on the same port number, also when the system chooses it.
@@ -216,12 +246,22 @@ mod tests {
     }
 
     #[test]
+    fn a_low_port_says_how_to_get_the_right_to_it() {
+        let text = |address: &str| {
+            ListenError::new(address.parse().unwrap(), "TCP", "web.listen", Errno::EACCES.into()).to_string()
+        };
+        let low = text("0.0.0.0:80");
+        assert!(low.contains("higher port in `web.listen`") && low.contains("setcap"), "{low}");
+        assert!(!text("0.0.0.0:8080").contains("setcap"));
+    }
+
+    #[test]
     fn only_the_unspecified_ipv6_address_is_skipped_and_only_without_ipv6() {
         let bind = |typed: &[&str], errno: Errno| {
             let addresses: Vec<SocketAddr> = typed.iter().map(|text| text.parse().unwrap()).collect();
             all(&addresses, |address| match address.is_ipv4() {
                 true => Ok(address.to_string()),
-                false => Err(ListenError { address, protocol: "TCP", key: "a.key".into(), error: errno.into() }),
+                false => Err(ListenError::new(address, "TCP", "a.key", errno.into())),
             })
         };
         for errno in [Errno::EAFNOSUPPORT, Errno::EADDRNOTAVAIL, Errno::EPROTONOSUPPORT] {

@@ -7,6 +7,7 @@ pub mod client;
 pub mod cores;
 pub mod datagram_lists;
 pub mod guard;
+mod holder;
 pub mod lanes;
 pub mod listen;
 pub mod mirrored;

@@ -16,7 +16,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 /// The command fails with this exit code and these texts on stderr, with nothing on stdout and no backtrace.
-fn fails(arguments: &[&str], code: i32, says: &[&str]) {
+pub fn fails(arguments: &[&str], code: i32, says: &[&str]) {
     let output = run(arguments);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "");

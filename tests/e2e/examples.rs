@@ -1,11 +1,12 @@
 //! The examples in `examples/`: small launchers in three languages, each run against a real master.
 
 use std::io::{BufRead, BufReader, Lines};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use crate::api::three;
 use crate::support::*;
+use crate::tools::simulate;
 
 /// A launcher that runs. Killed when dropped.
 struct Launcher(Child, Lines<BufReader<ChildStdout>>);
@@ -68,12 +69,44 @@ fn the_launcher_in_python() {
     launches(command);
 }
 
-#[test]
-fn the_launcher_in_rust() {
-    example("launcher.rs");
+/// Builds an example as a launcher's author would.
+fn built(name: &str, features: &[&str]) -> PathBuf {
+    example(&format!("{name}.rs"));
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--locked", "--example", "launcher", "--target-dir"]).arg(target);
+    build.args(["build", "--quiet", "--locked", "--example", name]).args(features).arg("--target-dir").arg(target);
     assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
-    launches(Command::new(target.join("debug/examples/launcher")));
+    target.join("debug/examples").join(name)
+}
+
+#[test]
+fn the_launcher_in_rust() {
+    launches(Command::new(built("launcher", &[])));
+}
+
+/// The codecs and the asker are a crate of their own, without the program and what it depends on.
+#[test]
+fn the_library_without_the_program() {
+    let ask = built("ask", &["--no-default-features"]);
+    let (_servers, urls) = simulate("netpanzer", 2, &[]);
+    let addresses: Vec<&str> = urls.iter().map(|url| url.strip_prefix("netpanzer://").unwrap()).collect();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent = socket.local_addr().unwrap().to_string();
+    let output = Command::new(&ask).arg("netpanzer").args(&addresses).arg(&silent).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for address in &addresses {
+        let line = text.lines().find(|line| line.starts_with(&format!("{address}: "))).expect("an answer of each");
+        assert!(line.contains(" players on "), "{text}");
+    }
+    assert!(text.contains(&format!("{silent}: no answer\n")), "{text}");
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--no-default-features", "--edges", "normal", "--prefix", "none", "--locked", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(tree.stdout).unwrap();
+    assert!(tree.contains("arrayvec"), "{tree}");
+    for heavy in ["tokio", "hyper", "rusqlite", "async-nats", "clap", "rustls"] {
+        assert!(!tree.lines().any(|line| line.starts_with(&format!("{heavy} "))), "{heavy} is not for launchers");
+    }
 }

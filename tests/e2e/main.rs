@@ -29,6 +29,7 @@ mod examples;
 mod families;
 mod faults;
 mod fetch;
+mod first_minutes;
 mod forgery;
 mod ftp;
 mod fuzzing;

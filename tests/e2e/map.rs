@@ -89,7 +89,7 @@ fn every_room_uses_exactly_the_rooms_in_the_table() {
     let names = |map: &Map| map.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&drawn), names(&built), "the table, and the files of src");
     let lib = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();
-    let modules = lib.lines().filter(|line| !line.is_empty() && !line.starts_with("//!"));
+    let modules = lib.lines().filter(|line| !line.is_empty() && !line.starts_with("//") && !line.starts_with("#["));
     let modules: BTreeSet<String> =
         modules.map(|line| line.strip_prefix("pub mod ").unwrap().trim_end_matches(';').to_string()).collect();
     let rooms: BTreeSet<String> = names(&built).into_iter().filter(|room| room != "main").collect();
