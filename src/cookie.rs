@@ -3,7 +3,7 @@
 //! A cookie carries its own content, authenticated by a MAC. Nothing is stored for a sender that has not proven its address,
 //! so a flood from forged addresses can neither fill memory nor displace a real handshake.
 //!
-//! Layout: key id u8, timestamp u32 LE (low 32 bits of the milliseconds since 1970), content, MAC[12].
+//! Layout: key id u8, timestamp u32 LE (low 32 bits of the milliseconds since 1970), content, `MAC[12]`.
 //! The MAC is SipHash-2-4-128 truncated to 96 bits, over the source address, the source port and everything before the MAC.
 
 use std::hash::Hasher;

@@ -1,4 +1,4 @@
-//! Masters' lists over time: [`rounds`] fetches them, [`merge`] makes one list of them, and [`Changes`] says which servers appear,
+//! Masters' lists over time: [`rounds`] fetches them, `merge` makes one list of them, and [`Changes`] says which servers appear,
 //! change and disappear between two rounds.
 
 mod merge;

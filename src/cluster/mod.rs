@@ -1,11 +1,11 @@
 //! The cluster: several nodes share one server list through NATS JetStream's key-value store. Each node keeps the whole
 //! list in memory, puts what it has proven, watches what the others put, and merges that through the registry.
 //!
-//! A [`session`] lasts as long as one connection to the store. Each new session reads the whole list again and puts what
+//! A `session` lasts as long as one connection to the store. Each new session reads the whole list again and puts what
 //! the store lacks. Between sessions the node serves alone. Nothing here is on the hot path.
 //!
-//! [`buckets`] creates and repairs the store's buckets. The other modules know no socket and no clock: [`record`] (format
-//! of the stored values), [`clock`] (the store's time), [`outbox`] (what has to be put), [`in_flight`] (what the store
+//! `buckets` creates and repairs the store's buckets. The other modules know no socket and no clock: [`record`] (format
+//! of the stored values), [`clock`] (the store's time), [`outbox`] (what has to be put), `in_flight` (what the store
 //! has not acknowledged yet), [`share`] (which node queries
 //! which server), [`keyring`] (the shared cookie keys), [`decision`] (the operator's decisions), and `simulation.rs`, which tests all of it in virtual time.
 

@@ -1,7 +1,7 @@
 //! Follows other masters. What they list is asked by our own prober, and listed here for as long as it answers, as `via` that
 //! master: so a list survives its last master.
 //!
-//! A task per upstream fetches its list from time to time ([`crate::client::list`]) and keeps a [`book`] of its servers. Those
+//! A task per upstream fetches its list from time to time ([`crate::client::list`]) and keeps a `book` of its servers. Those
 //! that are not known here are asked; the registry lists those that answer. A dead, slow, huge or hostile upstream costs a
 //! bounded amount of time, memory and questions, and what it lists is never believed without an answer.
 //!

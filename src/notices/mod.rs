@@ -1,8 +1,8 @@
 //! Notices: webhooks for what an operator or a community wants to know at once. They go to the configured addresses and nowhere
 //! else.
 //!
-//! Each address has a task. Its [`watcher`] turns changes of the list and the state of this node into notices, its [`queue`]
-//! says when to send which, and its [`form`] writes them; none of these knows a socket or a clock. An address that is slow,
+//! Each address has a task. Its `watcher` turns changes of the list and the state of this node into notices, its `queue`
+//! says when to send which, and its `form` writes them; none of these knows a socket or a clock. An address that is slow,
 //! dead or hostile costs a bounded amount of memory and one connection at a time, and delays no other.
 
 mod form;

@@ -12,7 +12,7 @@ use crate::cookie;
 
 /// A kind of event.
 pub struct EventKind {
-    /// Its index among the counters of its protocol, so that counting needs no search: below [`SHARED_MAX`] for [`SHARED`],
+    /// Its index among the counters of its protocol, so that counting needs no search: below `SHARED_MAX` for [`SHARED`],
     /// from [`own`] for a protocol's own kinds.
     pub number: u8,
     /// Its name in the metrics and in the doctor's JSON. Kinds with the same label are counted together.

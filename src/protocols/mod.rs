@@ -160,7 +160,7 @@ pub trait DatagramRules: Send + Sync {
     /// Handles one datagram. `reply` is empty; if it is filled, it is sent back.
     fn datagram<'a>(&self, at: &Context<'_>, from: SocketAddr, bytes: &'a [u8], reply: &mut Reply) -> Effect<'a>;
 
-    /// The renderer of the requested list: [packets](packets), the best servers first. Equal requests get the same renderer, so
+    /// The renderer of the requested list: [packets], the best servers first. Equal requests get the same renderer, so
     /// that a list is rendered once for all clients. None: the request gets no answer.
     fn list(&self, _request: &ListRequest) -> Option<Arc<dyn Renderer>> {
         None

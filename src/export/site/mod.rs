@@ -1,8 +1,8 @@
 //! A copy of a Rallypoint as plain files, for any web server or CDN: the page, the lists and the API's list, each with
 //! compressed siblings.
 //!
-//! [`fetch`] gets everything from the master before anything is written, [`page`] turns its page into a copy's, [`files`]
-//! makes the JSON files, [`folder`] replaces what has changed.
+//! `fetch` gets everything from the master before anything is written, `page` turns its page into a copy's, `files`
+//! makes the JSON files, `folder` replaces what has changed.
 
 mod fetch;
 mod files;

@@ -1,7 +1,7 @@
 //! The token of a challenge. Nothing is stored for a game that has not returned one: the token carries its time, and a MAC
 //! over the address, the port, the version of the protocol and the time.
 //!
-//! Layout, in base64url: seconds since 1970 u32 BE, MAC[12].
+//! Layout, in base64url: seconds since 1970 u32 BE, `MAC[12]`.
 
 use data_encoding::BASE64URL_NOPAD;
 

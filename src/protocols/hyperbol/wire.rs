@@ -2,14 +2,14 @@
 //!
 //! With the master, over TCP:
 //! - greeting: `HBSL`, key u32, total players u32
-//! - list request: key u32, filter[4], of which only bit 0x10 of the first byte has a meaning
-//! - list: consecutive records without a count: address[4], port u32, flavor u8, unused[3]
+//! - list request: key u32, `filter[4]`, of which only bit 0x10 of the first byte has a meaning
+//! - list: consecutive records without a count: `address[4]`, port u32, flavor u8, `unused[3]`
 //!
 //! With a game server, over UDP:
 //! - query: 2 u8, echo u32
-//! - info, exactly 229 bytes: 27 u8, echo u32, name[32], game type[32], players u8, max players u8, unused[1],
-//!   map[64], host[20], unused[1], host port u32, flags u32, internal address[4], version[16], unused[37],
-//!   players per faction[3], skill u8, unused[3]
+//! - info, exactly 229 bytes: 27 u8, echo u32, `name[32]`, game `type[32]`, players u8, max players u8, `unused[1]`,
+//!   `map[64]`, `host[20]`, `unused[1]`, host port u32, flags u32, internal `address[4]`, `version[16]`, `unused[37]`,
+//!   players per `faction[3]`, skill u8, `unused[3]`
 //!
 //! Texts end at the first NUL. Unused bytes are written as 0 and ignored when read.
 

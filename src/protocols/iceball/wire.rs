@@ -2,7 +2,7 @@
 //!
 //! An announcement is exactly 86 bytes; its texts end at the first NUL or at the end of their field:
 //!
-//! `1CEB` hbversion u16, ibversion u32, port u16, players_current u16, players_max u16, name[30], mode[10], map[30]
+//! `1CEB` hbversion u16, ibversion u32, port u16, players_current u16, players_max u16, `name[30]`, `mode[10]`, `map[30]`
 
 use std::fmt;
 use std::str::FromStr;

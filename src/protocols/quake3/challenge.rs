@@ -1,7 +1,7 @@
 //! The challenge of a `getinfo`: everything that has to be remembered of a heartbeat, in 22 characters that the game sends
 //! back. Nothing is stored for a sender that has not proven its address.
 //!
-//! 16 bytes in base64url without padding: time u16 BE, number of the tag u8, MAC[13]. Engines echo `[A-Za-z0-9_-]` unchanged
+//! 16 bytes in base64url without padding: time u16 BE, number of the tag u8, `MAC[13]`. Engines echo `[A-Za-z0-9_-]` unchanged
 //! and up to 128 bytes.
 //!
 //! The time is in sixteenths of a second, of which two bytes count 4096 s. The MAC covers the whole time, so a challenge does
