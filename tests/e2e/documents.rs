@@ -176,7 +176,7 @@ fn every_command_in_the_documents_is_accepted() {
                     }
                     // Tried by tests of their own, here and elsewhere.
                     "cat" | "curl" | "nft" | "openssl" | "printf" | "ufw" => {}
-                    known if OTHERS.contains(&known) => {}
+                    known if OTHERS.split(' ').any(|program| program == known) => {}
                     other => wrong(&format!("`{other}` is not a program that these tests know")),
                 }
             }
@@ -186,7 +186,8 @@ fn every_command_in_the_documents_is_accepted() {
 }
 
 /// Programs that come with the system. What is given to them is not looked at.
-const OTHERS: [&str; 9] = ["diff", "docker", "echo", "gzip", "install", "nc", "sed", "sort", "systemctl"];
+const OTHERS: &str =
+    "apt cat cd cp diff docker echo gzip install journalctl nc openssl printf rustup sed sha256sum sort systemctl tar";
 
 /// The keys of `--set KEY=VALUE` exist.
 fn check_assignments(words: &[String]) -> Result<(), String> {
