@@ -95,6 +95,10 @@ impl<'a> Item<'a> {
         matches!(self.value, DeValue::Table(_))
     }
 
+    pub fn is_list(&self) -> bool {
+        matches!(self.value, DeValue::Array(_))
+    }
+
     pub fn text(&self) -> Result<&'a str, Problem> {
         match self.value {
             DeValue::String(text) => Ok(text),

@@ -143,12 +143,10 @@ impl fmt::Debug for SecretUrl {
 impl Target {
     /// All tables of the configuration.
     pub fn read_all(item: &Item<'_>) -> Result<Vec<Target>, Problem> {
-        // Not an error that quotes the value: it may be an address.
-        let is_table = |table: Item<'_>| match table.is_table() {
-            true => Target::read(&table),
-            false => Err((None, "must be a list of tables: write [[notices]]".into())),
-        };
-        let targets = item.list("a list of tables: write [[notices]]", is_table)?;
+        // Errors do not quote the value: it may be an address.
+        let wrong = || (None, "must be a list of tables: write [[notices]]".to_string());
+        let read = |table: Item<'_>| if table.is_table() { Target::read(&table) } else { Err(wrong()) };
+        let targets = if item.is_list() { item.list("", read)? } else { return Err(wrong()) };
         if targets.len() > TARGETS_MAX {
             return Err((None, format!("must not be more than {TARGETS_MAX}")));
         }
@@ -188,13 +186,14 @@ impl Target {
     }
 }
 
-/// The value of a key, or of the file that `KEY_file` names, without white space around it.
+/// The value of a key, or of the file that `KEY_file` names, without white space around it. Errors do not name the file: it may be
+/// the value, in the wrong place.
 fn one_or_file(table: &Item<'_>, key: &str, bytes_max: usize) -> Result<Option<String>, Problem> {
     let file = format!("{key}_file");
     let value = table.optional(key, |item| item.text().map(String::from))?;
     let read = table.optional(&file, |item| {
-        let path = item.text()?;
-        std::fs::read_to_string(path).map_err(|error| (None, format!("{path} cannot be read: {error}")))
+        std::fs::read_to_string(item.text()?)
+            .map_err(|error| (None, format!("names a file that cannot be read: {error}")))
     })?;
     match (value, read) {
         (Some(_), Some(_)) => Err((None, format!("has both `{key}` and `{file}`: keep one of them"))),

@@ -50,7 +50,7 @@ fn mistakes_are_explained_without_secrets() {
         (table(&format!("{url}\nsecret = \"hidden\"")), "secret must have at least 16 characters"),
         (
             table(&format!("{url}\nsecret_file = \"/nowhere/there\"")),
-            ":3: notices: secret_file /nowhere/there cannot be read",
+            ":3: notices: secret_file names a file that cannot be read: No such file",
         ),
         (table(&format!("{url}\nsecret_file = \"/dev/null\"")), "secret must have at least 16 characters"),
         (table(&format!("{url}\nsecret = \"{}\"", "hidden".repeat(100))), "secret must not be longer than 512 bytes"),
@@ -66,6 +66,12 @@ fn mistakes_are_explained_without_secrets() {
         (table(&format!("{url}\nflood = 0")), "flood must be a whole number"),
         (table(&format!("{url}\nsecrets = \"hidden\"")), ":3: notices: unknown key `secrets`; did you mean `secret`?"),
         (table(&format!("{url}\nname = \" \"")), "name must be a name of 1 to 64 characters"),
+        (table("url_file = \"https://hooks.example/hidden\""), "url_file names a file that cannot be read"),
+        (table("url = https://hooks.example/hidden"), ":2: "),
+        (table("url = \"https://hooks.example/hidden"), ":2: "),
+        (table("secret = hidden"), ":2: "),
+        ("notices = \"https://hooks.example/hidden\"".into(), "must be a list of tables: write [[notices]]"),
+        ("[notices]\nurl = \"https://hooks.example/hidden\"".into(), "must be a list of tables: write [[notices]]"),
         ("notices = [\"https://hooks.example/hidden\"]".into(), "must be a list of tables: write [[notices]]"),
         (twice, "`hooks.example` is there twice: give each a `name`"),
         (many, "must not be more than 16"),
@@ -74,9 +80,15 @@ fn mistakes_are_explained_without_secrets() {
         assert!(error.contains(says), "{text} should say `{says}`: {error}");
         assert!(!error.contains("hidden"), "{error}");
     }
-    for set in ["notices=[{url=\"https://hidden.example\", x=1}]", "notices=https://hidden.example/"] {
+    for set in [
+        "notices=[{url=\"https://hidden.example\", x=1}]",
+        "notices=[{url=\"https://hidden.example\"",
+        "notices=https://hidden.example/",
+        "notices.url=https://hidden.example/",
+        "notice=https://hidden.example/",
+    ] {
         let error = Config::parse(None, &[set.to_string()]).unwrap_err().to_string();
-        assert!(error.starts_with("--set notices: ") && !error.contains("hidden"), "{error}");
+        assert!(error.starts_with("--set notice") && !error.contains("hidden"), "{error}");
     }
 }
 
