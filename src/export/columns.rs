@@ -2,6 +2,7 @@
 //! have two fields: `address` stands for `address` and `port`.
 
 use std::fmt::{Display, Write};
+use std::net::IpAddr;
 
 use super::milliseconds;
 use crate::client::Found;
@@ -49,18 +50,18 @@ use Kind::{Plain, Text};
 /// All fields of CSV, in order.
 pub const FIELDS: &[Field] = &[
     Field { name: "game", kind: Text, write: |found, out| out.push_str(found.game.name()) },
-    Field { name: "address", kind: Text, write: |found, out| show(out, Some(found.address.ip())) },
-    Field { name: "port", kind: Plain, write: |found, out| show(out, Some(found.address.port())) },
+    Field { name: "address", kind: Text, write: |found, out| show_ip(out, found.address.ip()) },
+    Field { name: "port", kind: Plain, write: |found, out| show_number(out, Some(found.address.port())) },
     Field { name: "name", kind: Text, write: |found, out| out.push_str(&found.facts.name) },
     Field { name: "mode", kind: Text, write: |found, out| out.push_str(&found.facts.mode) },
     Field { name: "map", kind: Text, write: |found, out| out.push_str(&found.facts.map) },
-    Field { name: "players_current", kind: Plain, write: |found, out| show(out, found.facts.players_current) },
-    Field { name: "players_max", kind: Plain, write: |found, out| show(out, found.facts.players_max) },
+    Field { name: "players_current", kind: Plain, write: |found, out| show_number(out, found.facts.players_current) },
+    Field { name: "players_max", kind: Plain, write: |found, out| show_number(out, found.facts.players_max) },
     Field { name: "version", kind: Text, write: |found, out| out.push_str(&found.facts.version) },
-    Field { name: "password", kind: Plain, write: |found, out| show(out, found.facts.password) },
-    Field { name: "official", kind: Plain, write: |found, out| show(out, found.official) },
-    Field { name: "flavor", kind: Plain, write: |found, out| show(out, found.flavor) },
-    Field { name: "rtt_ms", kind: Plain, write: |found, out| show(out, found.rtt_us.map(milliseconds)) },
+    Field { name: "password", kind: Plain, write: |found, out| show_bool(out, found.facts.password) },
+    Field { name: "official", kind: Plain, write: |found, out| show_bool(out, found.official) },
+    Field { name: "flavor", kind: Plain, write: |found, out| show_number(out, found.flavor) },
+    Field { name: "rtt_ms", kind: Plain, write: |found, out| show_milliseconds(out, found.rtt_us) },
     Field { name: FAULT, kind: Text, write: |found, out| out.push_str(found.failure().unwrap_or_default()) },
     Field { name: "protocol", kind: Text, write: |found, out| out.push_str(found.game.protocol()) },
     Field { name: "via", kind: Text, write: |found, out| out.push_str(found.via.as_deref().unwrap_or_default()) },
@@ -151,6 +152,54 @@ fn show(out: &mut String, value: Option<impl Display>) {
     }
 }
 
+/// The same as [`show`] for numbers, which long lists have many of: without the formatting machinery.
+fn show_number(out: &mut String, value: Option<impl Into<u32>>) {
+    let Some(value) = value else { return };
+    let (mut digits, mut rest) = ([0u8; 10], value.into());
+    let mut length = 0;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        (rest, length) = (rest / 10, length + 1);
+        if rest == 0 {
+            break;
+        }
+    }
+    let digits = digits.get(digits.len() - length..).unwrap_or_default();
+    out.push_str(std::str::from_utf8(digits).unwrap_or_default());
+}
+
+fn show_ip(out: &mut String, ip: IpAddr) {
+    let IpAddr::V4(ip) = ip else { return show(out, Some(ip)) };
+    for (number, octet) in ip.octets().into_iter().enumerate() {
+        if number > 0 {
+            out.push('.');
+        }
+        show_number(out, Some(octet));
+    }
+}
+
+fn show_bool(out: &mut String, value: Option<bool>) {
+    out.push_str(value.map_or("", |value| if value { "true" } else { "false" }));
+}
+
+/// As [`milliseconds`] is shown: without zeros at the end.
+fn show_milliseconds(out: &mut String, rtt_us: Option<u32>) {
+    let Some(rtt_us) = rtt_us else { return };
+    show_number(out, Some(rtt_us / 1000));
+    let mut part = rtt_us % 1000;
+    if part == 0 {
+        return;
+    }
+    // A leading 1 keeps the zeros before other digits.
+    part += 1000;
+    while part.is_multiple_of(10) {
+        part /= 10;
+    }
+    let dot = out.len();
+    show_number(out, Some(part));
+    out.replace_range(dot..=dot, ".");
+}
+
 fn yes_or_no(value: Option<bool>) -> String {
     value.map_or("", |value| if value { "yes" } else { "no" }).into()
 }
@@ -189,6 +238,26 @@ mod tests {
         for name in DEFAULT.iter().chain(DROP_ORDER) {
             assert!(Column::parse(name).is_ok(), "{name}");
         }
+    }
+
+    #[test]
+    fn numbers_are_written_as_the_standard_library_writes_them() {
+        fn shown<T>(write: fn(&mut String, T), value: T) -> String {
+            let mut out = String::from("before ");
+            write(&mut out, value);
+            out.split_off("before ".len())
+        }
+        for number in [0, 1, 9, 10, 99, 100, 12_345, 65_535, 1_000_000_000, u32::MAX] {
+            assert_eq!(shown(show_number, Some(number)), number.to_string());
+        }
+        for rtt_us in (0..3_000).chain([9_999, 10_000, 10_010, 12_345, 1_000_000, 1_000_001, u32::MAX]) {
+            assert_eq!(shown(show_milliseconds, Some(rtt_us)), milliseconds(rtt_us).to_string());
+        }
+        for ip in ["0.0.0.0", "203.0.113.5", "255.255.255.255", "2001:db8::1"] {
+            assert_eq!(shown(show_ip, ip.parse().unwrap()), ip);
+        }
+        assert_eq!([Some(true), Some(false), None].map(|value| shown(show_bool, value)), ["true", "false", ""]);
+        assert_eq!(shown(show_number, None::<u16>) + &shown(show_milliseconds, None), "");
     }
 
     #[test]

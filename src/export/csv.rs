@@ -3,38 +3,58 @@
 //! Spreadsheets evaluate a cell that starts like a formula, and server owners choose their names freely. Such a text is
 //! prefixed with an apostrophe, which marks it as text. Numbers are not changed.
 
-use ::csv::WriterBuilder;
-
 use super::columns::{FAULT, FIELDS, Field, Kind, fields};
 use super::{Layout, shown};
 use crate::client::Found;
+
+/// What a line takes, more or less.
+const LINE_BYTES: usize = 128;
 
 pub fn write(servers: &[Found], layout: &Layout) -> String {
     let fields: Vec<&Field> = match &layout.columns {
         Some(columns) => fields(columns),
         None => FIELDS.iter().collect(),
     };
-    let mut writer = WriterBuilder::new().from_writer(Vec::new());
+    let mut out = String::with_capacity(LINE_BYTES * (servers.len() + 1));
     if layout.header {
-        let _ = writer.write_record(fields.iter().map(|field| field.name)); // writing to memory cannot fail
+        let names: Vec<_> = fields.iter().map(|field| field.name).collect();
+        out.push_str(&names.join(","));
+        out.push('\n');
     }
     let with_failed = fields.iter().any(|field| field.name == FAULT);
-    let mut cell = String::new();
     for found in shown(servers, with_failed) {
-        for field in &fields {
-            cell.clear();
-            write_cell(field, found, &mut cell);
-            let _ = writer.write_field(&cell);
+        let line = out.len();
+        for (number, field) in fields.iter().enumerate() {
+            if number > 0 {
+                out.push(',');
+            }
+            write_cell(field, found, &mut out);
         }
-        let _ = writer.write_record(None::<&[u8]>); // ends the line
+        if out.len() == line {
+            out.push_str("\"\""); // an empty line would be no server
+        }
+        out.push('\n');
     }
-    String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
+    out
 }
 
-fn write_cell(field: &Field, found: &Found, cell: &mut String) {
-    (field.write)(found, cell);
-    if field.kind == Kind::Text && is_formula(cell) {
-        cell.insert(0, '\'');
+/// Appends a cell. Most need no quotes, so they are written in place.
+fn write_cell(field: &Field, found: &Found, out: &mut String) {
+    let start = out.len();
+    (field.write)(found, out);
+    if field.kind == Kind::Plain {
+        return;
+    }
+    let cell = out.get(start..).unwrap_or_default();
+    let is_formula = is_formula(cell);
+    // Without a branch for each byte.
+    let is_quoted = cell.bytes().fold(false, |quoted, byte| quoted | matches!(byte, b'"' | b',' | b'\n' | b'\r'));
+    if is_formula || is_quoted {
+        let sign = if is_formula { "'" } else { "" };
+        let quote = if is_quoted { "\"" } else { "" };
+        let cell = format!("{quote}{sign}{}{quote}", cell.replace('"', "\"\""));
+        out.truncate(start);
+        out.push_str(&cell);
     }
 }
 
@@ -80,6 +100,23 @@ mod tests {
         );
         let text = write(&servers(), &Layout { columns: Some(columns), header: false, ..Layout::default() });
         assert_eq!(text.lines().count(), 2);
+        let columns = vec![Column::parse("name").unwrap()];
+        let text = write(&servers(), &Layout { columns: Some(columns), ..Layout::default() });
+        assert_eq!(text, "name\n\"A \"\"quoted\"\", <b>&amp;</b> name\"\n\"\"\n", "no line is empty");
+    }
+
+    #[test]
+    fn a_parser_that_shares_nothing_reads_the_same_texts() {
+        for name in ["", "plain", "a,b", "a\"b", "\"", "a\nb", "a\r\nb", "'", ",\",\"", "ü", "=1,2", "=\"x\""] {
+            let mut one = servers();
+            one.truncate(1);
+            one[0].facts.name = name.into();
+            let text = write(&one, &Layout::default());
+            let mut reader = ::csv::Reader::from_reader(text.as_bytes());
+            let record = reader.records().next().unwrap().unwrap();
+            let expected = if is_formula(name) { format!("'{name}") } else { name.into() };
+            assert_eq!((&record[3], record.len()), (&*expected, FIELDS.len()), "{text}");
+        }
     }
 
     #[test]
