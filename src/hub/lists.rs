@@ -19,6 +19,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::time::Instant; // in a simulation, the simulated time
 
+use super::effort::Effort;
 use super::held::Held;
 use super::queue::{Queue, Refusal, SharedAccounts, on_a_thread};
 use super::{PACE_MIN, PACE_SHARE};
@@ -137,9 +138,9 @@ impl Lists {
             }
         };
         let (rendered_by, view, held) = (renderer.clone(), view(), self.held.clone());
-        let (serial, is_common, started) = (view.serial, renderer.is_common(), Instant::now());
-        let list = self.work(is_common, ip, move || cell.render(&*rendered_by, &view, &held, turn)).await;
-        self.rest(&**renderer, serial, started);
+        let (serial, is_common, rendering) = (view.serial, renderer.is_common(), cell.clone());
+        let list = self.work(is_common, ip, move || rendering.render(&*rendered_by, &view, &held, turn)).await;
+        self.rest(&**renderer, serial, &cell);
         list
     }
 
@@ -167,13 +168,14 @@ impl Lists {
         group.view.clone()
     }
 
-    /// The first list of a group's view took this long, with the work that all share: the view is good for a while.
-    fn rest(&self, renderer: &dyn Renderer, serial: u64, started: Instant) {
+    /// The first list of a group's view took a while, with the work that all share: the view is good for a while.
+    fn rest(&self, renderer: &dyn Renderer, serial: u64, cell: &Cell) {
         let Some(number) = renderer.group() else { return };
+        let took = cell.last.load().as_ref().map(|last| last.fresh.took).unwrap_or_default();
         let (mut groups, now) = (self.groups(), Instant::now());
         let first = groups.iter_mut().find(|group| group.number == number && group.view.serial == serial);
         if let Some(group) = first.filter(|group| !group.is_measured) {
-            (group.until, group.is_measured) = (now + Freshness::new(serial, started, now).rest, true);
+            (group.until, group.is_measured) = (now + Freshness::new(serial, took, now).rest, true);
         }
     }
 
@@ -230,9 +232,9 @@ impl Lists {
             match cell.find(&**renderer, &view(), self.prepares.load(Ordering::Relaxed)) {
                 Found::List(list) => return list,
                 Found::Turn(turn) => {
-                    let (view, started) = (view(), Instant::now());
+                    let view = view();
                     let list = cell.render(&**renderer, &view, &self.held, turn);
-                    self.rest(&**renderer, view.serial, started);
+                    self.rest(&**renderer, view.serial, &cell);
                     return list;
                 }
                 Found::Wait => drop(cell.turn.blocking_lock()),
@@ -283,7 +285,7 @@ impl Lists {
         let view = self.view_for(&**renderer, newest.clone());
         let finish = |list: &Arc<Rendered>, before: Option<&Rendered>| finish(list, before.filter(|_| is_asked_for));
         cell.render_and(&**renderer, &view, &self.held, turn, &finish);
-        self.rest(&**renderer, view.serial, now);
+        self.rest(&**renderer, view.serial, cell);
         Ok(())
     }
 
@@ -412,14 +414,14 @@ impl Cell {
         turn: OwnedMutexGuard<()>,
         finish: &dyn Fn(&Arc<Rendered>, Option<&Rendered>),
     ) -> Arc<Rendered> {
-        let started = Instant::now();
+        let effort = Effort::begin();
         let (body, tag) = renderer.render_tagged(view);
         let version = renderer.version(view);
         let list = Arc::new(Rendered::of(view, held.count(body), tag).with_version(version));
         self.is_large.store(list.is_large(), Ordering::Relaxed);
         let before = self.last.load_full();
         finish(&list, before.as_ref().map(|before| &*before.list));
-        let fresh = Freshness::new(version, started, Instant::now());
+        let fresh = Freshness::new(version, effort.took(), Instant::now());
         self.last.store(Some(Arc::new(Last { list: list.clone(), fresh })));
         drop(turn);
         list
@@ -438,14 +440,13 @@ struct Freshness {
 }
 
 impl Freshness {
-    /// Rendered from one time to another: the longer that took, the longer it is good enough. One that keeps its share even
-    /// when every view is rendered is good only for its view: a client that was told of a change may look for it at once.
-    fn new(version: u64, from: Instant, to: Instant) -> Freshness {
-        let took = to - from;
+    /// Rendered at a time: the more processor time that took, the longer it is good enough. One that keeps its share even when
+    /// every view is rendered is good only for its view: a client that was told of a change may look for it at once.
+    fn new(version: u64, took: Duration, at: Instant) -> Freshness {
         let rest = if took * PACE_SHARE <= PACE_MIN { Duration::ZERO } else { took * (PACE_SHARE - 1) };
         let recent = if took > QUICK { KEPT_STALE_MAX } else { STALE_MAX };
         let recent = (recent + took) * 2;
-        Freshness { version, at: to, took, rest: rest.min(STALE_MAX), recent }
+        Freshness { version, at, took, rest: rest.min(STALE_MAX), recent }
     }
 
     fn is_good(&self, version: u64, now: Instant) -> bool {

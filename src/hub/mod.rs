@@ -2,6 +2,7 @@
 //! that neither readers nor a burst of changes can starve the writers.
 
 mod clock;
+mod effort;
 mod held;
 mod lists;
 mod queue;
@@ -22,6 +23,7 @@ use crate::registry::merge::LocalState;
 use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
 use crate::registry::{AddressState, Due, Life, Outcome, Registry, Settings};
 pub use clock::{Clock, VirtualTime};
+use effort::Effort;
 pub use held::Held;
 use lists::Lists;
 use queue::SharedAccounts;
@@ -344,16 +346,16 @@ impl Hub {
 
     fn run(&self) {
         while !self.stopping.load(Ordering::Relaxed) {
-            let started = Instant::now();
+            let effort = Effort::begin();
             self.publish(self.clock.now());
             // Rest long enough to stay within the share; changes gather meanwhile.
-            let rest = PACE_MIN.max(started.elapsed() * (PACE_SHARE - 1));
+            let rest = PACE_MIN.max(effort.took() * (PACE_SHARE - 1));
             self.wait(rest, false);
-            let started = Instant::now();
+            let effort = Effort::begin();
             self.free_former_view();
             self.lists.forget_groups();
             self.lists.forget_unused();
-            self.wait(started.elapsed() * (PACE_SHARE - 1), false);
+            self.wait(effort.took() * (PACE_SHARE - 1), false);
             self.wait(EXPIRE_EVERY.saturating_sub(rest), true);
         }
     }

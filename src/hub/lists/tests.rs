@@ -37,15 +37,15 @@ fn a_large_list_that_nobody_asks_for_is_freed_and_a_small_one_stays() {
 fn an_expensive_list_is_good_for_19_times_as_long_as_it_took() {
     let start = Instant::now();
     let at = |ms: u64| start + Duration::from_millis(ms);
-    let fresh = Freshness::new(1, at(0), at(50));
+    let fresh = Freshness::new(1, Duration::from_millis(50), at(50));
     assert!(fresh.is_good(2, at(50 + 949)));
     assert!(!fresh.is_good(2, at(50 + 950)));
     assert!(fresh.is_good(1, at(1_000_000)), "nothing has changed");
-    let expensive = Freshness::new(1, at(0), at(60_000));
+    let expensive = Freshness::new(1, Duration::from_secs(60), at(60_000));
     assert!(expensive.is_good(2, at(60_000 + 1_999)) && !expensive.is_good(2, at(60_000 + 2_000)));
-    let cheap = Freshness::new(1, at(0), at(1));
+    let cheap = Freshness::new(1, Duration::from_millis(1), at(1));
     assert!(!cheap.is_good(2, at(1)) && cheap.is_good(1, at(1)), "views come at intervals of 20 times as long");
-    assert!(Freshness::new(1, at(0), at(2)).is_good(2, at(2)));
+    assert!(Freshness::new(1, Duration::from_millis(2), at(2)).is_good(2, at(2)));
 }
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
@@ -128,6 +128,26 @@ fn clients_get_the_last_list_while_a_slow_one_is_rendered() {
 }
 
 #[test]
+fn a_list_that_only_waited_is_not_expensive() {
+    let (lists, views) = (Lists::new(SharedAccounts::default()), Views::default());
+    let (slow, begun, go_on) = slow();
+    let renderer: Arc<dyn Renderer> = slow;
+    let shown = || text(&lists.get_blocking(&renderer, || views.newest()));
+    views.next();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(shown);
+        assert_eq!(begun.recv(), Ok(1));
+        // Others use the processor, as on a busy machine.
+        super::super::effort::work(Duration::from_millis(10));
+        go_on.send(()).unwrap();
+        assert_eq!(first.join().unwrap(), "1");
+    });
+    views.next();
+    go_on.send(()).unwrap();
+    assert_eq!(shown(), "2", "at once");
+}
+
+#[test]
 fn an_old_list_is_not_sent_while_the_next_one_is_rendered() {
     let (cell, slow) = (Cell::default(), slow().0);
     let of = |serial| View::new(serial, 0, Vec::new());
@@ -135,7 +155,7 @@ fn an_old_list_is_not_sent_while_the_next_one_is_rendered() {
     let now = Instant::now();
     let rendered = |before: Duration| {
         let at = now.checked_sub(before).unwrap();
-        let fresh = Freshness::new(1, at, at);
+        let fresh = Freshness::new(1, Duration::ZERO, at);
         cell.last.store(Some(Arc::new(Last { list: Arc::new(Rendered::new("old")), fresh })));
     };
     rendered(Duration::from_secs(1));
@@ -190,7 +210,7 @@ fn a_list_that_takes_long_is_prepared_beside_those_who_ask_for_it() {
     let age = |took_ms: u64, before_s: u64| {
         let last = lists.cell(&renderer).last.load_full().unwrap();
         let at = Instant::now().checked_sub(Duration::from_secs(before_s)).unwrap();
-        let fresh = Freshness::new(last.fresh.version, at.checked_sub(Duration::from_millis(took_ms)).unwrap(), at);
+        let fresh = Freshness::new(last.fresh.version, Duration::from_millis(took_ms), at);
         lists.cell(&renderer).last.store(Some(Arc::new(Last { list: last.list.clone(), fresh })));
     };
     age(100, 0);
