@@ -10,6 +10,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ const BEHIND_MAX: usize = 64;
 /// Frames kept for readers that reconnect, and the most changes they may hold together.
 const KEPT_MAX: usize = 512;
 const KEPT_CHANGES_MAX: usize = 200_000;
+/// How long frames are gathered after the last reader has gone, for one that reconnects. Without readers, nobody pays for them.
+const UNREAD: Duration = Duration::from_secs(60);
 /// The most bytes that are kept of what was rendered of them. What a late reader needs beyond that is rendered again.
 const PIECES_BYTES_MAX: usize = 32 << 20;
 /// A frame with this many servers takes milliseconds to render.
@@ -61,6 +64,8 @@ pub struct Events {
     run: u32,
     frames: broadcast::Sender<Arc<Frame>>,
     kept: Mutex<VecDeque<Arc<Frame>>>,
+    /// The last serial for which no frame was made, because nobody read.
+    skipped: AtomicU64,
     /// The forms that somebody reads.
     forms: Mutex<Vec<Weak<Form>>>,
     snapshots: Recent<Form, SnapshotCell>,
@@ -81,7 +86,7 @@ impl Events {
     pub fn new(run: u32) -> Events {
         let frames = broadcast::Sender::new(BEHIND_MAX);
         let (kept, forms, snapshots) = (Mutex::default(), Mutex::default(), Recent::default());
-        Events { run, frames, kept, forms, snapshots }
+        Events { run, frames, kept, skipped: AtomicU64::new(0), forms, snapshots }
     }
 
     fn serial_of(&self, id: &str) -> Option<u64> {
@@ -131,9 +136,19 @@ impl Events {
         }
     }
 
+    /// No frames are made of what happened up to this serial.
+    fn skip(&self, serial: u64) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clear();
+        self.skipped.store(serial, Ordering::Relaxed);
+    }
+
     /// The frames that bring a view with this serial up to date; None when some are no longer known.
     fn after(&self, serial: u64) -> Option<Vec<Arc<Frame>>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if serial < self.skipped.load(Ordering::Relaxed) {
+            return None;
+        }
         let news: Vec<_> = kept.iter().filter(|frame| frame.is_news(serial)).cloned().collect();
         news.first().is_none_or(|first| first.before <= serial).then_some(news)
     }
@@ -188,10 +203,21 @@ impl Events {
         let mut batches = site.hub.subscribe();
         let mut gathered = Gathered::since(site.hub.view().serial);
         let mut next = Instant::now();
+        let mut read_at = None;
         let mut countries = geo::version();
         loop {
             tokio::select! {
                 batch = batches.recv() => {
+                    if site.events.frames.receiver_count() > 0 {
+                        read_at = Some(Instant::now());
+                    } else if let Ok(batch) = &batch
+                        && read_at.is_none_or(|at: Instant| at.elapsed() >= UNREAD)
+                    {
+                        // A reader that comes now begins with a view that has this batch: it was published before.
+                        gathered = Gathered::since(batch.serial);
+                        site.events.skip(batch.serial);
+                        continue;
+                    }
                     gathered.take(batch);
                     // Any server may be in another country now, of which no change tells.
                     if std::mem::replace(&mut countries, geo::version()) != countries {
@@ -518,6 +544,10 @@ mod tests {
         keep(u64::MAX, 9);
         assert_eq!(after(5), None, "something is missing");
         assert_eq!(after(9), Some(vec![]));
+        events.skip(12);
+        assert_eq!((after(11), after(12)), (None, Some(vec![])), "nobody read, so no frame was made");
+        keep(12, 14);
+        assert_eq!((after(11), after(12), after(13)), (None, Some(vec![14]), Some(vec![14])));
     }
 
     #[test]
