@@ -8,12 +8,15 @@
 pub mod drive;
 mod pending;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use self::pending::{Next, Pending};
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+
+use self::pending::{Next, Pending, Reading, SETTLE_US_MIN};
 use crate::model::{Address, Facts};
 use crate::prefix::{Networks, Prefix};
 use crate::protocols::{Ask, Fault, Query, Question};
@@ -90,10 +93,10 @@ impl Failure {
 
 pub struct Asker<T> {
     settings: Settings,
-    with_details: bool,
-    key: [u8; 16],
+    reading: Reading,
     asked: u64,
-    /// In boxes: they are large, and a table of them would move with every growth.
+    /// In boxes: they are large, and a table of them would move with every growth. The hash of this and of the other tables has a
+    /// random key, and nobody else sees an order that depends on it, so no list can be made to collide.
     waiting: HashMap<Address, Box<Pending<T>>>,
     /// How many of those have not missed a timeout yet.
     fresh: usize,
@@ -113,12 +116,32 @@ pub struct Asker<T> {
     /// Tries in the order in which they time out (all timeouts are equally long), with the number of tries sent by then.
     timeouts: VecDeque<(u64, Address, u64, u8)>,
     /// When to call [`Pending::look`] for servers that are proven and whose facts are awaited or not settled yet.
-    looks: BinaryHeap<Reverse<(u64, Address, u64)>>,
+    looks: BinaryHeap<Look>,
     /// The second ones of two questions that are asked at once ([`Asker::ask_both`]).
     seconds: VecDeque<(Address, Question)>,
     /// What servers that have answered are to be sent once more.
     farewells: VecDeque<(Lane, Address, Question)>,
     pace: TokenBucket,
+}
+
+/// When to call [`Pending::look`]; the earliest is the greatest, for a heap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Look {
+    at_us: u64,
+    serial: u64,
+    address: Address,
+}
+
+impl Ord for Look {
+    fn cmp(&self, other: &Look) -> Ordering {
+        (other.at_us, other.serial).cmp(&(self.at_us, self.serial))
+    }
+}
+
+impl PartialOrd for Look {
+    fn partial_cmp(&self, other: &Look) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// The questions to one prefix.
@@ -146,8 +169,7 @@ impl<T> Asker<T> {
     pub fn new(settings: Settings, seed: [u8; 16]) -> Asker<T> {
         Asker {
             settings,
-            with_details: true,
-            key: seed,
+            reading: Reading { with_details: true, settle_us_min: SETTLE_US_MIN, key: seed },
             asked: 0,
             waiting: HashMap::new(),
             fresh: 0,
@@ -168,7 +190,13 @@ impl<T> Asker<T> {
 
     /// From now on, facts have no details where the game can leave them out.
     pub fn leave_out_details(&mut self) {
-        self.with_details = false;
+        self.reading.with_details = false;
+    }
+
+    /// From now on, facts without a nonce settle for a round trip or this long, whichever is longer. By default, that is what
+    /// facts need that others will read.
+    pub fn settle_for_at_least(&mut self, us: u64) {
+        self.reading.settle_us_min = us;
     }
 
     pub fn set_settings(&mut self, settings: Settings) {
@@ -248,13 +276,11 @@ impl<T> Asker<T> {
         digest: u64,
         tag: T,
     ) -> Result<(), T> {
-        if self.waiting.contains_key(&address) {
-            return Err(tag);
-        }
+        let Entry::Vacant(place) = self.waiting.entry(address) else { return Err(tag) };
         self.asked += 1;
         let serial = self.asked;
         self.fresh += 1;
-        self.waiting.insert(address, Box::new(Pending::new(serial, query, ask, digest, tag)));
+        place.insert(Box::new(Pending::new(serial, query, ask, digest, tag)));
         self.queues.entry(Prefix::narrowest(address.ip())).or_default().in_flight += 1;
         self.count(address.ip(), true);
         self.enqueue(address, serial, false);
@@ -342,7 +368,7 @@ impl<T> Asker<T> {
                 self.networks.entry(wide).or_default().pace.take();
             }
             self.pace.take();
-            if let Some((question, second)) = pending.send(now_us, lane, &self.key) {
+            if let Some((question, second)) = pending.send(now_us, lane, &self.reading.key) {
                 self.seconds.extend(second.map(|second| (address, second)));
                 self.timeouts.push_back((now_us + self.settings.try_us, address, serial, pending.tries_sent()));
                 return Some((address, question));
@@ -362,11 +388,20 @@ impl<T> Asker<T> {
                 self.farewells.push_back((lane, address, last));
             }
         }
-        let next = pending.hear(now_us, lane, bytes, self.with_details, &self.key);
+        let next = pending.hear(now_us, lane, bytes, &self.reading);
         if pending.has_claim() {
             self.fresh -= usize::from(std::mem::take(&mut pending.fresh));
         }
-        self.act(now_us, address, next)
+        // What most datagrams lead to needs no other look at the table.
+        match next {
+            Next::Wait => None,
+            Next::LookAt(at_us) => {
+                self.looks.push(Look { at_us, serial: pending.serial, address });
+                None
+            }
+            Next::Believe(facts) => self.finish(address, Some(facts)),
+            next => self.act(now_us, address, next),
+        }
     }
 
     /// The next datagram to send to a server that has answered, from the lane on which it did.
@@ -379,7 +414,7 @@ impl<T> Asker<T> {
         match next {
             Next::Wait => None,
             Next::LookAt(at_us) => {
-                self.looks.push(Reverse((at_us, address, pending.serial)));
+                self.looks.push(Look { at_us, serial: pending.serial, address });
                 None
             }
             Next::Ask => {
@@ -418,14 +453,17 @@ impl<T> Asker<T> {
             self.spaced.pop_first();
             self.enqueue(address, serial, true);
         }
-        while let Some(Reverse((_, address, serial))) =
-            self.looks.peek().filter(|Reverse((at_us, ..))| *at_us <= now_us).copied()
+        while self.looks.peek().is_some_and(|look| look.at_us <= now_us)
+            && let Some(Look { serial, address, .. }) = self.looks.pop()
         {
-            self.looks.pop();
             let pending = self.waiting.get_mut(&address).filter(|pending| pending.serial == serial);
-            let next = pending.map_or(Next::Wait, |pending| pending.look(now_us));
-            if let Some(finished) = self.act(now_us, address, next) {
-                return Some(finished);
+            let finished = match pending.map_or(Next::Wait, |pending| pending.look(now_us)) {
+                Next::Wait => None,
+                Next::Believe(facts) => self.finish(address, Some(facts)),
+                next => self.act(now_us, address, next),
+            };
+            if finished.is_some() {
+                return finished;
             }
         }
         while let Some(&(due_us, address, serial, tries)) = self.timeouts.front() {
@@ -462,7 +500,7 @@ impl<T> Asker<T> {
     /// When to call [`Asker::timed_out`] next.
     pub fn next_timeout_us(&self) -> Option<u64> {
         let timeout_us = self.timeouts.front().map(|(due_us, ..)| *due_us);
-        let look_us = self.looks.peek().map(|Reverse((at_us, ..))| *at_us);
+        let look_us = self.looks.peek().map(|look| look.at_us);
         let spaced_us = self.spaced.first().map(|(due_us, ..)| *due_us);
         timeout_us.into_iter().chain(look_us).chain(spaced_us).min()
     }

@@ -1,10 +1,11 @@
 //! `rallypoint query`: queries game servers, all at once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hashbrown::HashSet;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 

@@ -19,6 +19,11 @@ pub fn read(text: &str) -> (Vec<Target>, Vec<(usize, String)>) {
 }
 
 fn read_line(line: &str, targets: &mut Vec<Target>) -> Result<(), String> {
+    // As most lines of long files are.
+    if let Some(target) = Target::plain(line) {
+        targets.push(target);
+        return Ok(());
+    }
     let mut words = line.split_whitespace();
     let mut is_qstat = false;
     while let Some(word) = words.next() {

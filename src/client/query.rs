@@ -55,6 +55,9 @@ pub fn in_flight_for(per_second: u32) -> usize {
 const PER_IP_PER_SECOND: u32 = 2_000;
 /// A nonce and the facts may come as two datagrams.
 const ANSWERS_PER_QUESTION: usize = 2;
+/// For how long facts without a nonce settle at least. Both datagrams of an answer leave the server together, so on a short way the
+/// second is never this late; and nobody but the one who asks reads them.
+const SETTLE_US_MIN: u64 = 10_000;
 /// There is only one socket.
 const LANE: Lane = 0;
 /// Wait while queries are held back by the rate limit.
@@ -100,6 +103,7 @@ pub async fn query_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Fo
     if !pace.details {
         asker.leave_out_details();
     }
+    asker.settle_for_at_least(SETTLE_US_MIN);
     let started = Instant::now();
     let mut run =
         Run { found, queue, socket, asker, throttle, pace, all_loopback, started, lost: 0, is_quiet: true, finished };

@@ -56,11 +56,22 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Target, String> {
-        plain(text).map_or_else(|| Target::by_all_rules(text), Ok)
+        Target::plain(text).map_or_else(|| Target::by_all_rules(text), Ok)
     }
 }
 
 impl Target {
+    /// `NAME://IPV4:PORT`, as most lines of long files are: the result is that of the rules for all addresses, without their cost.
+    pub(super) fn plain(text: &str) -> Option<Target> {
+        let (scheme, rest) = text.split_once(':')?;
+        let authority = rest.strip_prefix("//")?;
+        let at: SocketAddrV4 = authority.parse().ok().filter(|at: &SocketAddrV4| at.port() > 0)?;
+        let (kind @ (Kind::Game(_) | Kind::Dialect(_)), secure) = kind(scheme)? else { return None };
+        // There is one way to write an IPv4 address.
+        let (host, _) = authority.split_once(':')?;
+        Some(Target { kind, secure, host: host.into(), port: Some(at.port()), path: String::new() })
+    }
+
     fn by_all_rules(text: &str) -> Result<Target, String> {
         // `http:host` is a valid URL, but a typed address without slashes is probably `host:port`.
         if !text.contains("://") {
@@ -98,14 +109,6 @@ impl Target {
         }
         Ok(Target { kind, secure, host, port: url.port(), path: path.to_string() })
     }
-}
-
-/// `NAME://IPV4:PORT`, as most lines of long files are: the result is that of the rules for all addresses, without their cost.
-fn plain(text: &str) -> Option<Target> {
-    let (scheme, rest) = text.split_once("://")?;
-    let at: SocketAddrV4 = rest.parse().ok().filter(|at: &SocketAddrV4| at.port() > 0)?;
-    let (kind @ (Kind::Game(_) | Kind::Dialect(_)), secure) = kind(scheme)? else { return None };
-    Some(Target { kind, secure, host: at.ip().to_string(), port: Some(at.port()), path: String::new() })
 }
 
 /// The host, checked by the rules for web addresses whatever the scheme: the parser accepts almost any host for others.
@@ -338,12 +341,12 @@ mod tests {
                 let server = target.game_server().map(|server| (server.name, server.port));
                 (target.to_string(), server, target.secure, target.host.clone(), target.port, target.path.clone())
             };
-            assert_eq!(shown(&plain(&text).unwrap()), shown(&Target::by_all_rules(&text).unwrap()), "{text}");
+            assert_eq!(shown(&Target::plain(&text).unwrap()), shown(&Target::by_all_rules(&text).unwrap()), "{text}");
         }
         for text in
             ["http://127.0.0.1:80", "netpanzer://127.0.0.1:0", "netpanzer://127.0.0.01:1", "netpanzer://127.0.0.1"]
         {
-            assert!(plain(text).is_none(), "{text}");
+            assert!(Target::plain(text).is_none(), "{text}");
         }
     }
 

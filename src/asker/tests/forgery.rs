@@ -51,6 +51,19 @@ fn one_question_brings_the_nonce_and_then_the_status() {
 }
 
 #[test]
+fn who_asks_for_himself_lets_facts_settle_for_less_but_never_less_than_a_round_trip() {
+    for (least_us, rtt_us, settles_us) in [(10_000, 5_000, 10_000), (10_000, 15_000, 15_000), (0, 0, 0)] {
+        let (mut asker, token) = asked();
+        asker.settle_for_at_least(least_us);
+        hear(&mut asker, rtt_us, A, &token);
+        hear(&mut asker, rtt_us, A, &status());
+        assert_eq!(asker.next_timeout_us(), Some(rtt_us + settles_us), "{least_us} {rtt_us}");
+        hear(&mut asker, rtt_us, A, &forged());
+        assert!(asker.timed_out(rtt_us + settles_us).is_none_or(|ended| name(&ended.result.unwrap()).is_none()));
+    }
+}
+
+#[test]
 fn a_first_proof_is_short_and_the_long_answer_is_asked_for_then() {
     let mut asker = asker(SETTINGS);
     asker.ask(game(), QUERY, Ask::Proof, 0).unwrap();
