@@ -47,12 +47,25 @@ impl GameQuery {
 /// only what is kept is cleaned.
 fn facts<'a>(status: &'a [u8], with_details: bool) -> Result<Facts<'a>, WireError> {
     let mut details = with_details.then(|| Details { rules: Vec::with_capacity(RULES), ..Details::default() });
-    let mut known: [Option<&[u8]>; IN_FACTS.len()] = [None; _];
+    let (mut game, mut name, mut mode, mut map, mut version) = (None, None, None, None, None);
+    let (mut players_current, mut players_max, mut password) = (None, None, None);
     for pair in status_pairs(status) {
         let (key, value) = pair?;
-        let place = IN_FACTS.iter().position(|fact| *fact == key);
-        if let Some(known) = place.and_then(|place| known.get_mut(place)) {
-            known.get_or_insert(value);
+        // What becomes a fact is not a rule.
+        let fact = match key {
+            b"gamename" => Some(&mut game),
+            b"hostname" => Some(&mut name),
+            b"gamestyle" => Some(&mut mode),
+            b"mapname" => Some(&mut map),
+            b"gameversion" => Some(&mut version),
+            b"numplayers" => Some(&mut players_current),
+            b"maxplayers" => Some(&mut players_max),
+            b"password" => Some(&mut password),
+            b"empty" => continue, // follows from the number of players
+            _ => None,
+        };
+        if let Some(fact) = fact {
+            fact.get_or_insert(value);
             continue;
         }
         let Some(details) = &mut details else { continue };
@@ -69,7 +82,6 @@ fn facts<'a>(status: &'a [u8], with_details: bool) -> Result<Facts<'a>, WireErro
             _ => details.rules.push((text::clean(key).into(), text::clean(value).into())),
         }
     }
-    let [game, name, mode, map, version, players_current, players_max, password, _] = known;
     if game.or(name).is_none() {
         return Err(WireError::NotAStatus);
     }
@@ -108,19 +120,6 @@ fn number(value: &[u8]) -> Option<i32> {
 
 /// Room for the rules of the game's newest version.
 const RULES: usize = 16;
-
-/// Keys that become facts, so they are not rules.
-const IN_FACTS: [&[u8]; 9] = [
-    b"gamename",
-    b"hostname",
-    b"gamestyle",
-    b"mapname",
-    b"gameversion",
-    b"numplayers",
-    b"maxplayers",
-    b"password",
-    b"empty",
-];
 
 #[cfg(test)]
 mod tests {

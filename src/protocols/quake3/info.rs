@@ -64,6 +64,11 @@ pub fn facts<'a>(info: &InfoIndex<'a>, with_details: bool) -> Facts<'a> {
 
 /// The facts of a statusResponse. Its `gamename` is a folder of the game's files, never the game.
 pub fn status_facts<'a>(info: &InfoIndex<'a>, status: &StatusResponse<'a>, with_details: bool) -> Facts<'a> {
+    let clients = info.count(b"clients");
+    // Without details, lines of players are of use only where nothing else says how many are people.
+    if let Some(clients) = clients.filter(|_| !with_details && people(info, 0).is_some()) {
+        return facts_with(info, clients, None, None);
+    }
     let mut players = with_details.then(Vec::new);
     let (mut lines, mut humans) = (0, 0);
     for line in status.players().take(Details::PLAYERS_MAX) {
@@ -73,7 +78,12 @@ pub fn status_facts<'a>(info: &InfoIndex<'a>, status: &StatusResponse<'a>, with_
             players.push(player(&line));
         }
     }
-    facts_with(info, info.count(b"clients").unwrap_or(lines), Some(humans), players)
+    facts_with(info, clients.unwrap_or(lines), Some(humans), players)
+}
+
+/// How many of so many clients are people, if the server says so.
+fn people(info: &InfoIndex<'_>, clients: u16) -> Option<u16> {
+    info.count(b"g_humanplayers").or_else(|| info.count(b"bots").map(|bots| clients.saturating_sub(bots)))
 }
 
 /// With details if there are players.
@@ -84,7 +94,6 @@ fn facts_with<'a>(info: &InfoIndex<'a>, clients: u16, humans: Option<u16>, playe
     let (state_mode, state_version) = (state.next().unwrap_or_default(), state.next().unwrap_or_default());
     let mode = get(&["gametype", "g_gametype"]);
     let version = info.get(b"version").or(Some(state_version).filter(|version| !version.is_empty()));
-    let bots = info.count(b"bots").map(|bots| clients.saturating_sub(bots));
     let details = players.map(|players| {
         let mut rules: Vec<(Box<str>, Box<str>)> = vec![("clients".into(), clients.to_string().into())];
         for (key, value) in info.pairs().filter(|(key, _)| !TOLD.contains(key)) {
@@ -97,7 +106,7 @@ fn facts_with<'a>(info: &InfoIndex<'a>, clients: u16, humans: Option<u16>, playe
         mode: if mode.is_empty() { text::clean(state_mode) } else { mode },
         map: without_colours(get(&["mapname"])),
         version: version.map_or_else(VersionText::new, text::version),
-        players_current: Some(info.count(b"g_humanplayers").or(bots).or(humans).unwrap_or(clients)),
+        players_current: Some(people(info, clients).or(humans).unwrap_or(clients)),
         players_max: info.count(b"sv_maxclients"),
         password: info.get(b"g_needpass").map(|value| value != b"0"),
         details,
@@ -186,6 +195,41 @@ mod tests {
         let Ok(FromGame::Status(status)) = FromGame::parse(bytes) else { panic!() };
         let facts = status_facts(&status.info.index(), &status, true);
         assert_eq!((facts.players_current, facts.rule("clients")), (Some(2), Some("3")));
+    }
+
+    /// An infoResponse has no lines of players: without `bots` and `g_humanplayers`, all clients count.
+    #[test]
+    fn an_info_counts_people_as_far_as_it_says() {
+        for (said, expected) in [
+            (r"\clients\5", 5),
+            (r"\clients\5\bots\2", 3),
+            (r"\clients\5\bots\9", 0),
+            (r"\clients\5\bots\2\g_humanplayers\4", 4),
+            (r"\bots\2", 0),
+            (r"\hostname\X", 0),
+        ] {
+            assert_eq!(facts(&info(said), true).players_current, Some(expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_status_counts_the_same_people_without_details() {
+        for said in [
+            r"\hostname\X",
+            r"\clients\3",
+            r"\clients\7\bots\2",
+            r"\bots\1",
+            r"\clients\7\bots\2\g_humanplayers\4",
+            r"\g_humanplayers\1",
+        ] {
+            let text = format!("statusResponse\n{said}\n1 20 \"a\"\n1 0 \"b\"\n1 -3 \"c\"\n");
+            let bytes = [&[0xff; 4], text.as_bytes()].concat();
+            let Ok(FromGame::Status(status)) = FromGame::parse(&bytes) else { panic!() };
+            let with = |details| status_facts(&status.info.index(), &status, details);
+            let (whole, brief) = (with(true), with(false));
+            assert!(whole.details.is_some() && brief.details.is_none());
+            assert_eq!(brief, Facts { details: None, ..whole }, "{said}");
+        }
     }
 
     #[test]
