@@ -1,10 +1,14 @@
-//! Measures a process through /proc. What was measured is reported through [`crate::report`].
+//! Measures a process through its clock and /proc. What was measured is reported through [`crate::report`].
 
 use std::time::Duration;
 
-/// Processor time of a process so far: all threads, user and system.
+use nix::time::clock_getcpuclockid;
+use nix::unistd::Pid;
+
+/// Processor time of a process so far: all threads, also those that have ended, user and system.
 pub fn cpu(pid: u32) -> Duration {
-    cpu_in(&format!("/proc/{pid}/stat"))
+    let clock = clock_getcpuclockid(Pid::from_raw(pid as i32)).unwrap();
+    Duration::from(clock.now().unwrap())
 }
 
 /// The same of one of this process's threads.

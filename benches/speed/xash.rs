@@ -14,7 +14,7 @@ use crate::support::until;
 
 const SERVERS: u32 = 10_000;
 const ROUNDS: u16 = 5;
-/// Announcements per server and round: enough that the clock's resolution of 10 ms does not matter.
+/// Announcements per server and round: enough for a good part of a second.
 const TIMES: u16 = 5;
 /// Installed by `cargo install xash3d-master --root target/xash`.
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/xash/bin/xash3d-master");
