@@ -66,6 +66,8 @@ pub struct Events {
     kept: Mutex<VecDeque<Arc<Frame>>>,
     /// The last serial for which no frame was made, because nobody read.
     skipped: AtomicU64,
+    /// When the last reader has gone.
+    left_at: Mutex<Option<Instant>>,
     /// The forms that somebody reads.
     forms: Mutex<Vec<Weak<Form>>>,
     snapshots: Recent<Form, SnapshotCell>,
@@ -86,7 +88,8 @@ impl Events {
     pub fn new(run: u32) -> Events {
         let frames = broadcast::Sender::new(BEHIND_MAX);
         let (kept, forms, snapshots) = (Mutex::default(), Mutex::default(), Recent::default());
-        Events { run, frames, kept, skipped: AtomicU64::new(0), forms, snapshots }
+        let (skipped, left_at) = (AtomicU64::new(0), Mutex::default());
+        Events { run, frames, kept, skipped, left_at, forms, snapshots }
     }
 
     fn serial_of(&self, id: &str) -> Option<u64> {
@@ -134,6 +137,17 @@ impl Events {
                 frame.forget_pieces();
             }
         }
+    }
+
+    /// Whether nobody reads, and nobody has for a while.
+    fn is_unread(&self) -> bool {
+        let left_at = *self.left_at.lock().unwrap_or_else(PoisonError::into_inner);
+        self.frames.receiver_count() == 0 && left_at.is_none_or(|at| at.elapsed() >= UNREAD)
+    }
+
+    /// A reader goes.
+    fn left(&self) {
+        *self.left_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// No frames are made of what happened up to this serial.
@@ -203,18 +217,15 @@ impl Events {
         let mut batches = site.hub.subscribe();
         let mut gathered = Gathered::since(site.hub.view().serial);
         let mut next = Instant::now();
-        let mut read_at = None;
         let mut countries = geo::version();
         loop {
             tokio::select! {
                 batch = batches.recv() => {
-                    if site.events.frames.receiver_count() > 0 {
-                        read_at = Some(Instant::now());
-                    } else if let Ok(batch) = &batch
-                        && read_at.is_none_or(|at: Instant| at.elapsed() >= UNREAD)
+                    if let Ok(batch) = &batch
+                        && site.events.is_unread()
                     {
                         // A reader that comes now begins with a view that has this batch: it was published before.
-                        gathered = Gathered::since(batch.serial);
+                        (gathered, countries) = (Gathered::since(batch.serial), geo::version());
                         site.events.skip(batch.serial);
                         continue;
                     }
@@ -361,7 +372,7 @@ pub async fn events(
     let reader =
         Reader { site: site_of_reader, ip, frames, form, begun, serial, first, quiet_since, alive, over: false };
     site.metrics.readers.inc();
-    let counted = Counted(site.metrics.readers.clone());
+    let counted = Counted { readers: site.metrics.readers.clone(), site: Arc::downgrade(&site) };
     let body = stream::unfold((reader, counted), |(mut reader, counted)| async move {
         let piece = reader.next().await?;
         Some((Ok::<_, std::convert::Infallible>(piece), (reader, counted)))
@@ -398,11 +409,17 @@ fn piece(site: &Site, frame: &Frame, (since, begun): (u64, u64), form: &Arc<Form
 }
 
 /// Counts a reader while it is connected.
-struct Counted(prometheus_client::metrics::gauge::Gauge);
+struct Counted {
+    readers: prometheus_client::metrics::gauge::Gauge,
+    site: Weak<Site>,
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.dec();
+        self.readers.dec();
+        if let Some(site) = self.site.upgrade() {
+            site.events.left();
+        }
     }
 }
 
@@ -548,6 +565,23 @@ mod tests {
         assert_eq!((after(11), after(12)), (None, Some(vec![])), "nobody read, so no frame was made");
         keep(12, 14);
         assert_eq!((after(11), after(12), after(13)), (None, Some(vec![14]), Some(vec![14])));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_are_made_while_somebody_reads_and_for_a_minute_after() {
+        let events = Events::new(1);
+        assert!(events.is_unread(), "nobody has come yet");
+        let reader = events.frames.subscribe();
+        assert!(!events.is_unread());
+        tokio::time::advance(UNREAD * 2).await;
+        assert!(!events.is_unread(), "it reads, though nothing happens");
+        drop(reader);
+        events.left();
+        assert!(!events.is_unread(), "it may reconnect");
+        tokio::time::advance(UNREAD - Duration::from_millis(1)).await;
+        assert!(!events.is_unread());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(events.is_unread());
     }
 
     #[test]
