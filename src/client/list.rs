@@ -106,8 +106,9 @@ impl fmt::Display for ListError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ListError::Usage(why) => f.write_str(why),
-            ListError::Connect(error) if error.kind() == io::ErrorKind::TimedOut => {
-                f.write_str("it did not answer in time")
+            // A bare time-out; one that says more is told as it is.
+            ListError::Connect(error) if error.kind() == io::ErrorKind::TimedOut && error.get_ref().is_none() => {
+                f.write_str("it did not answer in time: it is off, or a firewall drops what is sent")
             }
             ListError::Connect(error) => write!(f, "{error}"),
             ListError::Bad(why) => f.write_str(why),
@@ -258,4 +259,17 @@ async fn exchange(mut stream: TcpStream, fetch: &dyn StreamFetch, bytes_max: usi
         return Err(ListError::Bad(format!("its list is longer than {}", size(bytes_max))));
     }
     fetch.read(&received).map_err(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_says_what_may_be_in_the_way() {
+        let bare = ListError::from(io::Error::from(io::ErrorKind::TimedOut)).to_string();
+        assert!(bare.starts_with("it did not answer in time") && bare.contains("firewall"), "{bare}");
+        let silent = io::Error::new(io::ErrorKind::TimedOut, "cannot connect to 203.0.113.5:80: no answer");
+        assert_eq!(ListError::from(silent).to_string(), "cannot connect to 203.0.113.5:80: no answer");
+    }
 }

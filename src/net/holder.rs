@@ -2,6 +2,7 @@
 //! not known.
 
 use std::fs;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 /// A program that has a port.
@@ -12,11 +13,11 @@ pub struct Holder {
 }
 
 /// The program that has this port of TCP or UDP, if this user may know.
-pub fn find(protocol: &str, port: u16) -> Option<Holder> {
+pub fn find(protocol: &str, address: SocketAddr) -> Option<Holder> {
     let tables = ["", "6"].map(|family| format!("/proc/net/{}{family}", protocol.to_ascii_lowercase()));
     let inodes: Vec<String> =
         tables.iter().filter_map(|table| fs::read_to_string(table).ok()).fold(Vec::new(), |mut inodes, table| {
-            inodes.extend(sockets_of(&table, port).map(|inode| format!("socket:[{inode}]")));
+            inodes.extend(sockets_of(&table, address).map(|inode| format!("socket:[{inode}]")));
             inodes
         });
     if inodes.is_empty() {
@@ -34,19 +35,37 @@ pub fn find(protocol: &str, port: u16) -> Option<Holder> {
     )
 }
 
-/// The inodes of the sockets on this port, from a table in `/proc/net`. Of TCP only those that listen: a port is not taken by
-/// the connections that it once accepted.
-fn sockets_of(table: &str, port: u16) -> impl Iterator<Item = &str> {
+/// The inodes of the sockets that are in the way of this address, from a table in `/proc/net`. Of TCP only those that listen: a
+/// port is not taken by the connections that it once accepted.
+fn sockets_of(table: &str, address: SocketAddr) -> impl Iterator<Item = &str> {
     const LISTENS: &str = "0A";
     const UDP: &str = "07";
     table.lines().skip(1).filter_map(move |line| {
         let mut cells = line.split_ascii_whitespace().skip(1);
-        let (_, local) = cells.next()?.rsplit_once(':')?;
+        let (ip, port) = cells.next()?.rsplit_once(':')?;
         let state = cells.nth(1)?;
         let inode = cells.nth(5)?;
-        let is_ours = u16::from_str_radix(local, 16) == Ok(port) && [LISTENS, UDP].contains(&state);
-        is_ours.then_some(inode)
+        let ip = ip_of(ip)?;
+        let overlaps = ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified();
+        let is_same = u16::from_str_radix(port, 16) == Ok(address.port()) && overlaps;
+        (is_same && [LISTENS, UDP].contains(&state)).then_some(inode)
     })
+}
+
+/// The address in a table: words of 32 bits, each in the order of this machine.
+fn ip_of(hex: &str) -> Option<IpAddr> {
+    let word = |at: usize| u32::from_str_radix(hex.get(at * 8..at * 8 + 8)?, 16).ok().map(u32::to_ne_bytes);
+    match hex.len() {
+        8 => Some(IpAddr::from(word(0)?)),
+        32 => {
+            let mut bytes = [0; 16];
+            for (number, bytes) in bytes.chunks_exact_mut(4).enumerate() {
+                bytes.copy_from_slice(&word(number)?);
+            }
+            Some(IpAddr::from(bytes))
+        }
+        _ => None,
+    }
 }
 
 /// A process names itself, so control characters go.
@@ -70,8 +89,12 @@ mod tests {
    2: 0100007F:1F91 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4713 1 0000000000000000 100 0 0 10 0
    3: short
 ";
-        assert_eq!(sockets_of(table, 8080).collect::<Vec<_>>(), ["4711"]);
-        assert_eq!(sockets_of(table, 8082).count(), 0);
+        let of = |address: &str| sockets_of(table, address.parse().unwrap()).collect::<Vec<_>>();
+        assert_eq!(of("127.0.0.1:8080"), ["4711"]);
+        assert_eq!(of("0.0.0.0:8080"), ["4711"]);
+        assert!(of("127.0.0.2:8080").is_empty() && of("127.0.0.1:8082").is_empty());
+        let sixth = "sl\n 0: 00000000000000000000000001000000:1F90 x 0A a b c d e 7\n";
+        assert_eq!(sockets_of(sixth, "[::1]:8080".parse().unwrap()).collect::<Vec<_>>(), ["7"]);
     }
 
     #[test]
@@ -79,7 +102,7 @@ mod tests {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let udp = UdpSocket::bind("[::1]:0").unwrap();
         for (protocol, address) in [("TCP", tcp.local_addr()), ("UDP", udp.local_addr())] {
-            let holder = find(protocol, address.unwrap().port()).unwrap();
+            let holder = find(protocol, address.unwrap()).unwrap();
             assert_eq!(holder.process, std::process::id());
             assert!(!holder.name.is_empty());
         }

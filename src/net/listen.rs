@@ -40,6 +40,9 @@ impl fmt::Display for ListenError {
         let port = address.port();
         write!(f, "cannot listen on {protocol} port {port} ({address}): ")?;
         match (error.kind(), holder) {
+            (io::ErrorKind::AddrInUse, Some(Holder { process, .. })) if *process == std::process::id() => {
+                write!(f, "another key of this configuration has it. Change `{key}`, or that one")
+            }
             (io::ErrorKind::AddrInUse, Some(Holder { name, process })) => {
                 write!(f, "another program has it: {name}, process {process}. Stop that program, or change `{key}`")
             }
@@ -70,7 +73,7 @@ impl std::error::Error for ListenError {}
 impl ListenError {
     fn new(address: SocketAddr, protocol: &'static str, key: &str, error: io::Error) -> ListenError {
         let is_taken = error.kind() == io::ErrorKind::AddrInUse;
-        let holder = is_taken.then(|| holder::find(protocol, address.port())).flatten();
+        let holder = is_taken.then(|| holder::find(protocol, address)).flatten();
         ListenError { address, protocol, key: key.into(), error, holder }
     }
 
@@ -241,7 +244,9 @@ mod tests {
         {
             let text = error.to_string();
             assert!(text.contains(&format!("{protocol} port {} ", address.port())), "{text}");
-            assert!(text.contains("another program has it") && text.contains("`web.listen`"), "{text}");
+            assert!(text.contains("another key of this configuration has it"), "{text}");
+            let others = ListenError { holder: None, ..error }.to_string();
+            assert!(others.contains("another program has it") && others.contains("`web.listen`"), "{others}");
         }
     }
 

@@ -124,15 +124,16 @@ fn discord_body(batch: &Batch, sender: &Sender) -> Value {
     json!({ "content": lines.join("\n"), "allowed_mentions": { "parse": [] }, "flags": SUPPRESS_EMBEDS })
 }
 
-/// A notice in one line for Discord, which always fits into a message.
+/// A notice in one line for Discord, which always fits into a message. With its time, which Discord shows as how long ago it
+/// was: a notice may arrive late.
 fn line(notice: &Notice) -> String {
-    let line = notice.words(&DISCORD);
-    let units_max = DISCORD_UNITS_MAX - DISCORD_FRAME_UNITS - 1;
-    if line.encode_utf16().count() <= units_max {
-        return line;
+    let (words, time) = (notice.words(&DISCORD), format!(" <t:{}:R>", notice.at_ms / 1_000));
+    let units_max = DISCORD_UNITS_MAX - DISCORD_FRAME_UNITS - 1 - time.len();
+    if words.encode_utf16().count() <= units_max {
+        return words + &time;
     }
     // A summary of games with long names. No character has more than two units.
-    cut(&line, units_max / 2 - 1).to_string() + "…"
+    cut(&words, units_max / 2 - 1).to_string() + "…" + &time
 }
 
 /// Every character of ASCII that can be part of markup, of a link, a mention or an emoji, is escaped.
@@ -259,7 +260,7 @@ mod tests {
             lines,
             [
                 "3 earlier notices were dropped",
-                r"**\@everyone \<\@1\> \[x\]\(https\:\/\/evil\.example\) \*\*\_\~\`\|** is on the list: Iceball, `203.0.113.5:20737`, 3 of 16 players, map mesa\.vxl",
+                r"**\@everyone \<\@1\> \[x\]\(https\:\/\/evil\.example\) \*\*\_\~\`\|** is on the list: Iceball, `203.0.113.5:20737`, 3 of 16 players, map mesa\.vxl <t:1:R>",
                 r"-# My games\, node a",
             ]
         );

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hyper::header::RETRY_AFTER;
 use hyper::{HeaderMap, StatusCode};
 use tokio::sync::broadcast::Receiver;
@@ -59,7 +60,8 @@ pub struct Notices {
 /// An address that is sent to.
 struct Address {
     target: Target,
-    sender: Sender,
+    /// It may change while this is sent to.
+    sender: ArcSwap<Sender>,
     /// Random: tells the batches of this task from others.
     run: u64,
     /// One request at a time.
@@ -122,8 +124,10 @@ impl Notices {
         sending: &mut HashMap<String, (Arc<Address>, AbortHandle)>,
     ) {
         sending.retain(|_, (address, task)| {
-            let stays = settings.targets.contains(&address.target) && address.sender == settings.sender;
-            if !stays {
+            let stays = settings.targets.contains(&address.target);
+            if stays {
+                address.sender.store(Arc::new(settings.sender.clone()));
+            } else {
                 task.abort();
                 self.metrics.notices.dropped.inc_by(address.figures.waiting.load(Ordering::Relaxed));
             }
@@ -180,6 +184,7 @@ impl Address {
         let mut run = [0; 8];
         let _ = getrandom::fill(&mut run); // only tells batches apart
         let run = u64::from_ne_bytes(run);
+        let sender = ArcSwap::from_pointee(sender);
         Address { target, sender, run, request: tokio::sync::Mutex::default(), figures: Figures::default() }
     }
 
@@ -196,11 +201,11 @@ impl Address {
         }
     }
 
-    /// One try to send a batch. Messages name neither the address nor the secret.
+    /// One try to send a batch. Messages name at most the host: neither the path, which may be a secret, nor the secret.
     async fn deliver(self: Arc<Address>, batch: Arc<Batch>, now: Now) -> Outcome {
         let _alone = self.request.lock().await;
         let id = format!("{:016x}-{}", self.run, batch.number);
-        let body = self.target.form.body(&batch, &id, &self.sender);
+        let body = self.target.form.body(&batch, &id, &self.sender.load());
         let sign = |secret| (sign::HEADER, sign::signature(secret, now.unix_ms / 1_000, &body));
         let request = Request {
             headers: self.target.secret.as_ref().map(sign).into_iter().collect(),
@@ -316,8 +321,11 @@ impl Sending {
         let _ = getrandom::fill(&mut jitter); // without it, there is no jitter
         let report = self.queue.ended(outcome, u32::from_ne_bytes(jitter), self.now().mono_ms);
         let (name, metrics) = (&self.address.target.name, &self.notices.metrics.notices);
-        if let Some(why) = report.begins_to_fail {
-            warn!("notices {name}: {why}; trying again from time to time");
+        match (report.begins_to_fail, report.failed) {
+            (Some(why), 0) => warn!("notices {name}: {why}; trying again from time to time"),
+            (Some(why), given_up) => warn!("notices {name}: {why}; {given_up} notices are given up"),
+            (None, 0) => {}
+            (None, given_up) => warn!("notices {name}: {given_up} more notices are given up"),
         }
         if report.works_again {
             info!("notices {name}: notices arrive again");

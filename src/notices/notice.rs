@@ -174,9 +174,12 @@ impl Notice {
                 format!("{game} has players again: {} on {name} ({address})", players(*count))
             }
             What::Many(event, count, games) => {
-                let what = match event {
-                    Event::Went => "servers have left the list",
-                    Event::Players => "games have players again",
+                let what = match (event, count) {
+                    (Event::Went, 1) => "more server has left the list",
+                    (Event::Went, _) => "servers have left the list",
+                    (Event::Players, 1) => "more game has players again",
+                    (Event::Players, _) => "games have players again",
+                    (_, 1) => "more server is new on the list",
                     _ => "servers are new on the list",
                 };
                 let games = games.iter().map(|(game, count)| format!("{} {count}", (marks.text)(title(game))));
@@ -186,20 +189,21 @@ impl Notice {
             What::Alone(Reason::Nats) => "This node is alone: it cannot reach NATS, and serves on by itself".into(),
             What::Alone(Reason::Nodes) => "This node is alone: it sees no other node".into(),
             What::NotAlone => "This node is no longer alone".into(),
-            What::Flood(refusals) => flood(refusals),
+            What::Flood(refusals) => flood(refusals, marks),
             What::FloodOver(refused) => format!("The flood is over: {refused} requests were refused"),
             What::Test => "This is a test: notices arrive here".into(),
         }
     }
 }
 
-fn flood(refusals: &Refusals) -> String {
+fn flood(refusals: &Refusals, marks: &Marks) -> String {
     let mut text = format!("A flood: {} requests a second are refused", refusals.per_second);
     for (number, (budget, _)) in refusals.budgets.iter().enumerate() {
         let _ = write!(text, "{} {budget}", if number == 0 { "; budgets:" } else { "," });
     }
     if !refusals.networks.is_empty() {
-        let _ = write!(text, "; heaviest networks: {}", refusals.networks.join(", "));
+        let networks: Vec<String> = refusals.networks.iter().map(|network| (marks.address)(network)).collect();
+        let _ = write!(text, "; heaviest networks: {}", networks.join(", "));
     }
     text
 }

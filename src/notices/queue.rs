@@ -126,7 +126,8 @@ impl Queue {
         self.not_before_ms = now_ms + pause_ms + u64::from(jitter) % (pause_ms / 4).max(1);
         let begins = self.failures == 0;
         self.failures = self.failures.saturating_add(1);
-        let is_given_up = !can_retry || self.not_before_ms.saturating_sub(since_ms) > GIVE_UP_MS;
+        // By the time of this try, not of the next: who asks for an hour's pause gets another try after it.
+        let is_given_up = !can_retry || now_ms.saturating_sub(since_ms) >= GIVE_UP_MS;
         if !is_given_up {
             self.trying = Some((batch, since_ms));
         }
@@ -230,8 +231,10 @@ mod tests {
         assert_eq!(hasty.not_before_ms, PAUSE_MS, "never more often than otherwise");
         let mut hostile = queue(1);
         hostile.next(all, 0).unwrap();
-        hostile.ended(Outcome::Failed("429".into(), Some(u64::MAX)), 0, 0);
-        assert_eq!(hostile.not_before_ms, AFTER_MS_MAX);
+        let report = hostile.ended(Outcome::Failed("429".into(), Some(u64::MAX)), u32::MAX, 0);
+        assert_eq!(report.failed, 0, "a pause is not the end");
+        assert!(hostile.not_before_ms <= AFTER_MS_MAX + AFTER_MS_MAX / 4);
+        assert!(hostile.next(all, hostile.not_before_ms).is_some());
     }
 
     #[test]
@@ -250,7 +253,7 @@ mod tests {
             now_ms += 1_000;
         }
         assert_eq!(given_up, 20);
-        assert!((3_200_000..3_600_000).contains(&now_ms), "{now_ms}");
+        assert!((3_600_000..3_960_000).contains(&now_ms), "{now_ms}");
         assert_eq!(failing.len(), 10);
     }
 

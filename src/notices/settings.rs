@@ -2,6 +2,9 @@
 //! post to it) is in no message and in no debug output.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +21,8 @@ const NAME_BYTES_MAX: usize = 64;
 const GAMES_MAX: usize = 64;
 const SERVERS_MAX: usize = 1_024;
 const URL_BYTES_MAX: usize = 2_048;
+/// More than the longest value with white space around it.
+const FILE_BYTES_MAX: u64 = 16 << 10;
 const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: usize = 512;
 const QUIET: Duration = Duration::from_secs(300);
@@ -192,8 +197,7 @@ fn one_or_file(table: &Item<'_>, key: &str, bytes_max: usize) -> Result<Option<S
     let file = format!("{key}_file");
     let value = table.optional(key, |item| item.text().map(String::from))?;
     let read = table.optional(&file, |item| {
-        std::fs::read_to_string(item.text()?)
-            .map_err(|error| (None, format!("names a file that cannot be read: {error}")))
+        read_file(Path::new(item.text()?)).map_err(|error| (None, format!("names a file that cannot be read: {error}")))
     })?;
     match (value, read) {
         (Some(_), Some(_)) => Err((None, format!("has both `{key}` and `{file}`: keep one of them"))),
@@ -207,6 +211,16 @@ fn one_or_file(table: &Item<'_>, key: &str, bytes_max: usize) -> Result<Option<S
             }
         }
     }
+}
+
+/// A file as a whole. Not a FIFO or a device: those may never end, and the program waits here.
+fn read_file(path: &Path) -> io::Result<String> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut text = String::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Errors do not quote it.

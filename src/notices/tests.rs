@@ -46,13 +46,16 @@ fn mistakes_are_explained_without_secrets() {
         (table("url = \"ftp://hooks.example/hidden\""), "url must begin with https:// or http://"),
         (table("url = \"https://me:hidden@hooks.example/\""), "url must not have a login"),
         (table("url = \"https://hooks.example/#hidden\""), "url must not have a fragment"),
-        (table(&format!("{url}\nurl_file = \"/dev/null\"")), "has both `url` and `url_file`"),
+        (table(&format!("{url}\nurl_file = \"LICENSE-MIT\"")), "has both `url` and `url_file`"),
         (table(&format!("{url}\nsecret = \"hidden\"")), "secret must have at least 16 characters"),
         (
             table(&format!("{url}\nsecret_file = \"/nowhere/there\"")),
             ":3: notices: secret_file names a file that cannot be read: No such file",
         ),
-        (table(&format!("{url}\nsecret_file = \"/dev/null\"")), "secret must have at least 16 characters"),
+        (
+            table(&format!("{url}\nsecret_file = \"/dev/null\"")),
+            "secret_file names a file that cannot be read: it is not a file",
+        ),
         (table(&format!("{url}\nsecret = \"{}\"", "hidden".repeat(100))), "secret must not be longer than 512 bytes"),
         (
             table(&format!("{url}\nform = \"xml\"")),

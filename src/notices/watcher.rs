@@ -178,6 +178,10 @@ impl Watcher {
     }
 
     fn look_for_others(&mut self, state: &NodeState<'_>, now: Now) -> Option<Notice> {
+        // Nobody is connected from the first moment on: a restart is not news.
+        if now.mono_ms.saturating_sub(self.started.mono_ms) < ALONE_MS {
+            return None;
+        }
         let reason = match state.cluster? {
             (false, _) => Some(Reason::Nats),
             (true, ..=1) => Some(Reason::Nodes),

@@ -225,6 +225,9 @@ fn a_node_that_is_alone_for_a_while_is_told_and_when_it_is_not() {
     assert_eq!(world.told(1_100_000, 1_200_000), [What::Alone(Reason::Nodes)]);
     let mut without = World::new(wants(), &[]);
     assert_eq!(without.told(0, 1_000_000), []);
+    let mut hasty = World::new(Wants { quiet_ms: 0, ..wants() }, &[]);
+    hasty.cluster = Some((false, 1));
+    assert_eq!(hasty.told(0, ALONE_MS - 500), [], "nobody is connected from the first moment on");
 }
 
 #[test]
