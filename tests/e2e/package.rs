@@ -213,8 +213,8 @@ fn the_deb_installs_starts_upgrades_and_purges_under_systemd() {
     assert!(said.contains("ok: the list is kept") && said.contains("ok: no file stays"), "{said}");
 }
 
-/// A commit with this version, this head of the changelog, and a tag; and what `scripts/release --check` says of it.
-fn release_check(name: &str, version: &str, changelog: &str, tag: Option<&str>) -> Result<String, String> {
+/// A commit with this version, this head of the changelog, and a tag; and what `scripts/release` with an option says of it.
+fn release(option: &str, name: &str, version: &str, changelog: &str, tag: Option<&str>) -> Result<String, String> {
     let folder = Folder::new(&format!("release-{name}"));
     let path = folder.path().to_str().unwrap();
     std::fs::create_dir(folder.path().join("scripts")).unwrap();
@@ -229,7 +229,7 @@ fn release_check(name: &str, version: &str, changelog: &str, tag: Option<&str>) 
     if let Some(tag) = tag {
         run("git", &["-C", path, "tag", tag]);
     }
-    let output = output(Command::new(folder.path().join("scripts/release")).arg("--check"));
+    let output = output(Command::new(folder.path().join("scripts/release")).arg(option));
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
@@ -250,11 +250,25 @@ fn version_changelog_and_tag_of_a_release_agree() {
         ("day", "1.2.3", &changelog.replace("01-31", "02-31"), None, Some("no such day: 2026-02-31")),
         ("none", "1.2.3", "# Changelog\n\n## Unreleased\n", None, Some("has no release")),
     ] {
-        match (release_check(name, version, changelog, tag), says) {
+        match (release("--check", name, version, changelog, tag), says) {
             (Ok(_), None) => {}
             (Err(said), Some(says)) => assert!(said.contains(says), "{name}: {said}"),
             (result, _) => panic!("{name}: {result:?}"),
         }
+    }
+}
+
+#[test]
+fn a_release_needs_its_tag() {
+    let changelog = "# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-01-31\n\n- a change\n";
+    // None of these commits has anything to build, so the next step after the tag fails.
+    for (name, option, tag, tag_is_missing) in [
+        ("without-tag", "made", None, true),
+        ("with-tag", "made", Some("v1.2.3"), false),
+        ("option", "--untagged", None, false),
+    ] {
+        let said = release(option, name, "1.2.3", changelog, tag).unwrap_err();
+        assert_eq!(said.contains("does not have the tag v1.2.3"), tag_is_missing, "{name}: {said}");
     }
 }
 
