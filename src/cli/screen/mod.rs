@@ -187,8 +187,13 @@ impl Screen {
 
     /// The history to fetch, if one is needed now.
     pub fn wanted_history(&mut self, now: Instant) -> Option<Wanted> {
-        let server = self.all.get(*self.shown.get(self.selected)?)?;
-        self.players.wanted(server, now)
+        match self.shown.get(self.selected).and_then(|at| self.all.get(*at)) {
+            Some(server) => self.players.wanted(server, now),
+            None => {
+                self.players.select_none();
+                None
+            }
+        }
     }
 
     /// When [`Screen::wanted_history`] should be called at the latest.

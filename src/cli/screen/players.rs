@@ -39,7 +39,8 @@ pub struct Players {
     seen: HashMap<Key, VecDeque<Option<u16>>>,
     /// When each history arrived; None: the master has none.
     histories: HashMap<Key, (Instant, Option<History>)>,
-    selected: Option<(Key, Instant)>,
+    /// Since when it is selected, and whether a master that lists it has histories.
+    selected: Option<(Key, Instant, bool)>,
     is_fetching: bool,
 }
 
@@ -70,13 +71,13 @@ impl Players {
     pub fn wanted(&mut self, server: &Found, now: Instant) -> Option<Wanted> {
         let key = key(server);
         let since = match &self.selected {
-            Some((known, since)) if *known == key => *since,
+            Some((known, since, _)) if *known == key => *since,
             _ => now,
         };
         let is_fresh = self.histories.get(&key).is_some_and(|(at, _)| now.saturating_duration_since(*at) < FRESH);
         let master = server.masters.iter().find(|number| self.with_history.contains(*number));
         let wanted = master.map(|master| Wanted { master, game: key.0.clone(), address: key.1 });
-        self.selected = Some((key, since));
+        self.selected = Some((key, since, master.is_some()));
         let is_due = !self.is_fetching && !is_fresh && now.saturating_duration_since(since) >= REST;
         let wanted = wanted.filter(|_| is_due)?;
         self.is_fetching = true;
@@ -85,8 +86,13 @@ impl Players {
 
     /// When [`Players::wanted`] should be called again, if not later anyway.
     pub fn due(&self) -> Option<Instant> {
-        let (key, since) = self.selected.as_ref()?;
-        (!self.is_fetching && !self.with_history.is_empty() && !self.histories.contains_key(key)).then(|| *since + REST)
+        let (key, since, has_history) = self.selected.as_ref()?;
+        (!self.is_fetching && *has_history && !self.histories.contains_key(key)).then(|| *since + REST)
+    }
+
+    /// No server is shown.
+    pub fn select_none(&mut self) {
+        self.selected = None;
     }
 
     pub fn arrived(&mut self, wanted: &Wanted, history: Option<History>, now: Instant) {
@@ -211,6 +217,10 @@ mod tests {
         players.arrived(&wanted, None, later);
         let other = Found { masters: Masters::default(), ..server(None) };
         assert_eq!(players.wanted(&other, later + FRESH + FRESH), None);
+        let other = Found { address: "203.0.113.5:3031".parse().unwrap(), ..other };
+        for at in [later, later + REST] {
+            assert_eq!((players.wanted(&other, at), players.due()), (None, None), "it will never have a history");
+        }
     }
 
     proptest! {

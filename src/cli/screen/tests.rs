@@ -393,6 +393,11 @@ fn players_over_time() {
     screen.refresh_finished(vec![found]);
     let now = Instant::now();
     assert_eq!(screen.wanted_history(now), None, "moving through the list fetches none");
+    assert!(screen.history_due().is_some());
+    typed(&mut screen, "/nobody");
+    assert_eq!((screen.wanted_history(now), screen.history_due()), (None, None), "nothing is shown");
+    press(&mut screen, &[KeyCode::Esc]);
+    assert_eq!(screen.wanted_history(now), None);
     let wanted = screen.wanted_history(now + Duration::from_secs(1)).unwrap();
     let points = (0..24).map(|hour| (hour * 3_600, hour as f32)).collect();
     screen.history_arrived(&wanted, Some(History { from_s: 0, to_s: 86_400, points }), now);
