@@ -33,7 +33,8 @@ impl ChangeKind {
 /// Compares each list with the previous one.
 #[derive(Default)]
 pub struct Changes {
-    known: BTreeMap<(String, Address), Found>,
+    /// By protocol and address, as lists are merged: a server's answer may name another game than the list.
+    known: BTreeMap<(&'static str, Address), Found>,
 }
 
 impl Changes {
@@ -42,7 +43,7 @@ impl Changes {
         let mut before = std::mem::take(&mut self.known);
         let mut changes = Vec::new();
         for server in servers {
-            let key = (server.game.name().to_string(), server.address);
+            let key = (server.game.protocol(), server.address);
             match before.remove(&key) {
                 None => changes.push((ChangeKind::Came, server.clone())),
                 Some(known) if !looks_the_same(&known, &server) => changes.push((ChangeKind::Changed, server.clone())),
@@ -58,6 +59,7 @@ impl Changes {
 /// Whether two states look the same to a reader. Round-trip times always differ and do not count.
 fn looks_the_same(a: &Found, b: &Found) -> bool {
     without_pings(a) == without_pings(b)
+        && a.game == b.game
         && a.official == b.official
         && a.flavor == b.flavor
         && a.failure() == b.failure()
@@ -108,6 +110,23 @@ mod tests {
             [(ChangeKind::Changed, 2), (ChangeKind::Came, 3), (ChangeKind::Went, 1)]
         );
         assert_eq!(compare(vec![silent, server(3, 0)]), []);
+    }
+
+    #[test]
+    fn a_server_is_known_by_its_protocol_and_address() {
+        let mut changes = Changes::default();
+        let mut compare = |servers: &[&Game]| {
+            let servers = servers.iter().map(|game| Found { game: Game::clone(game), ..server(1, 0) }).collect();
+            changes.since_last(servers).iter().map(|(what, server)| (*what, server.game.clone())).collect::<Vec<_>>()
+        };
+        let (listed, answered) = (Game::Own("netpanzer"), Game::carried("netpanzer", "x"));
+        assert_eq!(compare(&[&listed]), [(ChangeKind::Came, listed.clone())]);
+        assert_eq!(compare(&[&answered]), [(ChangeKind::Changed, answered.clone())], "it says which game it is");
+        let other = Game::carried("iceball", "x");
+        let both = [&answered, &other];
+        assert_eq!(compare(&both), [(ChangeKind::Came, other.clone())], "two servers with one name and address");
+        assert_eq!(compare(&both), []);
+        assert_eq!(compare(&both[..1]), [(ChangeKind::Went, other.clone())]);
     }
 
     #[test]
