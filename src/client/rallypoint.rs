@@ -191,7 +191,8 @@ fn describe(found: &mut Found, row: Row) {
         password: row.password,
         details: (details != Details::default()).then(|| Arc::new(details)),
         ..Facts::default()
-    };
+    }
+    .bounded();
     found.rtt_us = row.rtt_ms.map(|ms| (ms * 1000.0) as u32); // saturates
     (found.official, found.flavor) = (row.official, row.flavor);
     found.country = row.country.as_deref().and_then(country);
@@ -251,6 +252,20 @@ mod tests {
         for bad in ["", "D", "de", "DEU", "D\u{1b}", "é"] {
             assert_eq!(country(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn texts_have_a_bound() {
+        let long = "éx".repeat(20_000);
+        let row = serde_json::json!({
+            "game": "netpanzer", "address": "203.0.113.5:1", "name": long, "mode": long, "map": long, "version": long,
+            "via": long, "rules": {"a": long, "b": "c"}
+        });
+        let facts = read(&row.to_string(), false).unwrap().facts;
+        for text in [&facts.name, &facts.mode, &facts.map] {
+            assert!(text.len() == 1_023 && long.starts_with(&**text), "{} bytes", text.len());
+        }
+        assert_eq!((facts.rule("a"), facts.rule("b")), (None, Some("c")));
     }
 
     #[test]

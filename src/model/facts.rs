@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayString;
 
-use super::Address;
+use super::server::cut;
+use super::{Address, Texts};
 
 /// A version as text. Often formatted from packed numbers, so it owns its text, without an allocation.
 pub type VersionText = ArrayString<32>;
@@ -47,6 +48,16 @@ impl Facts<'_> {
     pub fn shown_players(&self) -> Option<u16> {
         let most = self.players_max.filter(|most| *most > 0).unwrap_or(u16::MAX);
         self.players_current.map(|players| players.min(most))
+    }
+
+    /// Applies the bounds on texts. Those of the details have their own: [`Details::bounded`].
+    pub fn bounded(mut self) -> Self {
+        for text in [&mut self.name, &mut self.mode, &mut self.map] {
+            if text.len() > Texts::BYTES_MAX {
+                *text = Cow::Owned(cut(text, Texts::BYTES_MAX).to_string()); // without the room of the long one
+            }
+        }
+        self
     }
 
     /// The same facts, independent of the message.

@@ -68,7 +68,7 @@ impl fmt::Debug for Texts {
 }
 
 /// The longest prefix of `text` of at most `bytes_max` bytes that ends at a character boundary.
-fn cut(text: &str, bytes_max: usize) -> &str {
+pub(super) fn cut(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
 }
 

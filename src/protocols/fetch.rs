@@ -126,7 +126,7 @@ impl List {
     }
 
     fn wanted(&self, facts: Facts<'static>) -> Facts<'static> {
-        if self.take.addresses_only { Facts::default() } else { facts }
+        if self.take.addresses_only { Facts::default() } else { facts.bounded() }
     }
 
     /// One more entry.
@@ -171,6 +171,7 @@ impl ListEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Texts;
 
     #[test]
     fn all_bad_entries_are_counted_and_the_first_are_explained() {
@@ -178,5 +179,17 @@ mod tests {
         let list = List::of((0..FAULTS_MAX + 5).map(bad));
         assert_eq!((list.servers.len(), list.left_out, list.faults.len()), (0, FAULTS_MAX + 5, FAULTS_MAX));
         assert_eq!(&*list.faults[0], "bad 0");
+    }
+
+    #[test]
+    fn texts_have_a_bound() {
+        let long = || "x".repeat(5_000).into();
+        let facts = || Facts { name: long(), mode: long(), map: long(), ..Facts::default() };
+        let mut list = List::default();
+        list.add(Ok::<_, Fault>(ListEntry { facts: facts(), ..ListEntry::at("203.0.113.5:1".parse().unwrap()) }));
+        list.add_named("a.example".into(), 1, facts());
+        for facts in [&list.servers[0].facts, &list.named[0].facts] {
+            assert_eq!([&facts.name, &facts.mode, &facts.map].map(|text| text.len()), [Texts::BYTES_MAX; 3]);
+        }
     }
 }
