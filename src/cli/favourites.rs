@@ -91,6 +91,9 @@ fn change(path: &Path, line: &str, add: bool) -> io::Result<String> {
         }
         text.push_str(line);
         text.push('\n');
+        if text.len() as u64 > BYTES_MAX {
+            return Err(io::Error::other(format!("would be longer than {} KiB", BYTES_MAX >> 10)));
+        }
     } else {
         let of_line = favourite(line);
         text = text.split_inclusive('\n').filter(|kept| favourite(kept) != of_line).collect();
@@ -194,6 +197,11 @@ mod tests {
         let mut favourites = load(&path);
         assert!(favourites.toggle(&server(1)).unwrap_err().contains("there are 1000 favourites already"));
         assert_eq!(fs::read_to_string(&path).unwrap(), lines, "nothing is lost");
+        // Comments fill it.
+        let full = "#".repeat(BYTES_MAX as usize - 5) + "\n";
+        fs::write(&path, &full).unwrap();
+        assert!(favourites.toggle(&server(1)).unwrap_err().contains("would be longer than 256 KiB"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), full);
         fs::write(&path, "x".repeat(BYTES_MAX as usize + 1)).unwrap();
         assert!(Favourites::at(Some(path.clone())).1.unwrap_err().contains("longer than 256 KiB"));
         assert!(favourites.toggle(&server(1)).unwrap_err().contains("longer than 256 KiB"));
