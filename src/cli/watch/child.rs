@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 use tokio::signal::unix::{self, SignalKind};
 
@@ -21,7 +21,7 @@ impl Group {
     pub fn start(command: &mut Command) -> io::Result<Group> {
         // Before the start, so that no end is missed.
         let ended = unix::signal(SignalKind::child())?;
-        let child = command.process_group(0).spawn()?;
+        let child = stoppable(|| command.process_group(0).spawn())?;
         Ok(Group { child, ended, has_ended: false })
     }
 
@@ -42,14 +42,22 @@ impl Group {
         }
     }
 
-    /// Sends a signal to all of them. The number cannot be another program's: this one has not been waited for.
-    pub fn signal(&self, signal: Signal) {
-        if !self.has_ended
-            && let Ok(id) = i32::try_from(self.child.id())
-        {
-            let _ = killpg(Pid::from_raw(id), signal);
-        }
+    /// Sends a signal to all of them, unless the end has been waited for: until then, the number cannot be another program's.
+    /// Returns whether it was sent.
+    pub fn signal(&self, signal: Signal) -> bool {
+        let id = i32::try_from(self.child.id()).ok().filter(|_| !self.has_ended);
+        id.is_some_and(|id| killpg(Pid::from_raw(id), signal).is_ok())
     }
+}
+
+/// A program starts with our blocked signals. SIGTSTP is one of them while there is a screen; a game has its own use for it.
+fn stoppable(start: impl FnOnce() -> io::Result<Child>) -> io::Result<Child> {
+    let before = SigSet::thread_get_mask()?;
+    // For a moment, the signal would stop us without giving the terminal back; SIGCONT draws the screen again all the same.
+    SigSet::from(Signal::SIGTSTP).thread_unblock()?;
+    let child = start();
+    before.thread_set_mask()?;
+    child
 }
 
 /// How a program ended, in words; None: well.
@@ -60,5 +68,25 @@ pub fn fault(status: ExitStatus) -> Option<String> {
         (Some(code), _) => Some(format!("ended with exit code {code}")),
         (None, Some(signal)) => Some(format!("was ended by signal {signal}")),
         (None, None) => Some("ended".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_can_be_stopped_and_we_are_not() {
+        let stop = SigSet::from(Signal::SIGTSTP);
+        stop.thread_block().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let status = runtime.block_on(async {
+            // The fifth digit from the right has SIGTSTP as its highest bit.
+            let mut grep = Command::new("grep");
+            grep.args(["-q", "^SigBlk:.*[0-7]....$", "/proc/self/status"]);
+            Group::start(&mut grep).unwrap().end().await.unwrap()
+        });
+        assert_eq!(fault(status), None);
+        assert!(SigSet::thread_get_mask().unwrap().contains(Signal::SIGTSTP));
     }
 }

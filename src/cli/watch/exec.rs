@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -23,6 +24,8 @@ pub const QUEUE_MAX: usize = 1000;
 const VALUE_BYTES_MAX: usize = 4096;
 /// After SIGTERM, how long a command that took too long may take to end.
 const TO_END: Duration = Duration::from_secs(1);
+/// The same when `watch` ends, which waits for it.
+const TO_END_WITH_US: Duration = Duration::from_millis(200);
 
 /// The words of `--exec`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,6 +133,8 @@ pub struct Exec {
     /// Since the last message about it.
     dropped: usize,
     running: Option<Running>,
+    /// Why the last command was not started.
+    fault: Option<String>,
 }
 
 struct Running {
@@ -148,7 +153,7 @@ enum Patience {
 
 impl Exec {
     pub fn new(command: ExecCommand, timeout: Duration, output: Output) -> Exec {
-        Exec { command, timeout, output, queue: VecDeque::new(), dropped: 0, running: None }
+        Exec { command, timeout, output, queue: VecDeque::new(), dropped: 0, running: None, fault: None }
     }
 
     pub fn push(&mut self, job: Job) {
@@ -168,10 +173,19 @@ impl Exec {
             }
             let Some(running) = &mut self.running else {
                 let Some(job) = self.queue.pop_front() else { return std::future::pending().await };
-                match self.start(job) {
-                    Ok(running) => self.running = Some(running),
-                    Err(error) => return format!("--exec: cannot run `{}`: {error}", self.command.program()),
+                let fault = match self.start(job) {
+                    Ok(running) => {
+                        self.running = Some(running);
+                        None
+                    }
+                    Err(error) => Some(format!("--exec: cannot run `{}`: {error}", self.command.program())),
+                };
+                // It is the same for every change, so it is said once.
+                let before = std::mem::replace(&mut self.fault, fault);
+                if let Some(fault) = self.fault.clone().filter(|fault| Some(fault) != before.as_ref()) {
+                    return fault;
                 }
+                tokio::task::yield_now().await;
                 continue;
             };
             if let Some(message) = running.step(self.timeout).await {
@@ -197,10 +211,16 @@ impl Exec {
             Output::Stderr => command.stdout(std::io::stderr().as_fd().try_clone_to_owned()?),
             Output::Nowhere => command.stdout(Stdio::null()).stderr(Stdio::null()),
         };
+        // A command need not read its stdin. The thread ends when the command does, at the latest.
+        let (sender, stdin) = mpsc::sync_channel::<ChildStdin>(1);
+        std::thread::Builder::new().spawn(move || {
+            if let Ok(mut stdin) = stdin.recv() {
+                let _ = stdin.write_all(job.json.as_bytes());
+            }
+        })?;
         let mut group = Group::start(&mut command)?;
-        if let Some(mut stdin) = group.stdin() {
-            // A command need not read it. The thread ends when the command does, at the latest.
-            std::thread::spawn(move || drop(stdin.write_all(job.json.as_bytes())));
+        if let Some(stdin) = group.stdin() {
+            let _ = sender.send(stdin);
         }
         Ok(Running { group, until: Instant::now() + self.timeout, state: Patience::InTime, what: job.what })
     }
@@ -210,7 +230,8 @@ impl Running {
     /// One step towards its end; Some at the end, with what is wrong.
     async fn step(&mut self, timeout: Duration) -> Option<String> {
         tokio::select! {
-            ended = self.group.end() => {
+            // A late one is waited for only after SIGKILL: that has to reach all that it has started, even if it ended itself.
+            ended = self.group.end(), if self.state != Patience::Terminated => {
                 let late = (self.state != Patience::InTime)
                     .then(|| format!("was ended after {}", format_duration(timeout)));
                 let fault = late.or_else(|| match ended {
@@ -235,7 +256,10 @@ impl Running {
 /// The command does not outlive `watch`.
 impl Drop for Running {
     fn drop(&mut self) {
-        self.group.signal(Signal::SIGTERM);
+        if self.group.signal(Signal::SIGTERM) {
+            std::thread::sleep(TO_END_WITH_US);
+            self.group.signal(Signal::SIGKILL);
+        }
     }
 }
 

@@ -3,7 +3,10 @@
 use super::*;
 use crate::client::{CountryCode, State};
 use crate::model::{Facts, Game};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("rallypoint-exec-{name}-{}", std::process::id()));
@@ -83,16 +86,79 @@ fn one_at_a_time_in_order_and_the_oldest_are_dropped() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// A command that runs, and what its pipe has had once all that hold it are gone: more than `up` if anything outlives the test.
+fn started(name: &str, script: &str) -> (tokio::runtime::Runtime, Exec, JoinHandle<String>) {
+    let folder = folder(name);
+    let pipe = folder.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let script = script.replace("STAY", "trap \"\" TERM; exec > PIPE; echo up; sleep 20; echo outlived");
+    let mut exec = exec(&format!("sh -c '{}'", script.replace("PIPE", &pipe.to_string_lossy())), MINUTE);
+    exec.push(job("x"));
+    let (is_up, up) = tokio::sync::oneshot::channel();
+    let reader = std::thread::spawn(move || {
+        let mut pipe = BufReader::new(File::open(pipe).unwrap());
+        let mut said = String::new();
+        pipe.read_line(&mut said).unwrap();
+        is_up.send(()).unwrap();
+        pipe.read_to_string(&mut said).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        said
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        tokio::select! {
+            said = exec.report() => panic!("{said}"),
+            up = up => up.unwrap(),
+        }
+    });
+    (runtime, exec, reader)
+}
+
 #[test]
 fn a_command_that_hangs_is_ended_with_its_children() {
-    let folder = folder("hangs");
-    // The child would hold the pipe open for as long as it lives.
-    let script =
-        format!("mkfifo {0}/end; sleep 1000 > {0}/end & trap : TERM; cat {0}/end; sleep 1000", folder.display());
-    let mut exec = exec(&format!("sh -c '{script}'"), Duration::from_millis(100));
+    // All ignore SIGTERM; or the command itself does not, but a child of it does.
+    for (name, script) in [("hangs", "STAY"), ("leaves", "(STAY) & wait")] {
+        let (runtime, mut exec, reader) = started(name, script);
+        exec.running.as_mut().unwrap().until = Instant::now();
+        let said = runtime.block_on(exec.report());
+        assert!(said.starts_with("--exec: `sh` was ended after 1m (came "), "{name}: {said}");
+        assert_eq!(reader.join().unwrap(), "up\n", "{name}");
+    }
+}
+
+#[test]
+fn no_command_outlives_us() {
+    for (name, script) in [("stays", "STAY"), ("forks", "(STAY) & wait")] {
+        let (_runtime, exec, reader) = started(name, script);
+        drop(exec);
+        assert_eq!(reader.join().unwrap(), "up\n", "{name}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_reported_once() {
+    let folder = folder("once");
+    let program = folder.join("later");
+    let mut exec = exec(&program.to_string_lossy(), MINUTE);
     exec.push(job("x"));
-    let said = report(&mut exec);
-    assert!(said.starts_with("--exec: `sh` was ended after 100ms (came "), "{said}");
+    assert!(report(&mut exec).contains("No such file"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    (0..3).for_each(|_| exec.push(job("x")));
+    runtime.block_on(async {
+        // The first poll may start one after the other, but has nothing to report.
+        let mut silent = std::pin::pin!(exec.report());
+        for _ in 0..10 {
+            tokio::select! { biased; said = &mut silent => panic!("{said}"), () = tokio::task::yield_now() => {} }
+        }
+    });
+    assert!(exec.queue.is_empty(), "all were tried");
+    // It can be started now, and fails to start again later.
+    std::os::unix::fs::symlink("/bin/false", &program).unwrap();
+    exec.push(job("x"));
+    assert!(report(&mut exec).contains("exit code 1 "));
+    std::fs::remove_file(&program).unwrap();
+    exec.push(job("x"));
+    assert!(report(&mut exec).contains("No such file"));
     std::fs::remove_dir_all(folder).unwrap();
 }
 
