@@ -15,11 +15,9 @@ pub struct Holder {
 /// The program that has this port of TCP or UDP, if this user may know.
 pub fn find(protocol: &str, address: SocketAddr) -> Option<Holder> {
     let tables = ["", "6"].map(|family| format!("/proc/net/{}{family}", protocol.to_ascii_lowercase()));
-    let inodes: Vec<String> =
-        tables.iter().filter_map(|table| fs::read_to_string(table).ok()).fold(Vec::new(), |mut inodes, table| {
-            inodes.extend(sockets_of(&table, address).map(|inode| format!("socket:[{inode}]")));
-            inodes
-        });
+    let tables: Vec<String> = tables.iter().filter_map(|table| fs::read_to_string(table).ok()).collect();
+    let sockets = tables.iter().flat_map(|table| sockets_of(table, address));
+    let inodes: Vec<String> = sockets.map(|inode| format!("socket:[{inode}]")).collect();
     if inodes.is_empty() {
         return None;
     }
