@@ -209,11 +209,11 @@ impl Lists {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         if !is_common {
-            return if self.held.is_over() {
-                self.queue.refuse(Refusal::Busy)
-            } else {
-                self.queue.work(ip, work).await
-            };
+            // Again when its turn comes: what was begun before it may have taken what was left.
+            let held = self.held.clone();
+            let work = move || if held.is_over() { None } else { Some(work()) };
+            let done = if self.held.is_over() { None } else { self.queue.work(ip, work).await? };
+            return done.map_or_else(|| self.queue.refuse(Refusal::Busy), Ok);
         }
         let permit = self.common.clone().acquire_owned().await;
         let work = move || {

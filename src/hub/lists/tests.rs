@@ -322,6 +322,32 @@ fn lists_with_own_parameters_never_hold_up_a_common_one_and_are_refused_in_the_e
 }
 
 #[test]
+fn what_waited_is_refused_when_too_much_is_held_at_its_turn() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    let (lists, views) = (Arc::new(Lists::new(SharedAccounts::default())), Arc::new(Views::default()));
+    let ask = |renderer: Arc<dyn Renderer>| {
+        let (lists, views) = (lists.clone(), views.clone());
+        runtime.spawn(async move { lists.get(&renderer, CLIENT, || views.newest()).await.map(|list| text(&list)) })
+    };
+    let places = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).max(1);
+    let first: Vec<_> = (0..places).map(|_| slow_and(false)).collect();
+    let working: Vec<_> = first.iter().map(|(own, ..)| ask(own.clone())).collect();
+    first.iter().for_each(|(_, begun, _)| assert_eq!(begun.recv(), Ok(0)));
+    let (late, late_begun, _go_on) = slow_and(false);
+    let waiting = ask(late);
+    while lists.queue.waiting() == 0 {
+        std::thread::yield_now();
+    }
+    lists.held.set_max(0);
+    first.iter().for_each(|(_, _, go_on)| go_on.send(()).unwrap());
+    for one in working {
+        assert_eq!(runtime.block_on(one).unwrap(), Ok("0".into()), "it was begun before");
+    }
+    assert_eq!(runtime.block_on(waiting).unwrap(), Err(Refusal::Busy));
+    assert!(late_begun.try_recv().is_err());
+}
+
+#[test]
 fn lists_of_renderers_that_are_gone_make_room_first() {
     let lists = Lists::new(SharedAccounts::default());
     let popular: Arc<dyn Renderer> = slow().0;
