@@ -446,7 +446,7 @@ impl World {
 
     fn check_lives(&self) {
         for node in &self.nodes {
-            for server in &node.view.servers {
+            for server in &*node.view.servers {
                 let port = u64::from(server.address.port()) - 1;
                 let truth = self.truth.get(&port).copied().unwrap_or_default();
                 let is_weak = server.verified_by == Proof::Connection;

@@ -363,7 +363,9 @@ impl Hub {
     /// By now no thread that receives datagrams holds the view before the newest: it is freed, with the servers that only it
     /// has.
     fn free_former_view(&self) {
-        self.publishing.lock().unwrap_or_else(PoisonError::into_inner).former = None;
+        let mut publishing = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+        publishing.former = None;
+        publishing.publisher.forget_former();
     }
 
     /// Waits until the time has passed, the program stops or, with `for_change`, something has changed.

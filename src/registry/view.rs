@@ -11,7 +11,7 @@ use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
 use super::Dirty;
-use super::servers::{BLOCK_SLOTS, Block, Servers};
+use super::servers::{BLOCK_SLOTS, OfBlock, Servers};
 use crate::model::{Fields, MASTER, Now, Server};
 
 /// Renders a view: `/master.json`, a page, a protocol's list.
@@ -181,7 +181,7 @@ impl Drop for Begun {
 pub struct View {
     pub serial: u64,
     pub published_at_ms: u64,
-    pub servers: Servers,
+    pub servers: Arc<Servers>,
     facts: FactSerials,
     by_game: OnceLock<ByGame>,
 }
@@ -209,7 +209,7 @@ type ByGame = HashMap<Box<str>, Vec<(&'static str, Vec<Arc<Server>>)>>;
 impl View {
     pub fn new(serial: u64, published_at_ms: u64, servers: Vec<Arc<Server>>) -> View {
         let facts = FactSerials { by_protocol: Vec::new(), other: serial };
-        let servers = Servers::new(serial, &servers);
+        let servers = Arc::new(Servers::new(serial, &servers));
         View { serial, published_at_ms, servers, facts, by_game: OnceLock::new() }
     }
 
@@ -222,8 +222,8 @@ impl View {
 
     /// The servers in blocks, each with its serial: the first view in which it had these servers with these texts. What is prepared
     /// of a block can be used for all views in which it has the same serial.
-    pub fn blocks(&self) -> impl Iterator<Item = (u64, &[Arc<Server>])> {
-        self.servers.blocks().map(|block| (block.serial, &*block.servers))
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, OfBlock<'_>)> {
+        self.servers.blocks().map(|block| (block.serial, block.servers()))
     }
 
     /// All game servers, without the listed masters.
@@ -259,7 +259,7 @@ impl View {
     fn by_game(&self) -> &ByGame {
         self.by_game.get_or_init(|| {
             let mut by_game = ByGame::new();
-            for server in &self.servers {
+            for server in &*self.servers {
                 let (name, protocol) = (server.game.name(), server.game.protocol());
                 let groups = match by_game.get_mut(name) {
                     Some(groups) => groups,
@@ -307,116 +307,104 @@ pub struct Batch {
     pub deltas: Vec<Delta>,
 }
 
-/// Makes views from drained changes. It keeps its own copy of the list, so that the registry is locked only while it is
-/// drained and not while a view is made.
+/// Makes views from drained changes. It keeps its own list, so that the registry is locked only while it is drained and not
+/// while a view is made.
+///
+/// There are two lists that take turns: the newest view has one, the view before it had the other. Once nobody reads that view any
+/// more, its list is brought up to date and changed for the next view. That costs what has changed, and nothing is counted or
+/// copied for the other servers. If somebody still reads it, a copy of the newest takes its place, whose blocks are shared.
 #[derive(Default)]
 pub struct Publisher {
-    shadow: Vec<Option<Arc<Server>>>,
-    /// What the last view had, and which [blocks](Block) of slots have changed since.
-    blocks: Vec<Arc<Block>>,
-    changed: Vec<Changed>,
+    newest: Arc<Servers>,
+    former: Arc<Servers>,
+    /// The blocks in which the former list differs from the newest.
+    behind: Vec<u32>,
     facts: FactSerials,
     serial: u64,
-}
-
-/// How a block differs from the last view.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Changed {
-    #[default]
-    No,
-    /// Only in what is not text.
-    Other,
-    Texts,
 }
 
 impl Publisher {
     /// The next view and its deltas; None if nothing changed.
     pub fn publish(&mut self, dirty: &mut Vec<Dirty>, now: Now) -> Option<(View, Batch)> {
         let mut deltas = Vec::with_capacity(dirty.len());
-        for (at, server) in dirty.drain(..) {
-            let at = at as usize;
-            let Some(place) = self.place(at) else { continue };
-            let before = std::mem::replace(place, server.clone());
-            let is_text = !same_texts(before.as_deref(), server.as_deref());
-            self.has_changed(at, if is_text { Changed::Texts } else { Changed::Other });
-            match (before, server) {
-                (None, None) => {}
-                (None, Some(new)) => deltas.push(Delta::Added(new)),
-                (Some(old), None) => deltas.push(Delta::Removed(old)),
-                (Some(old), Some(new)) if old.is_the_same_as(&new) => deltas.push(Delta::Proven(new)),
-                (Some(old), Some(new)) if (old.address, &old.game) == (new.address, &new.game) => {
-                    let fields = Fields::between(&old, &new);
-                    deltas.push(Delta::Changed { now: new, before: old, fields })
-                }
-                (Some(old), Some(new)) => {
-                    // Another server: the slot was reused for another address, or the game has changed.
-                    deltas.push(Delta::Removed(old));
-                    deltas.push(Delta::Added(new));
-                }
+        self.change(dirty, |before, server| match (before, server) {
+            (None, None) => {}
+            (None, Some(new)) => deltas.push(Delta::Added(new)),
+            (Some(old), None) => deltas.push(Delta::Removed(old)),
+            (Some(old), Some(new)) if old.is_the_same_as(&new) => deltas.push(Delta::Proven(new)),
+            (Some(old), Some(new)) if (old.address, &old.game) == (new.address, &new.game) => {
+                let fields = Fields::between(&old, &new);
+                deltas.push(Delta::Changed { now: new, before: old, fields })
             }
-        }
+            (Some(old), Some(new)) => {
+                // Another server: the slot was reused for another address, or the game has changed.
+                deltas.push(Delta::Removed(old));
+                deltas.push(Delta::Added(new));
+            }
+        });
         if deltas.is_empty() {
             return None;
         }
         // Removals first: a server may have left one slot and come back in another.
         deltas.sort_by_key(|delta| !matches!(delta, Delta::Removed(_)));
-        self.serial += 1;
         for delta in deltas.iter().filter(|delta| !matches!(delta, Delta::Proven(_))) {
-            self.facts.set(delta.server().game.protocol(), self.serial);
+            self.facts.set(delta.server().game.protocol(), self.serial + 1);
         }
-        Some((self.view(now), Batch { serial: self.serial, deltas }))
+        let view = self.view(now);
+        Some((view, Batch { serial: self.serial, deltas }))
     }
 
     /// The first view of servers that nobody has seen listed before, so that there are no deltas. `look` is called with each.
     pub fn publish_first(&mut self, dirty: &mut Vec<Dirty>, now: Now, look: impl Fn(&Server)) -> View {
-        self.serial += 1;
-        for (at, server) in dirty.drain(..) {
+        let serial = self.serial + 1;
+        let mut facts = std::mem::take(&mut self.facts);
+        self.change(dirty, |_, server| {
             if let Some(server) = &server {
-                self.facts.set(server.game.protocol(), self.serial);
+                facts.set(server.game.protocol(), serial);
                 look(server);
             }
-            if let Some(place) = self.place(at as usize) {
-                *place = server;
-            }
-            self.has_changed(at as usize, Changed::Texts);
-        }
+        });
+        self.facts = facts;
         self.view(now)
     }
 
-    /// The place of a slot.
-    fn place(&mut self, at: usize) -> Option<&mut Option<Arc<Server>>> {
-        if at >= self.shadow.len() {
-            self.shadow.resize(at + 1, None);
+    /// Frees what only the view before the newest had, or leaves it to those who still read it.
+    pub fn forget_former(&mut self) {
+        match Arc::get_mut(&mut self.former) {
+            Some(former) => former.follow(&self.newest, &self.behind),
+            None => self.former = self.newest.clone(),
         }
-        self.shadow.get_mut(at)
+        self.behind.clear();
     }
 
-    /// Notes that a slot is different now.
-    fn has_changed(&mut self, at: usize, how: Changed) {
-        let number = at / BLOCK_SLOTS;
-        if number >= self.changed.len() {
-            self.changed.resize(number + 1, Changed::No);
+    /// Changes the former list, after it was brought up to date. `look` is called with what each slot had and has.
+    fn change(&mut self, dirty: &mut Vec<Dirty>, mut look: impl FnMut(Option<Arc<Server>>, Option<Arc<Server>>)) {
+        self.forget_former();
+        let servers = Arc::make_mut(&mut self.former);
+        // A block may have been changed more than once.
+        let mut texts: Option<u32> = None;
+        for (at, server) in dirty.drain(..) {
+            let before = servers.put(at as usize, server.clone());
+            let number = at / BLOCK_SLOTS as u32;
+            if self.behind.last() != Some(&number) {
+                self.behind.push(number);
+            }
+            if texts != Some(number) && !same_texts(before.as_deref(), server.as_deref()) {
+                servers.set_serial(number as usize, self.serial + 1);
+                texts = Some(number);
+            }
+            look(before, server);
         }
-        if let Some(changed) = self.changed.get_mut(number) {
-            *changed = how.max(*changed);
-        }
+        self.behind.sort_unstable();
+        self.behind.dedup();
     }
 
-    /// The next view: blocks that have not changed are those of the last one.
+    /// The next view: what has changed becomes the newest list.
     fn view(&mut self, now: Now) -> View {
-        self.blocks.resize_with(self.changed.len(), Arc::default);
-        let slots = self.shadow.chunks(BLOCK_SLOTS);
-        for ((block, changed), slots) in self.blocks.iter_mut().zip(&mut self.changed).zip(slots) {
-            let serial = match std::mem::take(changed) {
-                Changed::No => continue,
-                Changed::Other => block.serial,
-                Changed::Texts => self.serial,
-            };
-            *block = Arc::new(Block { serial, servers: slots.iter().flatten().cloned().collect() });
-        }
-        let servers = Servers::of(self.blocks.clone());
+        std::mem::swap(&mut self.newest, &mut self.former);
+        self.serial += 1;
         let (serial, published_at_ms, facts) = (self.serial, now.unix_ms, self.facts.clone());
-        View { serial, published_at_ms, servers, facts, by_game: OnceLock::new() }
+        View { serial, published_at_ms, servers: self.newest.clone(), facts, by_game: OnceLock::new() }
     }
 }
 
@@ -432,6 +420,8 @@ fn same_texts(before: Option<&Server>, after: Option<&Server>) -> bool {
 mod tests {
     use super::*;
     use crate::model::{Address, Facts, Game, Proof};
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
 
     #[test]
     fn servers_by_game_and_by_protocol() {
@@ -472,8 +462,8 @@ mod tests {
         let now = Now { mono_ms: 0, unix_ms: 0 };
         let mut publish = |mut dirty: Vec<Dirty>| {
             let (view, _) = publisher.publish(&mut dirty, now).unwrap();
-            assert_eq!(view.blocks().map(|(_, servers)| servers.len()).sum::<usize>(), view.servers.len());
-            view.blocks().map(|(serial, servers)| (serial, servers.len())).collect::<Vec<_>>()
+            assert_eq!(view.blocks().map(|(_, servers)| servers.count()).sum::<usize>(), view.servers.len());
+            view.blocks().map(|(serial, servers)| (serial, servers.count())).collect::<Vec<_>>()
         };
         assert_eq!(publish((0..150).map(|slot| (slot, server(slot, "a", 0))).collect()), [(1, 64), (1, 64), (1, 22)]);
         assert_eq!(publish(vec![(70, server(70, "a", 1))]), [(1, 64), (1, 64), (1, 22)], "players are not text");
@@ -614,7 +604,7 @@ mod tests {
         assert_eq!((first.serial, first.servers.len(), looked.into_inner()), (1, 2, vec![1, 2]));
         assert_eq!((first.facts_serial("tanks"), first.facts_serial("planes")), (1, 0));
         assert_eq!(
-            first.blocks().map(|(serial, servers)| (serial, servers.len())).collect::<Vec<_>>(),
+            first.blocks().map(|(serial, servers)| (serial, servers.count())).collect::<Vec<_>>(),
             [(1, 1), (1, 1)]
         );
         let (next, batch) = publisher.publish(&mut vec![(70, Some(server(2, "c")))], now).unwrap();
@@ -631,16 +621,100 @@ mod tests {
         let now = Now { mono_ms: 1, unix_ms: 2 };
         let mut publisher = Publisher::default();
         let mut all = (0..200).map(|at| (at, Some(server(1 + at as u16, 0)))).collect();
-        let (first, _) = publisher.publish(&mut all, now).unwrap();
+        let (oldest, _) = publisher.publish(&mut all, now).unwrap();
+        let (first, _) = publisher.publish(&mut vec![(70, Some(server(71, 0)))], now).unwrap();
         // One is proven again, and one leaves.
         let (next, _) = publisher.publish(&mut vec![(70, Some(server(71, 1))), (199, None)], now).unwrap();
-        fn place((_, servers): (u64, &[Arc<Server>])) -> *const Arc<Server> {
-            servers.as_ptr()
-        }
-        let shared: Vec<_> = first.blocks().map(place).zip(next.blocks().map(place)).map(|(a, b)| a == b).collect();
-        assert_eq!(shared, [true, false, true, false]);
-        assert_eq!(next.blocks().map(|(serial, _)| serial).collect::<Vec<_>>(), [1, 1, 1, 2]);
+        let places = |view: &View| view.servers.blocks().map(std::ptr::from_ref).collect::<Vec<_>>();
+        let shared: Vec<_> = places(&first).into_iter().zip(places(&next)).map(|(a, b)| a == b).collect();
+        assert_eq!(shared, [true, false, true, false], "while the oldest is read");
+        assert_eq!(next.blocks().map(|(serial, _)| serial).collect::<Vec<_>>(), [1, 1, 1, 3]);
+        assert_eq!((oldest.servers == first.servers, oldest.servers[70].proven_at_ms), (true, 0));
         assert_eq!((first.servers.len(), next.servers.len(), next.servers.iter().count()), (200, 199, 199));
         assert_eq!((first.servers[70].proven_at_ms, next.servers[70].proven_at_ms), (0, 1));
+    }
+
+    fn named(port: u16, name: &str) -> Arc<Server> {
+        let address = Address::new([192, 0, 2, 1].into(), port).unwrap();
+        let facts = Facts { name: name.into(), ..Facts::default() };
+        Arc::new(Server::new(address, Game::Own("tanks"), Proof::Query, 0, &facts))
+    }
+
+    #[test]
+    fn the_list_of_a_view_that_nobody_reads_any_more_is_used_again() {
+        let now = Now { mono_ms: 1, unix_ms: 2 };
+        let mut publisher = Publisher::default();
+        let kept = named(1, "kept");
+        let mut next = |name: &str| {
+            let mut dirty = vec![(0, Some(kept.clone())), (1, Some(named(2, name))), (100, Some(named(3, name)))];
+            publisher.publish(&mut dirty, now).unwrap().0
+        };
+        let place = |view: &View| view.servers.blocks().map(std::ptr::from_ref).collect::<Vec<_>>();
+        let (first, second) = (next("a"), next("b"));
+        let (of_first, of_second) = (place(&first), place(&second));
+        assert_ne!(of_first, of_second);
+        drop(first);
+        let third = next("c");
+        assert_eq!(place(&third), of_first);
+        drop(second);
+        let fourth = next("d");
+        assert_eq!((place(&fourth), Arc::strong_count(&kept)), (of_second, 3), "here, and once in each list");
+        let names = |view: &View| view.servers.iter().map(|server| server.texts.name().to_string()).collect::<Vec<_>>();
+        assert_eq!(
+            (names(&third), names(&fourth)),
+            (vec!["kept".into(), "c".into(), "c".into()], vec!["kept".into(), "d".into(), "d".into()])
+        );
+    }
+
+    #[test]
+    fn what_only_a_former_view_had_is_freed() {
+        let now = Now { mono_ms: 1, unix_ms: 2 };
+        for is_read in [false, true] {
+            let mut publisher = Publisher::default();
+            let old = named(1, "old");
+            let gone = Arc::downgrade(&old);
+            let (first, _) = publisher.publish(&mut vec![(0, Some(old))], now).unwrap();
+            let reader = is_read.then_some(first);
+            let (_second, _) = publisher.publish(&mut vec![(0, Some(named(1, "new")))], now).unwrap();
+            publisher.forget_former();
+            assert_eq!(gone.upgrade().is_some(), is_read);
+            drop(reader);
+            assert!(gone.upgrade().is_none(), "its last reader has freed it");
+        }
+    }
+
+    proptest! {
+        /// Whoever reads which views for however long: each stays as it was published.
+        #[test]
+        fn no_view_changes_while_it_is_read(
+            steps in prop::collection::vec((prop::collection::vec((0u32..200, prop::option::of(0u16..5)), 1..20), 0usize..6, any::<bool>()), 1..40),
+        ) {
+            let now = Now { mono_ms: 1, unix_ms: 2 };
+            let mut publisher = Publisher::default();
+            let mut slots = std::collections::BTreeMap::new();
+            let mut readers: VecDeque<(View, Vec<Arc<Server>>)> = VecDeque::new();
+            for (changes, readers_kept, forgets) in steps {
+                let server = |(at, name): (u32, Option<u16>)| (at, name.map(|name| named(at as u16 + 1, &name.to_string())));
+                let mut dirty: Vec<Dirty> = changes.into_iter().map(server).collect();
+                for (at, server) in &dirty {
+                    match server {
+                        Some(server) => drop(slots.insert(*at, server.clone())),
+                        None => drop(slots.remove(at)),
+                    }
+                }
+                if let Some((view, _)) = publisher.publish(&mut dirty, now) {
+                    readers.push_back((view, slots.values().cloned().collect()));
+                }
+                if forgets {
+                    publisher.forget_former();
+                }
+                for (view, expected) in &readers {
+                    prop_assert_eq!((view.servers.to_vec(), view.servers.len()), (expected.clone(), expected.len()));
+                }
+                while readers.len() > readers_kept {
+                    readers.pop_front();
+                }
+            }
+        }
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use memchr::memmem::Finder;
 
 use crate::model::Server;
+use crate::registry::servers::OfBlock;
 use crate::registry::view::View;
 
 /// Ends each text. It cannot be typed, because it is in no UTF-8 text: what is searched for never spans two texts.
@@ -79,8 +80,8 @@ impl Search {
 impl Prepared {
     fn of(view: &View, before: Option<&Prepared>) -> Prepared {
         let known = |number: usize| before.and_then(|before| before.blocks.get(number));
-        let block = |(number, (serial, servers)): (usize, (u64, &[Arc<Server>]))| {
-            let same = known(number).filter(|known| known.serial == serial && known.ends.len() == servers.len());
+        let block = |(number, (serial, servers)): (usize, (u64, OfBlock<'_>))| {
+            let same = known(number).filter(|known| known.serial == serial);
             same.cloned().unwrap_or_else(|| Arc::new(Block::of(serial, servers)))
         };
         Prepared { blocks: view.blocks().enumerate().map(block).collect() }
@@ -88,7 +89,7 @@ impl Prepared {
 
     /// All servers of the view, each with its text.
     pub fn all<'a, 'v: 'a>(&'a self, view: &'v View) -> impl Iterator<Item = (&'v Arc<Server>, &'a [u8])> {
-        self.blocks.iter().zip(view.blocks()).flat_map(|(block, (_, servers))| servers.iter().zip(block.texts()))
+        self.blocks.iter().zip(view.blocks()).flat_map(|(block, (_, servers))| servers.zip(block.texts()))
     }
 
     /// The servers with this text, which has to be in lower case, in one of theirs.
@@ -97,9 +98,13 @@ impl Prepared {
         view: &'v View,
         wanted: &'a Finder<'a>,
     ) -> impl Iterator<Item = (&'v Arc<Server>, &'a [u8])> {
-        self.blocks.iter().zip(view.blocks()).flat_map(|(block, (_, servers))| {
-            let found = block.find(wanted);
-            found.filter_map(|number| Some((servers.get(number)?, block.text_of(number))))
+        self.blocks.iter().zip(view.blocks()).flat_map(|(block, (_, mut servers))| {
+            let mut passed = 0;
+            block.find(wanted).filter_map(move |number| {
+                let server = servers.nth(number.checked_sub(passed)?)?;
+                passed = number + 1;
+                Some((server, block.text_of(number)))
+            })
         })
     }
 }
@@ -117,8 +122,8 @@ pub fn part(text: &[u8], part: Part) -> &[u8] {
 }
 
 impl Block {
-    fn of(serial: u64, servers: &[Arc<Server>]) -> Block {
-        let (mut text, mut ends) = (Vec::new(), Vec::with_capacity(servers.len()));
+    fn of(serial: u64, servers: OfBlock<'_>) -> Block {
+        let (mut text, mut ends) = (Vec::new(), Vec::new());
         for server in servers {
             push_texts(server, &mut text);
             ends.push(text.len() as u32); // some 64 servers of a few KiB at most

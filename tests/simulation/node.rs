@@ -310,7 +310,7 @@ impl Node {
     pub fn check_view(&self) {
         let view = self.hub.view();
         assert_eq!(view.servers.len(), self.listed.len(), "the deltas lead to the view");
-        for server in &view.servers {
+        for server in &*view.servers {
             assert!(self.listed.get(&server.address).is_some_and(|known| Arc::ptr_eq(known, server)));
         }
     }
