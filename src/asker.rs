@@ -16,7 +16,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
-use self::pending::{Next, Pending, Reading, SETTLE_US_MIN};
+use self::pending::{Next, Pending, Reading, SETTLE_US};
 use crate::model::{Address, Facts};
 use crate::prefix::{Networks, Prefix};
 use crate::protocols::{Ask, Fault, Query, Question};
@@ -169,7 +169,7 @@ impl<T> Asker<T> {
     pub fn new(settings: Settings, seed: [u8; 16]) -> Asker<T> {
         Asker {
             settings,
-            reading: Reading { with_details: true, settle_us_min: SETTLE_US_MIN, key: seed },
+            reading: Reading { with_details: true, settle_us: SETTLE_US, key: seed },
             asked: 0,
             waiting: HashMap::new(),
             fresh: 0,
@@ -193,10 +193,10 @@ impl<T> Asker<T> {
         self.reading.with_details = false;
     }
 
-    /// From now on, facts without a nonce settle for a round trip or this long, whichever is longer. By default, that is what
-    /// facts need that others will read.
-    pub fn settle_for_at_least(&mut self, us: u64) {
-        self.reading.settle_us_min = us;
+    /// From now on, facts without a nonce settle for this long instead of a round trip, which is what facts need that others will
+    /// read.
+    pub fn settle_for(&mut self, us: u64) {
+        self.reading.settle_us = us..=us;
     }
 
     pub fn set_settings(&mut self, settings: Settings) {

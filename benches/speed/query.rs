@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeValLike;
+use rallypoint::model::Address;
 use rallypoint::net::batch::{Inbox, Outbox};
 use rallypoint::protocols::{Ask, Card, QUESTION_BYTES_MAX, Question, card};
 use socket2::{Domain, Socket, Type};
@@ -27,7 +28,10 @@ const ROUNDS: usize = 7;
 /// Those of `rallypoint query` beside one run of qstat, when servers take a while to answer.
 const ROUNDS_WITH_DELAY: usize = 3;
 const DELAY: Duration = Duration::from_millis(30);
-const OPEN: &[&str] = &["--rate", "1000000"];
+/// What qstat prints: what else a server says is neither shown nor, where that takes another question, asked for.
+const SAME: &[&str] = &["--columns", "address,players,map,ping,name"];
+const SAME_OPEN: &[&str] = &["--columns", "address,players,map,ping,name", "--rate", "1000000"];
+const ALL_OPEN: &[&str] = &["--rate", "1000000"];
 /// Servers in flight of the loop that does nothing else.
 const BARE_IN_FLIGHT: usize = 1_500;
 /// Servers that qstat asks at once; the first is its default.
@@ -72,13 +76,14 @@ impl Bench<'_> {
         if !has_qstat {
             println!("without a comparison: Debian's package qstat is not installed");
         }
-        self.query(OPEN); // the simulated servers prepare their answers
+        self.query(ALL_OPEN); // the simulated servers prepare their answers
         let mut slow = None;
         for (name, options, delay, target) in [
-            ("no delay, --rate 1000000", OPEN, Duration::ZERO, Some(8.0)),
-            ("no delay", &[][..], Duration::ZERO, None),
-            ("30 ms, --rate 1000000", OPEN, DELAY, Some(100.0)),
-            ("30 ms", &[][..], DELAY, Some(100.0)),
+            ("no delay, --rate 1000000", SAME_OPEN, Duration::ZERO, Some(8.0)),
+            ("no delay, --rate 1000000, all columns", ALL_OPEN, Duration::ZERO, None),
+            ("no delay", SAME, Duration::ZERO, None),
+            ("30 ms, --rate 1000000", SAME_OPEN, DELAY, Some(100.0)),
+            ("30 ms", SAME, DELAY, Some(100.0)),
         ] {
             let is_waiting = !delay.is_zero();
             let rounds = if is_waiting { ROUNDS_WITH_DELAY } else { ROUNDS };
@@ -104,7 +109,13 @@ impl Bench<'_> {
         rounds: usize,
         target: Option<f64>,
     ) {
-        let is_bare = options == OPEN && rounds == ROUNDS; // without delay
+        // Without delay, and with the questions that the columns take.
+        let asks: Option<&[Ask]> = match options {
+            SAME_OPEN if rounds == ROUNDS => Some(&[Ask::Facts]),
+            ALL_OPEN if self.card.query.unwrap().facts_say_all() => Some(&[Ask::Facts]),
+            ALL_OPEN => Some(&[Ask::Proof, Ask::Facts]),
+            _ => None,
+        };
         let (mut ours, mut theirs, mut lost, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
             let before = self.lost();
@@ -112,9 +123,7 @@ impl Bench<'_> {
             assert_eq!(run.answered, SERVERS as usize, "{name}: not all answered");
             lost.push((self.lost() - before) as f64);
             ours.push(run);
-            if is_bare {
-                bare.push(self.bare());
-            }
+            bare.extend(asks.map(|asks| self.bare(asks)));
             theirs.extend(qstat());
         }
         let rate = |runs: &[Run]| runs.iter().map(|run| f64::from(SERVERS) / run.seconds).collect::<Vec<_>>();
@@ -133,7 +142,7 @@ impl Bench<'_> {
             None => speed.untargeted(),
         }
         cost.untargeted();
-        if is_bare {
+        if asks.is_some() {
             let name = format!("{name}: a loop that only sends and receives");
             let (speed, cost) = (Report::new(&name, "servers/s", &bare.0), Report::new(&name, "µs a server", &bare.1));
             speed.beside("qstat", &rates.1).untargeted();
@@ -146,10 +155,18 @@ impl Bench<'_> {
 
     /// What the system alone takes: a loop that sends the same questions and receives the same answers, in the same batches, and
     /// does nothing with them.
-    fn bare(&self) -> Run {
+    fn bare(&self, asks: &[Ask]) -> Run {
         let addresses: Vec<SocketAddr> = self.games.addresses().map(SocketAddr::V4).collect();
         let query = self.card.query.unwrap();
-        let asks: &[Ask] = if query.facts_say_all() { &[Ask::Facts] } else { &[Ask::Proof, Ask::Facts] };
+        let question = |ask, number| {
+            let mut question = Question::new();
+            query.ask(ask, number as u32 | 0x1000_0000, &mut question);
+            question
+        };
+        // How many datagrams answer all questions to one server.
+        let to = Address::new(addresses[0].ip(), addresses[0].port()).unwrap();
+        let answer = |ask: &Ask| (self.card.answer.unwrap())(&(self.card.pretend)(0), to, &question(*ask, 0)).len();
+        let answers: usize = asks.iter().map(answer).sum();
         let socket = Socket::new(Domain::IPV6, Type::DGRAM, None).unwrap();
         socket.set_only_v6(false).unwrap();
         socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into()).unwrap();
@@ -162,13 +179,11 @@ impl Bench<'_> {
         let (mut inbox, mut outbox) = (Inbox::new(65_535), Outbox::<QUESTION_BYTES_MAX>::default());
         let mut buffer = vec![0; 65_535];
         let (mut asked, mut heard) = (0, 0);
-        while heard < 2 * addresses.len() {
-            while asked < addresses.len() && 2 * asked < heard + 2 * BARE_IN_FLIGHT && !outbox.is_full() {
+        while heard < answers * addresses.len() {
+            while asked < addresses.len() && answers * asked < heard + answers * BARE_IN_FLIGHT && !outbox.is_full() {
                 let SocketAddr::V4(to) = addresses[asked] else { unreachable!() };
                 for ask in asks {
-                    let mut question = Question::new();
-                    query.ask(*ask, asked as u32 | 0x1000_0000, &mut question);
-                    outbox.push((to.ip().to_ipv6_mapped(), to.port()).into(), question);
+                    outbox.push((to.ip().to_ipv6_mapped(), to.port()).into(), question(*ask, asked));
                 }
                 asked += 1;
             }

@@ -10,6 +10,7 @@
 //! a lane from which one was sent, and their facts have to settle, too.
 
 use std::hash::Hasher;
+use std::ops::RangeInclusive;
 
 use arrayvec::ArrayVec;
 use siphasher::sip::SipHasher13;
@@ -26,8 +27,7 @@ const FACTS_US_MAX: u64 = 500_000;
 /// How often a server may want its question again with a token.
 const AGAIN_MAX: u8 = 2;
 /// How long to wait for conflicting facts: one round trip, within these bounds.
-pub(super) const SETTLE_US_MIN: u64 = 20_000;
-const SETTLE_US_MAX: u64 = 200_000;
+pub(super) const SETTLE_US: RangeInclusive<u64> = 20_000..=200_000;
 
 pub(super) struct Pending<T> {
     /// Distinguishes this question from earlier ones to the same address.
@@ -87,8 +87,8 @@ struct Claim {
 /// How answers are read.
 pub(super) struct Reading {
     pub with_details: bool,
-    /// For how long facts without a nonce settle at least.
-    pub settle_us_min: u64,
+    /// For how long facts without a nonce settle: a round trip, within these bounds.
+    pub settle_us: RangeInclusive<u64>,
     /// Secret: nonces and digests follow from it.
     pub key: [u8; 16],
 }
@@ -177,9 +177,9 @@ impl<T> Pending<T> {
 
     /// Takes a datagram from the server's address.
     pub fn hear(&mut self, now_us: u64, lane: Lane, bytes: &[u8], reading: &Reading) -> Next {
-        let Reading { with_details, settle_us_min, key } = reading;
+        let Reading { with_details, settle_us, key } = reading;
         if self.known_digest != 0 && self.query.is_without_nonce(bytes) && digest(key, bytes) == self.known_digest {
-            return self.claim(now_us, lane, *settle_us_min, self.known_digest, None);
+            return self.claim(now_us, lane, settle_us, self.known_digest, None);
         }
         let heard = if *with_details { self.query.hear(bytes) } else { self.query.hear_briefly(bytes) };
         match heard {
@@ -225,7 +225,7 @@ impl<T> Pending<T> {
                 }
             },
             Ok(Heard::Again { token }) => self.again(lane, token),
-            Ok(Heard::Facts(facts)) => self.claim(now_us, lane, *settle_us_min, digest(key, bytes), Some(facts)),
+            Ok(Heard::Facts(facts)) => self.claim(now_us, lane, settle_us, digest(key, bytes), Some(facts)),
         }
     }
 
@@ -290,7 +290,14 @@ impl<T> Pending<T> {
     }
 
     /// Facts arrived without a nonce.
-    fn claim(&mut self, now_us: u64, lane: Lane, settle_us_min: u64, digest: u64, facts: Option<Facts<'_>>) -> Next {
+    fn claim(
+        &mut self,
+        now_us: u64,
+        lane: Lane,
+        settle_us: &RangeInclusive<u64>,
+        digest: u64,
+        facts: Option<Facts<'_>>,
+    ) -> Next {
         if self.query.proven_by() == ProvenBy::Port {
             self.heard_on(now_us, lane);
         }
@@ -313,7 +320,7 @@ impl<T> Pending<T> {
             return Next::Wait;
         }
         let rtt_us = u64::from(self.rtt_us.unwrap_or(0));
-        let settled_us = now_us + rtt_us.max(settle_us_min).min(SETTLE_US_MAX);
+        let settled_us = now_us + rtt_us.clamp(*settle_us.start(), *settle_us.end());
         self.claim = Some(Claim { digest, facts: facts.map(|facts| Box::new(facts.into_owned())), settled_us });
         Next::LookAt(settled_us)
     }

@@ -14,6 +14,7 @@ use super::options::{MasterOptions, QueryOptions, count, none_answered, progress
 use super::serve::start_log;
 use super::{Exit, Failure, help, run_async, stop_signal, time};
 use crate::client::Target;
+use crate::client::query::Wanted;
 use crate::export::file::{self, Destination, Written};
 use crate::export::ftp::{self, Password};
 use crate::export::site::{Original, Site, SiteError};
@@ -232,7 +233,7 @@ async fn round(
 async fn lists(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Written, Failure> {
     let mut servers = fetch(&arguments.master, &arguments.querying).await?;
     let details = arguments.files().any(|(_, format)| format.shows_details());
-    arguments.querying.query(&mut servers, details).await?;
+    arguments.querying.query(&mut servers, Wanted { details, game: true }).await?;
     let files: Vec<_> = arguments.files().collect();
     let mut stdout = Written::Whole;
     for (path, format) in &files {

@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             message(format!("{} lists no servers", arguments.master.url));
         }
         if arguments.query {
-            arguments.querying.query(&mut servers, arguments.output.shows_details()).await?;
+            arguments.querying.query(&mut servers, arguments.output.wanted()).await?;
         } else if arguments.output.needs_facts() && servers.iter().any(|server| server.facts == Facts::default()) {
             message(format!("{} lists only addresses; --query also queries the servers", arguments.master.url));
         }

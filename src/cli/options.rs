@@ -11,7 +11,7 @@ use ratatui::crossterm::terminal;
 use super::out::{message, print};
 use super::{Exit, Failure, failures, time};
 use crate::client::list::Listing;
-use crate::client::query::{Pace, in_flight_for, query_all};
+use crate::client::query::{Pace, Wanted, in_flight_for, query_in_threads};
 use crate::client::{Found, RetryPolicy, State, Target};
 use crate::export::columns::Column;
 use crate::export::{self, Format, Layout};
@@ -53,12 +53,12 @@ fn timeout(text: &str) -> Result<Duration, String> {
 }
 
 impl QueryOptions {
-    /// Queries all servers that can be queried, with a progress bar on a terminal; for their players and rules only if a
-    /// format shows them.
-    pub async fn query(&self, found: &mut [Found], details: bool) -> Result<(), Failure> {
+    /// Queries all servers that can be queried, with a progress bar on a terminal.
+    pub async fn query(&self, found: &mut Vec<Found>, wanted: Wanted) -> Result<(), Failure> {
         let queryable = found.iter().filter(|server| query_of(&server.game).is_some()).count();
         let bar = progress(Some(queryable), "{spinner} querying {bar:30} {pos}/{len} {elapsed}");
-        let result = query_all(found, Pace { details, ..self.pace() }, |_| bar.inc(1)).await;
+        let counting = bar.clone();
+        let result = query_in_threads(found, Pace { wanted, ..self.pace() }, move || counting.inc(1)).await;
         bar.finish_and_clear();
         result.map_err(|error| Failure::new(Exit::Network, format!("cannot send queries: {error}")))
     }
@@ -180,9 +180,15 @@ impl OutputOptions {
         printed
     }
 
-    /// Whether players and rules are printed.
-    pub fn shows_details(&self) -> bool {
-        self.format.shows_details()
+    /// What is printed, or sorted by.
+    pub fn wanted(&self) -> Wanted {
+        let is_default = self.columns.is_empty();
+        Wanted {
+            details: is_default && self.format.shows_details(),
+            game: is_default
+                || self.columns.iter().any(|column| column.name == "game")
+                || self.selection.sort == Some(Sort::Game),
+        }
     }
 
     /// Checks for options that exclude each other.
@@ -291,6 +297,26 @@ pub fn report_faults(of: &Target, listing: &Listing) {
 mod tests {
     use super::*;
     use crate::model::{Facts, Game};
+    use clap::Parser;
+
+    #[test]
+    fn only_what_is_shown_is_wanted() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            output: OutputOptions,
+        }
+        let wanted = |line: &str| {
+            let Wanted { details, game } = Line::parse_from(line.split(' ')).output.wanted();
+            (details, game)
+        };
+        assert_eq!(wanted("x"), (false, true));
+        assert_eq!(wanted("x --format json"), (true, true));
+        assert_eq!(wanted("x --format json --columns name,players"), (false, false));
+        assert_eq!(wanted("x --format csv --columns name,game"), (false, true));
+        assert_eq!(wanted("x --columns name --sort game"), (false, true));
+        assert_eq!(wanted("x --columns name --sort name"), (false, false));
+    }
 
     #[test]
     fn sorts_with_the_unknown_last() {

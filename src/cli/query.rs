@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             let master = MasterOptions { url: url.clone(), games: Vec::new() };
             describe(&mut servers, list::fetch(&master, &arguments.querying).await?);
         }
-        arguments.querying.query(&mut servers, arguments.output.shows_details()).await?;
+        arguments.querying.query(&mut servers, arguments.output.wanted()).await?;
         let (answered, asked) = report_failures(&servers);
         let none = if asked == 0 { "there are no servers to query".into() } else { none_answered(&servers) };
         arguments.output.print(servers)?;

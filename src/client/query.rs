@@ -1,11 +1,13 @@
-//! Queries many game servers at once: one socket, a rate limit, and a bound on queries in flight. The [`Asker`] decides what
-//! counts as an answer. Queries whose answers this machine may have lost are repeated.
+//! Queries many game servers at once: a rate limit, and a bound on queries in flight. The [`Asker`] decides what counts as an
+//! answer. Queries whose answers this machine may have lost are repeated. One socket and one thread are enough for tens of
+//! thousands of servers a second; at higher rates threads share them.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
 use tokio::time::{timeout, timeout_at};
 
 use super::socket::{Socket, Undelivered};
@@ -22,24 +24,56 @@ use crate::protocols::{Ask, ProvenBy, Question, game, query_of};
 pub struct Pace {
     /// Datagrams per second.
     pub per_second: u32,
+    /// Datagrams per second to one IP address, so that a forged list cannot make us flood a third party. Does not apply to
+    /// loopback.
+    pub per_ip_per_second: u32,
     /// Servers in flight, not counting those that have missed a try: they would hold up the others. The bound also paces us
     /// on a slow network or machine: the next queries are sent as answers come in. See [`in_flight_for`].
     pub in_flight: usize,
     pub retry: RetryPolicy,
     /// Size of the socket's receive buffer in bytes; None: as large as the system allows.
     pub receive_buffer: Option<usize>,
-    /// Whether players and rules are wanted.
+    pub wanted: Wanted,
+}
+
+/// What the answers are wanted for, besides what every answer says. What is not wanted is not asked for where that takes a
+/// question of its own, and is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Players and rules.
     pub details: bool,
+    /// Which game of its family a server runs.
+    pub game: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Wanted {
+        Wanted { details: true, game: true }
+    }
 }
 
 impl Default for Pace {
     fn default() -> Pace {
         Pace {
             per_second: 30_000,
+            per_ip_per_second: 2_000,
             in_flight: in_flight_for(30_000),
             retry: RetryPolicy::default(),
             receive_buffer: None,
-            details: true,
+            wanted: Wanted::default(),
+        }
+    }
+}
+
+impl Pace {
+    /// The part of one of so many threads.
+    fn of_one_in(self, threads: usize) -> Pace {
+        let part = |all: u32| (all / threads.max(1) as u32).max(1);
+        Pace {
+            per_second: part(self.per_second),
+            per_ip_per_second: part(self.per_ip_per_second),
+            in_flight: (self.in_flight / threads.max(1)).max(1),
+            ..self
         }
     }
 }
@@ -50,15 +84,15 @@ pub fn in_flight_for(per_second: u32) -> usize {
     (per_second as usize / 15).max(2_000)
 }
 
-/// Datagrams per second to one IP address, so that a forged list cannot make us flood a third party. Does not apply to
-/// loopback.
-const PER_IP_PER_SECOND: u32 = 2_000;
+/// What one thread manages, and for how many servers another one is worth starting.
+const THREAD_PER_SECOND: u32 = 50_000;
+const THREAD_SERVERS: usize = 1_000;
 /// A nonce and the facts may come as two datagrams.
 const ANSWERS_PER_QUESTION: usize = 2;
-/// For how long facts without a nonce settle at least. Both datagrams of an answer leave the server together, so on a short way the
-/// second is never this late; and nobody but the one who asks reads them.
-const SETTLE_US_MIN: u64 = 10_000;
-/// There is only one socket.
+/// For how long facts without a nonce settle. Both datagrams of an answer leave the server together, so the second is hardly ever
+/// this late; and nobody but the one who asks reads them.
+const SETTLE_US: u64 = 5_000;
+/// A thread has only one socket.
 const LANE: Lane = 0;
 /// Wait while queries are held back by the rate limit.
 const SHORT: Duration = Duration::from_millis(1);
@@ -87,6 +121,48 @@ struct Tag {
     undelivered: Option<io::Error>,
 }
 
+/// Like [`query_all`], with several threads if the rate is more than one of them manages. `finished` is called on any of them.
+pub async fn query_in_threads(
+    found: &mut Vec<Found>,
+    pace: Pace,
+    finished: impl Fn() + Clone + Send + 'static,
+) -> io::Result<()> {
+    in_threads(threads_for(found.len(), pace.per_second), found, pace, finished).await
+}
+
+async fn in_threads(
+    threads: usize,
+    found: &mut Vec<Found>,
+    pace: Pace,
+    finished: impl Fn() + Clone + Send + 'static,
+) -> io::Result<()> {
+    let (share, pace) = (found.len().div_ceil(threads), pace.of_one_in(threads));
+    let mut others = Vec::new();
+    for number in (1..threads).rev() {
+        let mut servers = found.split_off((number * share).min(found.len()));
+        let (done, result) = oneshot::channel();
+        let finished = finished.clone();
+        std::thread::Builder::new().name("query".into()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let queried = runtime.and_then(|runtime| runtime.block_on(query_all(&mut servers, pace, |_| finished())));
+            let _ = done.send((servers, queried)); // nobody waits for it any more
+        })?;
+        others.push(result);
+    }
+    let mut queried = query_all(found, pace, |_| finished()).await;
+    for other in others.into_iter().rev() {
+        let (servers, result) = other.await.map_err(|_| io::Error::other("a thread has ended early"))?;
+        found.extend(servers);
+        queried = queried.and(result);
+    }
+    queried
+}
+
+fn threads_for(servers: usize, per_second: u32) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    cores.min((per_second / THREAD_PER_SECOND) as usize).min(servers / THREAD_SERVERS).max(1)
+}
+
 /// Queries every server that can be queried, and stores the results in `found`. `finished` is called for each of them as
 /// soon as it has answered or failed.
 pub async fn query_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Found)) -> io::Result<()> {
@@ -100,10 +176,10 @@ pub async fn query_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Fo
     let try_us_max = try_us * u64::from(pace.retry.server_tries());
     let throttle = Throttle::new(pace.in_flight, socket.room() / ANSWERS_PER_QUESTION, try_us, try_us_max);
     let mut asker = Asker::new(settings(pace, all_loopback), seed);
-    if !pace.details {
+    if !pace.wanted.details {
         asker.leave_out_details();
     }
-    asker.settle_for_at_least(SETTLE_US_MIN);
+    asker.settle_for(SETTLE_US);
     let started = Instant::now();
     let mut run =
         Run { found, queue, socket, asker, throttle, pace, all_loopback, started, lost: 0, is_quiet: true, finished };
@@ -120,7 +196,7 @@ fn settings(pace: Pace, all_loopback: bool) -> Settings {
         // Leaves time for one more try if the second step of a query starts late.
         all_us: try_us * u64::from(tries) + try_us / 3,
         per_second,
-        per_ip_per_second: if all_loopback { per_second } else { PER_IP_PER_SECOND.min(per_second) },
+        per_ip_per_second: if all_loopback { per_second } else { pace.per_ip_per_second.min(per_second) },
     }
 }
 
@@ -179,7 +255,7 @@ impl<F: FnMut(&Found)> Run<'_, F> {
             };
             let tag = Tag { turn, asked_us: self.now_us(), question: Question::new(), undelivered: None };
             // Long answers come to us, whatever the list says, so nobody has to prove an address first.
-            let asked = match query.facts_say_all() {
+            let asked = match query.facts_say_all() || !self.pace.wanted.game {
                 true => self.asker.ask(server.address, query, Ask::Facts, tag),
                 false => self.asker.ask_both(server.address, query, tag),
             };
@@ -370,6 +446,8 @@ mod tests {
     };
     use std::net::Ipv4Addr;
     use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Simulated servers on their own thread, so that they answer whatever the test is doing.
     fn simulated(game: &'static str, count: usize, delay_ms: u64) -> Vec<Found> {
@@ -432,12 +510,55 @@ mod tests {
         for game in ["netpanzer", "quake3"] {
             for details in [true, false] {
                 let mut found = simulated(game, 3, 0);
-                query_all(&mut found, Pace { details, ..Pace::default() }, |_| {}).await.unwrap();
+                let wanted = Wanted { details, ..Wanted::default() };
+                query_all(&mut found, Pace { wanted, ..Pace::default() }, |_| {}).await.unwrap();
                 let is_right =
                     |server: &Found| !server.facts.name.is_empty() && server.facts.details.is_some() == details;
                 assert!(found.iter().all(is_right), "{game} {details}: {found:?}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn which_game_it_is_is_asked_on_request() {
+        for game in [true, false] {
+            let mut found = simulated("quake3", 3, 0);
+            let wanted = Wanted { game, ..Wanted::default() };
+            query_all(&mut found, Pace { wanted, ..Pace::default() }, |_| {}).await.unwrap();
+            for server in &found {
+                assert_eq!((server.game.name() != "quake3", server.url().starts_with("quake3://")), (game, true));
+                assert!(!server.facts.name.is_empty() && server.facts.details.is_some(), "{server:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn threads_share_the_servers() {
+        for threads in [1, 2, 3, 7] {
+            let mut found = many("netpanzer", 100);
+            let expected: Vec<_> = found.iter().map(|server| server.address).collect();
+            let finished = Arc::new(AtomicUsize::new(0));
+            let counted = finished.clone();
+            let count = move || _ = counted.fetch_add(1, Ordering::Relaxed);
+            in_threads(threads, &mut found, Pace::default(), count).await.unwrap();
+            let addresses: Vec<_> = found.iter().map(|server| server.address).collect();
+            assert_eq!((addresses, finished.load(Ordering::Relaxed)), (expected, 100), "in their order");
+            assert!(found.iter().all(|server| server.state == State::Answered), "{found:?}");
+        }
+        let mut found = many("netpanzer", 3);
+        in_threads(7, &mut found, Pace::default(), || {}).await.unwrap();
+        assert_eq!(found.len(), 3, "more threads than servers");
+    }
+
+    #[test]
+    fn all_threads_together_keep_to_the_pace() {
+        let pace = Pace::default();
+        let part = pace.of_one_in(3);
+        assert_eq!((part.per_second, part.per_ip_per_second, part.in_flight), (10_000, 666, 666));
+        assert_eq!(threads_for(1_000_000, pace.per_second), 1, "one thread manages that");
+        assert_eq!(threads_for(1_999, 1_000_000), 1, "so few are not worth it");
+        let cores = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(threads_for(1_000_000, 1_000_000), cores.min(20));
     }
 
     #[tokio::test]
