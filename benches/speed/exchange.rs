@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::echo::Echo;
 use crate::load::{self, Content, Dialect, Drive, Texts};
-use crate::measure::{cpu, dropped, median};
+use crate::measure::{cpu, dropped, median, stop_cost};
 use crate::report::Report;
 use crate::support::Server;
 
@@ -68,22 +68,17 @@ impl Exchange {
         ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect()
     }
 
-    /// Microseconds of processor time for one announcement and its handshake. A round in which datagrams were lost or repeated
+    /// Microseconds of processor time for one announcement and its handshake, without what stopping the process takes. A round in which datagrams were lost or repeated
     /// does not count: lost ones cost nothing, and repeated ones cost twice.
     fn cost(&self, master: SocketAddr, pid: u32, socket: &UdpSocket, ips: u32, content: Content) -> f64 {
-        let cost = (0..TRIES).find_map(|_| self.undisturbed_cost(master, pid, socket, ips, content));
+        let drive = Drive { socket, dialect: self.dialect, master, hold: Some(pid), is_gentle: false };
+        let stop_cost = stop_cost(pid);
+        let cost = (0..TRIES).find_map(|_| self.undisturbed_cost(drive, stop_cost, ips, content));
         cost.expect("a round without losses; a larger net.core.rmem_max or a quieter machine may help")
     }
 
-    fn undisturbed_cost(
-        &self,
-        master: SocketAddr,
-        pid: u32,
-        socket: &UdpSocket,
-        ips: u32,
-        content: Content,
-    ) -> Option<f64> {
-        let drive = Drive { socket, dialect: self.dialect, master, hold: Some(pid), is_gentle: false };
+    fn undisturbed_cost(&self, drive: Drive<'_>, stop_cost: Duration, ips: u32, content: Content) -> Option<f64> {
+        let (master, pid) = (drive.master, drive.hold?);
         let visits = ANNOUNCEMENTS / usize::from(self.per_ip);
         let (lost, before) = (dropped(master.port()), cpu(pid));
         let driven = drive.run(content, load::jumping(ips, self.per_ip).take(visits));
@@ -93,7 +88,8 @@ impl Exchange {
         if !is_undisturbed {
             println!("once more: {lost} datagrams were lost, {driven:?}");
         }
-        is_undisturbed.then(|| (cpu(pid) - before).as_secs_f64() * 1e6 / driven.pairs as f64)
+        let spent = (cpu(pid) - before).saturating_sub(stop_cost * driven.stops);
+        is_undisturbed.then(|| spent.as_secs_f64() * 1e6 / driven.pairs as f64)
     }
 
     /// Announces servers and checks that they are listed. Returns the server's time per new server, in nanoseconds.

@@ -154,6 +154,8 @@ pub struct Driven {
     /// Announcements that were answered, with their handshakes.
     pub pairs: u64,
     pub sent_again: u64,
+    /// How often the other side was stopped.
+    pub stops: u32,
 }
 
 /// Every server once: the first port of all addresses, then the second, and so on. As in a real list, servers of one address
@@ -279,9 +281,10 @@ impl Driver {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    fn signal(&mut self, signal: Signal) {
         if let Some(pid) = self.hold {
             kill(pid, signal).unwrap();
+            self.driven.stops += u32::from(signal == Signal::SIGSTOP);
         }
     }
 

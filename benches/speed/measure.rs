@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 
@@ -11,7 +12,24 @@ pub fn cpu(pid: u32) -> Duration {
     Duration::from(clock.now().unwrap())
 }
 
-/// The same of one of this process's threads.
+/// What stopping and continuing a process costs it, once: each of its threads is woken, whether it has something to do or not.
+pub fn stop_cost(pid: u32) -> Duration {
+    const TIMES: u32 = 100;
+    let spent = |is_stopped: bool| {
+        let before = cpu(pid);
+        for _ in 0..TIMES {
+            for (signal, pause_ms) in [(Signal::SIGSTOP, 1), (Signal::SIGCONT, 2)] {
+                kill(Pid::from_raw(pid as i32), is_stopped.then_some(signal)).unwrap(); // none only asks whether it is there
+                std::thread::sleep(Duration::from_millis(pause_ms));
+            }
+        }
+        cpu(pid) - before
+    };
+    let (stopped, idle) = (spent(true), spent(false));
+    stopped.saturating_sub(idle) / TIMES
+}
+
+/// Processor time of one of this process's threads.
 pub fn thread_cpu(tid: i32) -> Duration {
     cpu_in(&format!("/proc/self/task/{tid}/stat"))
 }

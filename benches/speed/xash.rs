@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::exchange::{Exchange, listed, settle, start};
 use crate::load::{self, Content, Dialect, Drive, Texts};
-use crate::measure::cpu;
+use crate::measure::{cpu, stop_cost};
 use crate::report::Report;
 use crate::support::until;
 
@@ -50,10 +50,12 @@ fn cost(socket: &UdpSocket, master: SocketAddr, pid: u32, players: u16, is_held:
     let content = Content { texts: Texts::Typical, players, changing: 10 };
     let visits = (0..TIMES).flat_map(|_| load::all(0..SERVERS, 1));
     let drive = Drive { socket, dialect: Dialect::Xash, master, hold: is_held.then_some(pid), is_gentle: true };
+    let stop_cost = if is_held { stop_cost(pid) } else { Duration::ZERO };
     let before = cpu(pid);
     let driven = drive.run(content, visits);
     settle(pid);
-    (cpu(pid) - before).as_secs_f64() * 1e6 / driven.pairs as f64
+    let spent = (cpu(pid) - before).saturating_sub(stop_cost * driven.stops);
+    spent.as_secs_f64() * 1e6 / driven.pairs as f64
 }
 
 /// A running xash3d-master, killed when dropped.
