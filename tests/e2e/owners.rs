@@ -22,10 +22,17 @@ fn pages() -> Vec<(String, Document)> {
 
 /// The lines of a game's configuration that its page has, for a master at this address: tests with the real programs use them.
 pub fn game_lines(game: &str, language: &str, master: &str) -> String {
+    game_blocks(game, language, master).into_iter().find(|block| block.contains(master)).unwrap()
+}
+
+/// All blocks of a language that the page has.
+pub fn game_blocks(game: &str, language: &str, master: &str) -> Vec<String> {
     let (_, page) = pages().into_iter().find(|(name, _)| name == game).unwrap();
-    let block = page.blocks(language).into_iter().find(|block| block.text.contains("master.example.org")).unwrap();
     // Over HTTP: a master on this machine has no certificate.
-    block.text.replace("https://master.example.org", "http://master.example.org").replace("master.example.org", master)
+    let here = |text: String| {
+        text.replace("https://master.example.org", "http://master.example.org").replace("master.example.org", master)
+    };
+    page.blocks(language).into_iter().map(|block| here(block.text)).collect()
 }
 
 #[test]

@@ -107,6 +107,19 @@ impl Quake {
     /// A dedicated ioquake3 server on this port. It announces itself once its map is loaded. `settings` are its own
     /// variables.
     pub fn ioquake3(&self, port: u16, settings: &[(&str, &str)]) -> Program {
+        let settings: Vec<_> = [("dedicated", "2")].iter().chain(settings).copied().collect();
+        self.start_ioquake3(port, &settings, &["+map", "m"])
+    }
+
+    /// The same, started with a command line as its owner writes it, and with this `server.cfg`.
+    pub fn owned_ioquake3(&self, port: u16, line: &str, lines: &str) -> Program {
+        self.folder.write("mini/server.cfg", lines);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let Some((&"ioq3ded", [options @ .., "+map", _])) = words.split_first() else { panic!("{line}") };
+        self.start_ioquake3(port, &[], &[options, &["+map", "m"]].concat())
+    }
+
+    fn start_ioquake3(&self, port: u16, settings: &[(&str, &str)], more: &[&str]) -> Program {
         let path = self.folder.path();
         let (home, port) = (path.join(format!("home-{port}")), port.to_string());
         let base = [
@@ -117,7 +130,6 @@ impl Quake {
             ("vm_game", "0"),
             ("sv_pure", "0"),
             ("bot_enable", "0"),
-            ("dedicated", "2"),
             ("net_port", &port),
             // The default is a public master, and its name would be looked up first.
             ("sv_master2", ""),
@@ -128,15 +140,26 @@ impl Quake {
         for (name, value) in base.iter().chain(settings) {
             command.args(["+set", name, value]);
         }
-        Program::start(command.args(["+map", "m"]), &self.folder, &format!("ioquake3-{port}"), "ioquake3-server")
+        Program::start(command.args(more), &self.folder, &format!("ioquake3-{port}"), "ioquake3-server")
     }
 
     /// A DarkPlaces server on this port, as the engine of Xonotic.
     pub fn xonotic(&self, port: u16, settings: &[(&str, &str)]) -> Program {
+        let settings: Vec<_> = [("sv_public", "1")].iter().chain(settings).copied().collect();
+        self.start_darkplaces(port, &settings)
+    }
+
+    /// The same with this configuration of its owner's.
+    pub fn owned_xonotic(&self, port: u16, lines: &str) -> Program {
+        self.folder.write("data/owner.cfg", lines);
+        self.start_darkplaces(port, &[("exec", "owner.cfg")])
+    }
+
+    fn start_darkplaces(&self, port: u16, settings: &[(&str, &str)]) -> Program {
         let mut command = Command::new("/usr/games/darkplaces-server");
         command.env("HOME", self.folder.path()).arg("-xonotic").arg("-basedir").arg(self.folder.path());
         let port = port.to_string();
-        for (name, value) in [("port", &*port), ("sv_public", "1"), ("maxplayers", "8")].iter().chain(settings) {
+        for (name, value) in [("port", &*port), ("maxplayers", "8")].iter().chain(settings) {
             command.args([&format!("+{name}"), *value]);
         }
         Program::start(command.args(["+map", "start"]), &self.folder, &format!("xonotic-{port}"), "darkplaces-server")

@@ -289,20 +289,33 @@ fn free_address() -> SocketAddr {
 
 /// The sample for a program in docs/https.md, with another address of the master.
 fn sample(language: &str, master: SocketAddr) -> String {
-    let document = documents().into_iter().find(|document| document.name == "docs/https.md").unwrap();
-    let block = document.blocks(language).pop().unwrap();
-    assert!(block.text.contains("127.0.0.1:8080"), "{}", block.text);
-    block.text.replace("127.0.0.1:8080", &master.to_string())
+    block(language, "127.0.0.1:8080").replace("127.0.0.1:8080", &master.to_string())
 }
 
-/// nginx in front of the web port, with TLS.
+/// The sample for a program in docs/https.md that contains this.
+fn block(language: &str, text: &str) -> String {
+    let document = documents().into_iter().find(|document| document.name == "docs/https.md").unwrap();
+    document.blocks(language).into_iter().map(|block| block.text).rfind(|block| block.contains(text)).unwrap()
+}
+
+/// nginx in front of the web port, with TLS and a certificate of the test.
 fn nginx(authority: &Authority, address: SocketAddr, master: SocketAddr) -> Program {
-    let sample = sample("nginx", master);
+    std::fs::create_dir(authority.0.path().join("snippets")).unwrap();
+    authority.0.write("snippets/rallypoint.conf", &sample("nginx", master));
+    let mut site = block("nginx", "server {");
+    for (written, here) in [
+        ("listen 443 ssl", format!("listen {address} ssl")),
+        ("listen [::]:443 ssl", format!("listen [::1]:{} ssl", address.port())),
+        ("/etc/letsencrypt/live/master.example.org/fullchain.pem", "good.crt".into()),
+        ("/etc/letsencrypt/live/master.example.org/privkey.pem", "server.key".into()),
+    ] {
+        assert!(site.contains(written), "docs/https.md has no `{written}` for nginx");
+        site = site.replace(written, &here);
+    }
     let text = format!(
         "daemon off; master_process off; pid nginx.pid; error_log stderr;\nevents {{}}\nhttp {{\n\
          access_log off; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u;\n\
-         scgi_temp_path s;\nserver {{\nlisten {address} ssl;\nssl_certificate good.crt; ssl_certificate_key server.key;\n\
-         proxy_bind {PROXY};\n{sample}\n}}\n}}\n"
+         scgi_temp_path s;\nproxy_bind {PROXY};\n{site}\n}}\n"
     );
     let file = authority.0.write("nginx.conf", &text);
     let mut command = Command::new("nginx");

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use serde_json::Value;
 
 use crate::machines::{Own, inside};
+use crate::owners::game_blocks;
 use crate::programs::*;
 use crate::support::*;
 use crate::tools::{ends, simulate};
@@ -225,6 +226,20 @@ fn real_servers_are_found_by_quakestat_and_by_our_own_commands() {
         assert_eq!((&found["name"], &found["map"]), (&expected.name.into(), &expected.map.into()), "{found}");
         assert_eq!((&found["players_current"], &found["players_max"]), (&0.into(), &8.into()), "{found}");
     }
+}
+
+#[test]
+fn real_servers_with_the_lines_of_the_owners_page_are_listed() {
+    if !inside(Own::Network, "quake3_programs::real_servers_with_the_lines_of_the_owners_page_are_listed") {
+        return;
+    }
+    let server = Server::start(&[LISTEN]);
+    let quake = Quake::new();
+    let blocks = game_blocks("quake3", "", "127.0.0.1");
+    let [ioquake3, command, darkplaces] = &blocks[..] else { panic!("{blocks:?}") };
+    let _games = [quake.owned_ioquake3(27960, command, ioquake3), quake.owned_xonotic(26000, darkplaces)];
+    let all = BTreeSet::from(["127.0.0.1:26000".to_string(), "127.0.0.1:27960".to_string()]);
+    until("both to be listed", || (addresses(&servers(&server)) == all).then_some(()));
 }
 
 #[test]
