@@ -144,11 +144,45 @@ impl PartialOrd for Look {
     }
 }
 
-/// The questions to one prefix.
+/// A server to ask, and the serial of its question.
+type Turn = (Address, u64);
+
+/// The questions to one prefix. Most have one server, whose turn takes no allocation.
+#[derive(Default)]
+struct Turns {
+    /// None: there are no others either.
+    first: Option<Turn>,
+    others: VecDeque<Turn>,
+}
+
+impl Turns {
+    fn push_front(&mut self, turn: Turn) {
+        if let Some(first) = self.first.replace(turn) {
+            self.others.push_front(first);
+        }
+    }
+
+    fn push_back(&mut self, turn: Turn) {
+        match self.first {
+            Some(_) => self.others.push_back(turn),
+            None => self.first = Some(turn),
+        }
+    }
+
+    fn pop_front(&mut self) -> Option<Turn> {
+        std::mem::replace(&mut self.first, self.others.pop_front())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+}
+
+/// The state of one prefix.
 #[derive(Default)]
 struct PrefixQueue {
     /// To be sent as soon as the rate limits allow.
-    questions: VecDeque<(Address, u64)>,
+    questions: Turns,
     /// Whether the prefix is in `ready` or `resting`.
     scheduled: bool,
     /// Servers that have been asked, or wait for their turn.
@@ -193,8 +227,8 @@ impl<T> Asker<T> {
         self.reading.with_details = false;
     }
 
-    /// From now on, facts without a nonce settle for this long instead of a round trip, which is what facts need that others will
-    /// read.
+    /// From now on, facts that come after their nonce settle for this long only, instead of a round trip. For those who show them
+    /// to nobody else.
     pub fn settle_for(&mut self, us: u64) {
         self.reading.settle_us = us..=us;
     }
@@ -263,6 +297,16 @@ impl<T> Asker<T> {
         self.ask(address, query, Ask::Proof, tag)?;
         if let Some(pending) = self.waiting.get_mut(&address) {
             pending.both = true;
+        }
+        Ok(())
+    }
+
+    /// Starts a query for the facts of a game where [`Asker::ask_both`] could ask for more: one question, and both from the second try
+    /// on, because some servers answer one of them only.
+    pub fn ask_facts_first(&mut self, address: Address, query: &'static dyn Query, tag: T) -> Result<(), T> {
+        self.ask(address, query, Ask::Facts, tag)?;
+        if let Some(pending) = self.waiting.get_mut(&address) {
+            pending.both_later = true;
         }
         Ok(())
     }

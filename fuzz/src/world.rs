@@ -212,7 +212,7 @@ pub fn http(stop: watch::Receiver<bool>) -> (HttpService, Arc<Guard>) {
     let settings = Settings { servers_max: 10_000, servers_per_ip_max: 1_000, ask_every_ms: 30_000, misses_max: 3 };
     let (hub, ledger, metrics) = (Arc::new(Hub::new(settings)), Arc::new(Ledger::new()), Arc::new(Metrics::new()));
     let now = hub.clock.now();
-    for server in &VIEW.servers {
+    for server in &*VIEW.servers {
         let server = Server { proven_at_ms: now.unix_ms, life_ms: 86_400_000, ..Server::clone(server) };
         let restore = Change::Restore {
             server: Arc::new(server),

@@ -39,8 +39,9 @@ pub(super) struct Pending<T> {
     pub queued: bool,
     /// The last try timed out while facts were due: if they do not arrive, the query ends.
     pub overdue: bool,
-    /// The first question is asked together with the second.
+    /// The first question is asked together with the second: now, or from the second try on.
     pub both: bool,
+    pub both_later: bool,
     /// When the first try of the first question was sent.
     pub began_us: Option<u64>,
     query: &'static dyn Query,
@@ -118,6 +119,7 @@ impl<T> Pending<T> {
             queued: true,
             overdue: false,
             both: false,
+            both_later: false,
             began_us: None,
             query,
             ask,
@@ -139,6 +141,9 @@ impl<T> Pending<T> {
     /// The next try: its question, and the second one if both are asked at once. None if all tries are used up.
     pub fn send(&mut self, now_us: u64, lane: Lane, key: &[u8; 16]) -> Option<(Question, Option<Question>)> {
         (self.queued, self.overdue) = (false, false);
+        if !self.tries.is_empty() && std::mem::take(&mut self.both_later) {
+            (self.both, self.ask) = (true, Ask::Proof);
+        }
         self.began_us.get_or_insert(now_us);
         let mut hasher = SipHasher13::new_with_key(key);
         hasher.write_u64(self.serial);
@@ -320,6 +325,8 @@ impl<T> Pending<T> {
             return Next::Wait;
         }
         let rtt_us = u64::from(self.rtt_us.unwrap_or(0));
+        // Without a nonce, this is all that tells facts from forged ones.
+        let settle_us = if self.query.proven_by() == ProvenBy::Port { &SETTLE_US } else { settle_us };
         let settled_us = now_us + rtt_us.clamp(*settle_us.start(), *settle_us.end());
         self.claim = Some(Claim { digest, facts: facts.map(|facts| Box::new(facts.into_owned())), settled_us });
         Next::LookAt(settled_us)

@@ -224,3 +224,25 @@ fn idle_networks_are_forgotten() {
     assert_eq!(asker.in_flight(), 0);
     assert!(asker.networks.len() <= IDLE_KEPT && asker.networks.values().all(|network| network.in_flight == 0));
 }
+
+proptest::proptest! {
+    #[test]
+    fn turns_are_taken_in_their_order(steps in proptest::collection::vec(0..3u8, 0..60)) {
+        let (mut turns, mut expected) = (Turns::default(), VecDeque::new());
+        for (number, step) in (1..).zip(steps) {
+            let turn = (server(number), u64::from(number));
+            match step {
+                0 => {
+                    turns.push_front(turn);
+                    expected.push_front(turn);
+                }
+                1 => {
+                    turns.push_back(turn);
+                    expected.push_back(turn);
+                }
+                _ => proptest::prop_assert_eq!(turns.pop_front(), expected.pop_front()),
+            }
+            proptest::prop_assert_eq!(turns.is_empty(), expected.is_empty());
+        }
+    }
+}

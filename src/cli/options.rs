@@ -11,7 +11,8 @@ use ratatui::crossterm::terminal;
 use super::out::{message, print};
 use super::{Exit, Failure, failures, time};
 use crate::client::list::Listing;
-use crate::client::query::{Pace, Wanted, in_flight_for, query_in_threads};
+use crate::client::query::threads::query_in_threads;
+use crate::client::query::{Pace, Wanted, in_flight_for};
 use crate::client::{Found, RetryPolicy, State, Target};
 use crate::export::columns::Column;
 use crate::export::{self, Format, Layout};
@@ -188,6 +189,7 @@ impl OutputOptions {
             game: is_default
                 || self.columns.iter().any(|column| column.name == "game")
                 || self.selection.sort == Some(Sort::Game),
+            published: false,
         }
     }
 
@@ -307,7 +309,7 @@ mod tests {
             output: OutputOptions,
         }
         let wanted = |line: &str| {
-            let Wanted { details, game } = Line::parse_from(line.split(' ')).output.wanted();
+            let Wanted { details, game, .. } = Line::parse_from(line.split(' ')).output.wanted();
             (details, game)
         };
         assert_eq!(wanted("x"), (false, true));

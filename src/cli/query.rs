@@ -155,7 +155,7 @@ async fn resolve(targets: Vec<Target>) -> Vec<Found> {
     }
     report_some(&unknown);
     servers.sort_by_key(|(number, _, _)| *number);
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::with_capacity(servers.len());
     servers.retain(|(_, name, address)| seen.insert((*name, *address)));
     servers.into_iter().map(|(_, name, address)| Found::new(Game::Own(name), address)).collect()
 }

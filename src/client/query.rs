@@ -1,13 +1,15 @@
 //! Queries many game servers at once: a rate limit, and a bound on queries in flight. The [`Asker`] decides what counts as an
 //! answer. Queries whose answers this machine may have lost are repeated. One socket and one thread are enough for tens of
-//! thousands of servers a second; at higher rates threads share them.
+//! thousands of servers a second; at higher rates [`threads`] share them.
+
+pub mod threads;
 
 use std::collections::VecDeque;
 use std::io;
+use std::iter::from_fn;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
 use tokio::time::{timeout, timeout_at};
 
 use super::socket::{Socket, Undelivered};
@@ -30,6 +32,8 @@ pub struct Pace {
     /// Servers in flight, not counting those that have missed a try: they would hold up the others. The bound also paces us
     /// on a slow network or machine: the next queries are sent as answers come in. See [`in_flight_for`].
     pub in_flight: usize,
+    /// How many it begins with.
+    pub first_in_flight: usize,
     pub retry: RetryPolicy,
     /// Size of the socket's receive buffer in bytes; None: as large as the system allows.
     pub receive_buffer: Option<usize>,
@@ -44,11 +48,13 @@ pub struct Wanted {
     pub details: bool,
     /// Which game of its family a server runs.
     pub game: bool,
+    /// Somebody else will read it: what could be forged is believed later.
+    pub published: bool,
 }
 
 impl Default for Wanted {
     fn default() -> Wanted {
-        Wanted { details: true, game: true }
+        Wanted { details: true, game: true, published: true }
     }
 }
 
@@ -58,22 +64,10 @@ impl Default for Pace {
             per_second: 30_000,
             per_ip_per_second: 2_000,
             in_flight: in_flight_for(30_000),
+            first_in_flight: 4_000,
             retry: RetryPolicy::default(),
             receive_buffer: None,
             wanted: Wanted::default(),
-        }
-    }
-}
-
-impl Pace {
-    /// The part of one of so many threads.
-    fn of_one_in(self, threads: usize) -> Pace {
-        let part = |all: u32| (all / threads.max(1) as u32).max(1);
-        Pace {
-            per_second: part(self.per_second),
-            per_ip_per_second: part(self.per_ip_per_second),
-            in_flight: (self.in_flight / threads.max(1)).max(1),
-            ..self
         }
     }
 }
@@ -84,14 +78,11 @@ pub fn in_flight_for(per_second: u32) -> usize {
     (per_second as usize / 15).max(2_000)
 }
 
-/// What one thread manages, and for how many servers another one is worth starting.
-const THREAD_PER_SECOND: u32 = 50_000;
-const THREAD_SERVERS: usize = 1_000;
 /// A nonce and the facts may come as two datagrams.
 const ANSWERS_PER_QUESTION: usize = 2;
-/// For how long facts without a nonce settle. Both datagrams of an answer leave the server together, so the second is hardly ever
-/// this late; and nobody but the one who asks reads them.
-const SETTLE_US: u64 = 5_000;
+/// For how long facts settle that come after their nonce, if nobody but the one who asks reads them. Both datagrams leave the server
+/// together, so the second is hardly ever this late.
+const SETTLE_US: u64 = 2_000;
 /// A thread has only one socket.
 const LANE: Lane = 0;
 /// Wait while queries are held back by the rate limit.
@@ -104,7 +95,8 @@ const LOSSES_MAX: u8 = 20;
 /// A queued server.
 #[derive(Clone, Copy)]
 struct Turn {
-    /// Its index in the list.
+    /// Which part it is in, and its index there.
+    part: usize,
     number: usize,
     /// Tries without an answer, and tries whose answer may have been lost here.
     tries: u8,
@@ -121,70 +113,69 @@ struct Tag {
     undelivered: Option<io::Error>,
 }
 
-/// Like [`query_all`], with several threads if the rate is more than one of them manages. `finished` is called on any of them.
-pub async fn query_in_threads(
-    found: &mut Vec<Found>,
-    pace: Pace,
-    finished: impl Fn() + Clone + Send + 'static,
-) -> io::Result<()> {
-    in_threads(threads_for(found.len(), pace.per_second), found, pace, finished).await
-}
-
-async fn in_threads(
-    threads: usize,
-    found: &mut Vec<Found>,
-    pace: Pace,
-    finished: impl Fn() + Clone + Send + 'static,
-) -> io::Result<()> {
-    let (share, pace) = (found.len().div_ceil(threads), pace.of_one_in(threads));
-    let mut others = Vec::new();
-    for number in (1..threads).rev() {
-        let mut servers = found.split_off((number * share).min(found.len()));
-        let (done, result) = oneshot::channel();
-        let finished = finished.clone();
-        std::thread::Builder::new().name("query".into()).spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let queried = runtime.and_then(|runtime| runtime.block_on(query_all(&mut servers, pace, |_| finished())));
-            let _ = done.send((servers, queried)); // nobody waits for it any more
-        })?;
-        others.push(result);
-    }
-    let mut queried = query_all(found, pace, |_| finished()).await;
-    for other in others.into_iter().rev() {
-        let (servers, result) = other.await.map_err(|_| io::Error::other("a thread has ended early"))?;
-        found.extend(servers);
-        queried = queried.and(result);
-    }
-    queried
-}
-
-fn threads_for(servers: usize, per_second: u32) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    cores.min((per_second / THREAD_PER_SECOND) as usize).min(servers / THREAD_SERVERS).max(1)
-}
-
 /// Queries every server that can be queried, and stores the results in `found`. `finished` is called for each of them as
 /// soon as it has answered or failed.
-pub async fn query_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Found)) -> io::Result<()> {
-    let queue = found.iter().enumerate().filter(|(_, server)| query_of(&server.game).is_some());
-    let queue: VecDeque<_> = queue.map(|(number, _)| Turn { number, tries: 0, losses: 0 }).collect();
-    let all_loopback = found.iter().all(|server| server.address.ip().is_loopback());
+pub async fn query_all(found: &mut Vec<Found>, pace: Pace, finished: impl FnMut(&Found)) -> io::Result<()> {
+    let all_loopback = are_loopback(found);
+    let mut whole = Some(Part { number: 0, servers: std::mem::take(found) });
+    let queried = query_parts(from_fn(|| whole.take()), pace, all_loopback, finished).await;
+    let (part, result) = match queried {
+        Ok(mut parts) => (parts.pop(), Ok(())),
+        Err(error) => (whole, Err(error)),
+    };
+    *found = part.map(|part| part.servers).unwrap_or_default();
+    result
+}
+
+fn are_loopback(found: &[Found]) -> bool {
+    found.iter().all(|server| server.address.ip().is_loopback())
+}
+
+/// Neighbouring servers of a list, and which of its parts they are.
+struct Part {
+    number: usize,
+    servers: Vec<Found>,
+}
+
+/// The same with servers that come in parts: the next one is taken when all others are asked. Returns all that were taken; none is
+/// taken if it fails.
+async fn query_parts(
+    more: impl Iterator<Item = Part>,
+    pace: Pace,
+    all_loopback: bool,
+    finished: impl FnMut(&Found),
+) -> io::Result<Vec<Part>> {
     let try_us = pace.retry.server_try().as_micros() as u64;
     let mut seed = [0; 16];
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
     let socket = Socket::open(pace.receive_buffer)?;
     let try_us_max = try_us * u64::from(pace.retry.server_tries());
-    let throttle = Throttle::new(pace.in_flight, socket.room() / ANSWERS_PER_QUESTION, try_us, try_us_max);
+    let throttle =
+        Throttle::new(pace.first_in_flight, pace.in_flight, socket.room() / ANSWERS_PER_QUESTION, try_us, try_us_max);
     let mut asker = Asker::new(settings(pace, all_loopback), seed);
     if !pace.wanted.details {
         asker.leave_out_details();
     }
-    asker.settle_for(SETTLE_US);
+    if !pace.wanted.published {
+        asker.settle_for(SETTLE_US);
+    }
     let started = Instant::now();
-    let mut run =
-        Run { found, queue, socket, asker, throttle, pace, all_loopback, started, lost: 0, is_quiet: true, finished };
+    let mut run = Run {
+        parts: Vec::new(),
+        more,
+        queue: VecDeque::new(),
+        socket,
+        asker,
+        throttle,
+        pace,
+        all_loopback,
+        started,
+        lost: 0,
+        is_quiet: true,
+        finished,
+    };
     run.run().await;
-    Ok(())
+    Ok(run.parts)
 }
 
 fn settings(pace: Pace, all_loopback: bool) -> Settings {
@@ -200,8 +191,10 @@ fn settings(pace: Pace, all_loopback: bool) -> Settings {
     }
 }
 
-struct Run<'a, F> {
-    found: &'a mut [Found],
+struct Run<M, F> {
+    parts: Vec<Part>,
+    /// The parts to come.
+    more: M,
     /// Servers to query, for the first time or again.
     queue: VecDeque<Turn>,
     socket: Socket,
@@ -217,7 +210,7 @@ struct Run<'a, F> {
     finished: F,
 }
 
-impl<F: FnMut(&Found)> Run<'_, F> {
+impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Run<M, F> {
     async fn run(&mut self) {
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         loop {
@@ -245,25 +238,46 @@ impl<F: FnMut(&Found)> Run<'_, F> {
             let try_us = self.throttle.try_us();
             self.asker.set_settings(Settings { tries: 1, try_us, ..settings(self.pace, self.all_loopback) });
         }
-        for _ in 0..self.queue.len() {
-            if self.asker.fresh() >= self.throttle.in_flight() {
-                return;
-            }
+        let mut postponed = 0;
+        while self.asker.fresh() < self.throttle.in_flight() && self.fill_queue(postponed) {
             let Some(turn) = self.queue.pop_front() else { return };
-            let Some((server, query)) = self.found.get(turn.number).and_then(|s| Some((s, query_of(&s.game)?))) else {
-                continue;
-            };
+            let Some((server, query)) = self.found(turn).and_then(|s| Some((s, query_of(&s.game)?))) else { continue };
+            let address = server.address;
             let tag = Tag { turn, asked_us: self.now_us(), question: Question::new(), undelivered: None };
             // Long answers come to us, whatever the list says, so nobody has to prove an address first.
-            let asked = match query.facts_say_all() || !self.pace.wanted.game {
-                true => self.asker.ask(server.address, query, Ask::Facts, tag),
-                false => self.asker.ask_both(server.address, query, tag),
+            let asked = match (query.facts_say_all(), self.pace.wanted.game) {
+                (true, _) => self.asker.ask(address, query, Ask::Facts, tag),
+                (false, false) if turn.tries == 0 => self.asker.ask_facts_first(address, query, tag),
+                (false, _) => self.asker.ask_both(address, query, tag),
             };
             if asked.is_err() {
                 // Another game at the same address is being queried; this one has to wait.
                 self.queue.push_back(turn);
+                postponed += 1;
             }
         }
+    }
+
+    /// Whether there is a server in the queue besides those at its end that have to wait; takes the next part if there is none.
+    fn fill_queue(&mut self, postponed: usize) -> bool {
+        while self.queue.len() <= postponed {
+            let Some(next) = self.more.next() else { return false };
+            let part = self.parts.len();
+            let queryable = next.servers.iter().enumerate().filter(|(_, server)| query_of(&server.game).is_some());
+            let turns = queryable.map(|(number, _)| Turn { part, number, tries: 0, losses: 0 });
+            // Ahead of those that wait.
+            turns.rev().for_each(|turn| self.queue.push_front(turn));
+            self.parts.push(next);
+        }
+        true
+    }
+
+    fn found(&self, turn: Turn) -> Option<&Found> {
+        self.parts.get(turn.part)?.servers.get(turn.number)
+    }
+
+    fn found_mut(&mut self, turn: Turn) -> Option<&mut Found> {
+        self.parts.get_mut(turn.part)?.servers.get_mut(turn.number)
     }
 
     /// A closed port fails the server at once, unless the report may be forged. Any other report is only shown as the reason
@@ -274,7 +288,7 @@ impl<F: FnMut(&Found)> Run<'_, F> {
         let is_closed = is_closed(report.error.kind(), quoted, &tag.question);
         tag.undelivered = Some(io::Error::from(report.error.kind()));
         if is_closed && let Some(tag) = self.asker.give_up(address) {
-            self.end(tag.turn.number, State::Failed("connection refused: the port is closed".into()));
+            self.end(tag.turn, State::Failed("connection refused: the port is closed".into()));
         }
     }
 
@@ -300,15 +314,17 @@ impl<F: FnMut(&Found)> Run<'_, F> {
         }
     }
 
-    fn end(&mut self, number: usize, state: State) {
-        if let Some(server) = self.found.get_mut(number) {
+    fn end(&mut self, turn: Turn, state: State) {
+        let Run { parts, finished, .. } = self;
+        let server = parts.get_mut(turn.part).and_then(|part| part.servers.get_mut(turn.number));
+        if let Some(server) = server {
             server.state = state;
-            (self.finished)(server);
+            finished(server);
         }
     }
 }
 
-impl<F: FnMut(&Found)> Driver for Run<'_, F> {
+impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Driver for Run<M, F> {
     type Tag = Tag;
 
     fn asker(&mut self) -> &mut Asker<Tag> {
@@ -377,7 +393,7 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
         let Finished { tag, result, .. } = over;
         let is_lost = self.throttle.may_have_lost(tag.asked_us);
         let says_no_more = |result: &Result<Response, Failure>| {
-            let game = self.found.get(tag.turn.number).map(|server| &server.game);
+            let game = self.found(tag.turn).map(|server| &server.game);
             let query = game.and_then(query_of);
             query.is_some_and(|query| query.proven_by() == ProvenBy::Port)
                 && matches!(result, Ok(Response { facts: None, fault: None, .. }))
@@ -393,7 +409,7 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
         }
         let state = match result {
             Ok(Response { rtt_us, facts: Some(facts), .. }) => {
-                if let Some(server) = self.found.get_mut(tag.turn.number) {
+                if let Some(server) = self.found_mut(tag.turn) {
                     // If the protocol has many games, the answer says which one this is.
                     if let Some(game) = game(server.game.protocol(), &facts.game) {
                         server.game = game;
@@ -404,7 +420,7 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
                 State::Answered
             }
             Ok(Response { rtt_us, .. }) if is_alive => {
-                if let Some(server) = self.found.get_mut(tag.turn.number) {
+                if let Some(server) = self.found_mut(tag.turn) {
                     server.rtt_us = Some(rtt_us);
                 }
                 State::Answered
@@ -419,7 +435,7 @@ impl<F: FnMut(&Found)> Driver for Run<'_, F> {
                 _ => failure.words(""),
             }),
         };
-        self.end(tag.turn.number, state);
+        self.end(tag.turn, state);
     }
 }
 
@@ -446,8 +462,6 @@ mod tests {
     };
     use std::net::Ipv4Addr;
     use std::os::fd::AsRawFd;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Simulated servers on their own thread, so that they answer whatever the test is doing.
     fn simulated(game: &'static str, count: usize, delay_ms: u64) -> Vec<Found> {
@@ -465,7 +479,7 @@ mod tests {
     }
 
     /// Simulated servers at consecutive addresses in 127.0.0.0/8, which share a socket.
-    fn many(game: &'static str, count: u32) -> Vec<Found> {
+    pub fn many(game: &'static str, count: u32) -> Vec<Found> {
         let card = card(game).unwrap();
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         setsockopt(&socket, sockopt::Ipv4PacketInfo, &true).unwrap();
@@ -533,35 +547,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn threads_share_the_servers() {
-        for threads in [1, 2, 3, 7] {
-            let mut found = many("netpanzer", 100);
-            let expected: Vec<_> = found.iter().map(|server| server.address).collect();
-            let finished = Arc::new(AtomicUsize::new(0));
-            let counted = finished.clone();
-            let count = move || _ = counted.fetch_add(1, Ordering::Relaxed);
-            in_threads(threads, &mut found, Pace::default(), count).await.unwrap();
-            let addresses: Vec<_> = found.iter().map(|server| server.address).collect();
-            assert_eq!((addresses, finished.load(Ordering::Relaxed)), (expected, 100), "in their order");
-            assert!(found.iter().all(|server| server.state == State::Answered), "{found:?}");
-        }
-        let mut found = many("netpanzer", 3);
-        in_threads(7, &mut found, Pace::default(), || {}).await.unwrap();
-        assert_eq!(found.len(), 3, "more threads than servers");
-    }
-
-    #[test]
-    fn all_threads_together_keep_to_the_pace() {
-        let pace = Pace::default();
-        let part = pace.of_one_in(3);
-        assert_eq!((part.per_second, part.per_ip_per_second, part.in_flight), (10_000, 666, 666));
-        assert_eq!(threads_for(1_000_000, pace.per_second), 1, "one thread manages that");
-        assert_eq!(threads_for(1_999, 1_000_000), 1, "so few are not worth it");
-        let cores = std::thread::available_parallelism().unwrap().get();
-        assert_eq!(threads_for(1_000_000, 1_000_000), cores.min(20));
-    }
-
-    #[tokio::test]
     async fn what_this_machine_loses_is_not_the_servers_silence() {
         // All at once, with room for some ten answers.
         let retry = RetryPolicy { timeout: Some(Duration::from_millis(500)), retries: Some(1) };
@@ -614,7 +599,7 @@ mod tests {
         let silent = bound();
         let server =
             |at: std::net::SocketAddr| Found::new(Game::Own("hyperbol"), Address::new(at.ip(), at.port()).unwrap());
-        let mut found = [server(closed), server(silent.local_addr().unwrap())];
+        let mut found = vec![server(closed), server(silent.local_addr().unwrap())];
         let mut order = Vec::new();
         let retry = RetryPolicy { timeout: Some(Duration::from_millis(100)), retries: None };
         query_all(&mut found, Pace { retry, ..Pace::default() }, |server| order.push(server.address)).await.unwrap();

@@ -25,6 +25,8 @@ const CONTROL_BYTES: usize = 256;
 const ANSWER_BYTES: usize = 2_304;
 /// Requested receive buffer, where this program may exceed the system's limit.
 const RECEIVE_BUFFER: usize = 32 << 20;
+/// Every so many calls to receive, the answers that were dropped are counted.
+const COUNT_EVERY: u32 = 4;
 /// Wait for a full send buffer to drain.
 const FULL: Duration = Duration::from_millis(1);
 
@@ -39,6 +41,8 @@ pub struct Socket {
     outbox: Outbox<QUESTION_BYTES_MAX>,
     control: Vec<u8>,
     lost: u32,
+    /// Calls to receive.
+    calls: u32,
     is_checking: bool,
     /// The last batch was not full, so that there is nothing to receive now.
     is_empty: bool,
@@ -78,6 +82,7 @@ impl Socket {
             outbox: Outbox::default(),
             control: vec![0; CONTROL_BYTES],
             lost: 0,
+            calls: 0,
             is_checking: false,
             is_empty: false,
         })
@@ -127,8 +132,12 @@ impl Socket {
             if std::mem::take(&mut self.is_empty) {
                 return None;
             }
-            let Socket { socket, inbox, .. } = self;
-            match socket.try_io(Interest::READABLE, || inbox.fill_counting(socket)) {
+            let Socket { socket, mapped, inbox, .. } = self;
+            // Counting takes new headers for the call, and the next count says what was lost since.
+            self.calls = self.calls.wrapping_add(1);
+            let counts = self.is_checking || self.calls.is_multiple_of(COUNT_EVERY);
+            let fill = || if counts { inbox.fill_counting(socket) } else { inbox.fill(socket, *mapped) };
+            match socket.try_io(Interest::READABLE, fill) {
                 Ok(_) => {
                     self.received_at = Instant::now();
                     self.lost = self.inbox.dropped().unwrap_or(self.lost);
@@ -276,5 +285,25 @@ mod tests {
             after = receive_all(&mut socket);
         }
         assert_eq!(after + socket.lost(), 100);
+    }
+
+    #[tokio::test]
+    async fn dropped_answers_are_noticed_without_asking() {
+        let mut socket = Socket::open(Some(1)).unwrap();
+        let game = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut buffer = [0; 100];
+        send(&mut socket, b"question", here(&game)).await;
+        let (_, asker) = game.recv_from(&mut buffer).unwrap();
+        let mut calls = 0;
+        for _ in 0..100 {
+            game.send_to(b"answer", asker).unwrap();
+        }
+        while socket.lost() == 0 {
+            game.send_to(b"answer", asker).unwrap();
+            timeout(Duration::from_secs(20), socket.ready()).await.unwrap();
+            while socket.receive(&mut buffer).is_some() {}
+            calls += 1;
+            assert!(calls <= 2 * COUNT_EVERY, "{calls}");
+        }
     }
 }

@@ -6,8 +6,6 @@
 const STEP_US: u64 = 100_000;
 /// After this long without a loss, the limit grows by an eighth.
 const GROWTH_US: u64 = 250_000;
-/// The initial limit, if the receive buffer has room for it.
-const START: usize = 4_000;
 /// This many answers fit into any receive buffer. A lower limit would only help an attacker who floods this machine.
 const LEAST: usize = 8;
 /// Late answers within a step before they count as congestion.
@@ -30,9 +28,10 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// `room` is for how many queries the receive buffer can hold the answers, should they all arrive at once.
-    pub fn new(most: usize, room: usize, try_us: u64, try_us_max: u64) -> Throttle {
-        let in_flight = most.min(START).min(room.max(LEAST));
+    /// Begins with a limit of `first`, if the receive buffer has room for it: `room` is for how many queries it can hold the answers,
+    /// should they all arrive at once.
+    pub fn new(first: usize, most: usize, room: usize, try_us: u64, try_us_max: u64) -> Throttle {
+        let in_flight = most.min(first).min(room.max(LEAST));
         let (changed_us, counting_us, latest_us) = (0, 0, 0);
         let (lost_us, answers, late) = (None, 0, 0);
         Throttle { most, in_flight, changed_us, lost_us, try_us, try_us_max, counting_us, answers, late, latest_us }
@@ -104,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_loss_halves_it_and_quiet_brings_it_back() {
-        let mut throttle = Throttle::new(1_000_000, 1_000_000, 900_000, 3_600_000);
+        let mut throttle = Throttle::new(4_000, 1_000_000, 1_000_000, 900_000, 3_600_000);
         throttle.recover(10_000_000);
         assert!(!throttle.may_have_lost(0) && !throttle.has_lost());
         for us in [20_000_000, 20_000_001, 20_099_999] {
@@ -123,7 +122,7 @@ mod tests {
     #[test]
     fn it_never_stops_and_never_exceeds_the_configured_limit() {
         for most in [2_000, 1] {
-            let mut throttle = Throttle::new(most, 1_000_000, 900_000, 3_600_000);
+            let mut throttle = Throttle::new(4_000, most, 1_000_000, 900_000, 3_600_000);
             (1..100).for_each(|step| throttle.lost(step * STEP_US, 5_000));
             assert_eq!(throttle.in_flight(), LEAST.min(most));
             (100..1_000).for_each(|step| throttle.recover(step * GROWTH_US));
@@ -136,19 +135,19 @@ mod tests {
         for (most, room, expected) in [
             (2_000, 180, 180),
             (2_000, 7_000, 2_000),
-            (10_000, 7_000, START),
+            (10_000, 7_000, 4_000),
             (100, 180, 100),
             (2_000, 0, LEAST),
             (1, 0, 1),
         ] {
-            assert_eq!(Throttle::new(most, room, 900_000, 3_600_000).in_flight(), expected, "{most} {room}");
+            assert_eq!(Throttle::new(4_000, most, room, 900_000, 3_600_000).in_flight(), expected, "{most} {room}");
         }
     }
 
     #[test]
     fn quick_answers_make_it_grow_and_late_ones_halve_it() {
-        let mut throttle = Throttle::new(7_000, 1_000_000, 900_000, 3_600_000);
-        assert_eq!(throttle.in_flight(), START);
+        let mut throttle = Throttle::new(4_000, 7_000, 1_000_000, 900_000, 3_600_000);
+        assert_eq!(throttle.in_flight(), 4_000);
         let answers = |throttle: &mut Throttle, now_us, rtt_us, count| {
             (0..count).for_each(|_| throttle.answered(now_us, rtt_us, 4_000));
             throttle.in_flight()
@@ -170,7 +169,7 @@ mod tests {
 
     #[test]
     fn servers_that_are_far_away_are_waited_for_longer_and_are_late_only_once() {
-        let mut throttle = Throttle::new(2_000, 1_000_000, 900_000, 3_600_000);
+        let mut throttle = Throttle::new(4_000, 2_000, 1_000_000, 900_000, 3_600_000);
         let mut now_us = 1_000_000;
         let mut answers = |throttle: &mut Throttle, rtt_us| {
             now_us += STEP_US;

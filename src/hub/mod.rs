@@ -352,8 +352,8 @@ impl Hub {
             let rest = PACE_MIN.max(effort.took() * (PACE_SHARE - 1));
             self.wait(rest, false);
             let effort = Effort::begin();
-            self.free_former_view();
             self.lists.forget_groups();
+            self.free_former_view();
             self.lists.forget_unused();
             self.wait(effort.took() * (PACE_SHARE - 1), false);
             self.wait(EXPIRE_EVERY.saturating_sub(rest), true);
@@ -365,7 +365,7 @@ impl Hub {
     fn free_former_view(&self) {
         let mut publishing = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         publishing.former = None;
-        publishing.publisher.forget_former();
+        publishing.publisher.catch_up();
     }
 
     /// Waits until the time has passed, the program stops or, with `for_change`, something has changed.

@@ -326,6 +326,9 @@ pub struct Publisher {
 impl Publisher {
     /// The next view and its deltas; None if nothing changed.
     pub fn publish(&mut self, dirty: &mut Vec<Dirty>, now: Now) -> Option<(View, Batch)> {
+        if dirty.is_empty() {
+            return None;
+        }
         let mut deltas = Vec::with_capacity(dirty.len());
         self.change(dirty, |before, server| match (before, server) {
             (None, None) => {}
@@ -368,8 +371,9 @@ impl Publisher {
         self.view(now)
     }
 
-    /// Frees what only the view before the newest had, or leaves it to those who still read it.
-    pub fn forget_former(&mut self) {
+    /// Brings the former list up to date, which frees what only the view before the newest had. If somebody still reads that view, it
+    /// is left to them.
+    pub fn catch_up(&mut self) {
         match Arc::get_mut(&mut self.former) {
             Some(former) => former.follow(&self.newest, &self.behind),
             None => self.former = self.newest.clone(),
@@ -379,7 +383,7 @@ impl Publisher {
 
     /// Changes the former list, after it was brought up to date. `look` is called with what each slot had and has.
     fn change(&mut self, dirty: &mut Vec<Dirty>, mut look: impl FnMut(Option<Arc<Server>>, Option<Arc<Server>>)) {
-        self.forget_former();
+        self.catch_up();
         let servers = Arc::make_mut(&mut self.former);
         // A block may have been changed more than once.
         let mut texts: Option<u32> = None;
@@ -676,7 +680,7 @@ mod tests {
             let (first, _) = publisher.publish(&mut vec![(0, Some(old))], now).unwrap();
             let reader = is_read.then_some(first);
             let (_second, _) = publisher.publish(&mut vec![(0, Some(named(1, "new")))], now).unwrap();
-            publisher.forget_former();
+            publisher.catch_up();
             assert_eq!(gone.upgrade().is_some(), is_read);
             drop(reader);
             assert!(gone.upgrade().is_none(), "its last reader has freed it");
@@ -706,7 +710,13 @@ mod tests {
                     readers.push_back((view, slots.values().cloned().collect()));
                 }
                 if forgets {
-                    publisher.forget_former();
+                    publisher.catch_up();
+                }
+                // The same block with the same serial has the same texts in all views: what was prepared of it is used again.
+                let mut texts: HashMap<(usize, u64), Vec<String>> = HashMap::new();
+                for (number, (serial, servers)) in readers.iter().flat_map(|(view, _)| view.blocks().enumerate()) {
+                    let now: Vec<_> = servers.map(|server| format!("{} {:?}", server.address, server.texts)).collect();
+                    prop_assert_eq!(texts.entry((number, serial)).or_insert_with(|| now.clone()), &now);
                 }
                 for (view, expected) in &readers {
                     prop_assert_eq!((view.servers.to_vec(), view.servers.len()), (expected.clone(), expected.len()));

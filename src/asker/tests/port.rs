@@ -158,3 +158,11 @@ fn a_token_goes_back_with_the_question_a_few_times() {
     hear(&mut asker, 9_000, LANE, b"name real");
     assert_eq!(asker.timed_out(40_000).unwrap().result.unwrap().facts.unwrap().name, "real");
 }
+
+#[test]
+fn without_a_nonce_facts_settle_for_a_round_trip_whoever_asks() {
+    let mut asker = asked(Ask::Facts);
+    asker.settle_for(5_000);
+    assert!(hear(&mut asker, 80_000, LANE, b"name A").is_none());
+    assert_eq!(asker.next_timeout_us(), Some(160_000));
+}

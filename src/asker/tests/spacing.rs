@@ -96,6 +96,36 @@ fn a_server_that_answers_one_of_both_is_asked_for_the_other_later() {
 }
 
 #[test]
+fn who_wants_the_facts_only_asks_one_question_and_both_if_that_is_not_answered() {
+    for is_answered in [true, false] {
+        let mut asker = asker(Settings { tries: 2, ..SETTINGS });
+        asker.ask_facts_first(server(1), &Slow, 0).unwrap();
+        let (_, long) = asker.next_question(1_000, LANE).unwrap();
+        assert_eq!((long[0], asker.next_question(1_000, LANE)), (b's', None));
+        if is_answered {
+            let finished = asker.heard(20_000, LANE, server(1).socket(), &long).unwrap();
+            let facts = finished.result.unwrap().facts.unwrap();
+            assert_eq!((&*facts.name, &*facts.game), ("long", ""));
+            continue;
+        }
+        // Some servers answer the other question only.
+        let mut finished = None;
+        let mut asked = Vec::new();
+        for now_us in (10_000..6_000_000).step_by(10_000) {
+            finished = finished.or(asker.timed_out(now_us));
+            while let Some((_, question)) = asker.next_question(now_us, LANE) {
+                asked.push(question[0]);
+                if question[0] == b'i' {
+                    finished = finished.or(asker.heard(now_us, LANE, server(1).socket(), &question));
+                }
+            }
+        }
+        assert!(asked.starts_with(b"is"), "{asked:?}");
+        assert_eq!(finished.unwrap().result.unwrap().facts.unwrap().name, "short");
+    }
+}
+
+#[test]
 fn the_first_answers_facts_count_if_no_others_follow() {
     let mut asker = asker(Settings { tries: 1, ..SETTINGS });
     asker.ask(server(1), &Slow, Ask::Proof, 0).unwrap();

@@ -57,13 +57,13 @@ impl Source {
 
     async fn query(&self) -> Result<Facts<'static>, String> {
         let address = self.target.address(self.port).await.map_err(|error| error.to_string())?;
-        let mut servers = [Found::new(Game::Own(self.card.name), address)];
+        let mut servers = vec![Found::new(Game::Own(self.card.name), address)];
         let cannot = |error| format!("cannot be queried: {error}");
         query_all(&mut servers, Pace::default(), |_| {}).await.map_err(cannot)?;
-        let [Found { state, facts, .. }] = servers;
-        match state {
-            State::Failed(why) => Err(why),
-            State::NotQueried | State::Answered => Ok(facts),
+        match servers.pop().map(|server| (server.state, server.facts)) {
+            Some((State::Failed(why), _)) => Err(why),
+            Some((State::NotQueried | State::Answered, facts)) => Ok(facts),
+            None => Err("cannot be queried".into()),
         }
     }
 }
