@@ -285,6 +285,11 @@ impl<T> Asker<T> {
         self.waiting.get_mut(&address).map(|pending| &mut pending.tag)
     }
 
+    /// Whether this is a question to the server that was sent and has not been answered yet.
+    pub fn has_sent(&self, address: Address, bytes: &[u8]) -> bool {
+        self.waiting.get(&address).is_some_and(|pending| pending.has_sent(bytes))
+    }
+
     /// Starts a query: for a proof first, or for facts at once if the server was proven before. Returns the tag if a query to
     /// this address is in flight already.
     pub fn ask(&mut self, address: Address, query: &'static dyn Query, ask: Ask, tag: T) -> Result<(), T> {

@@ -104,8 +104,13 @@ impl Exchange {
 
 /// No server expires during a benchmark, and an address and its network may have many servers.
 pub fn start() -> Server {
+    start_with(&[])
+}
+
+/// The same with more settings.
+pub fn start_with(more: &[&str]) -> Server {
     let lives = ["iceball.life=1h", "quake3.life=1h", "xash3d.life=1h", "probe.every=15m"];
-    Server::start(&[&lives[..], &["guard.max_servers_per_ip=65535", "guard.exempt=127.0.0.0/8"]].concat())
+    Server::start(&[&lives[..], &["guard.max_servers_per_ip=65535", "guard.exempt=127.0.0.0/8"], more].concat())
 }
 
 /// Announces servers until all are listed. Returns the server's time per new server, in nanoseconds.

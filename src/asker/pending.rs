@@ -151,15 +151,23 @@ impl<T> Pending<T> {
         let nonce = hasher.finish() as u32 & self.query.nonce_mask();
         let sent = Try { nonce, lane, sent_us: now_us, proven_us: None, spent: false };
         self.tries.try_push(sent).ok()?;
-        let write = |ask| {
-            let mut question = Question::new();
-            match self.token {
-                Some(token) => self.query.ask_with(ask, nonce, token, &mut question),
-                None => self.query.ask(ask, nonce, &mut question),
-            }
-            question
-        };
-        Some((write(self.ask), self.asks_both().then(|| write(Ask::Facts))))
+        Some((self.question(self.ask, nonce), self.asks_both().then(|| self.question(Ask::Facts, nonce))))
+    }
+
+    fn question(&self, ask: Ask, nonce: u32) -> Question {
+        let mut question = Question::new();
+        match self.token {
+            Some(token) => self.query.ask_with(ask, nonce, token, &mut question),
+            None => self.query.ask(ask, nonce, &mut question),
+        }
+        question
+    }
+
+    /// Whether this is a question that was sent and has not been answered yet.
+    pub fn has_sent(&self, bytes: &[u8]) -> bool {
+        let second = self.asks_both().then_some(Ask::Facts);
+        let asks = || [Some(self.ask), second].into_iter().flatten();
+        self.tries.iter().any(|sent| asks().any(|ask| self.question(ask, sent.nonce)[..] == *bytes))
     }
 
     fn asks_both(&self) -> bool {

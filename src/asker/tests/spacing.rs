@@ -162,3 +162,20 @@ fn questions_to_one_server_are_spaced_and_do_not_delay_others() {
         assert!(times.windows(2).all(|two| two[1] - two[0] >= 1_050_000), "{times:?}");
     }
 }
+
+#[test]
+fn a_question_counts_as_sent_until_it_is_answered_and_as_a_whole_only() {
+    let mut asker = asker(SETTINGS);
+    assert!(!asker.has_sent(server(1), b""), "nobody is asked");
+    asker.ask_both(server(1), &Slow, 0).unwrap();
+    assert!(!asker.has_sent(server(1), b"") && !asker.has_sent(server(1), b"i\0\0\0\0"), "nothing was sent yet");
+    let [short, long] = [(); 2].map(|()| asker.next_question(1_000, LANE).unwrap().1);
+    let mut forged = short.clone();
+    forged[2] ^= 1;
+    for (bytes, expected) in [(&short[..], true), (&long, true), (&forged, false), (&short[..3], false), (b"", false)] {
+        assert_eq!(asker.has_sent(server(1), bytes), expected, "{bytes:?}");
+        assert!(!asker.has_sent(server(2), bytes));
+    }
+    asker.heard(20_000, LANE, server(1).socket(), &short);
+    assert!(!asker.has_sent(server(1), &short));
+}
