@@ -79,9 +79,7 @@ fn servers(node: &Server) -> u32 {
 }
 
 fn figure(node: &Server, name: &str) -> f64 {
-    let metrics = node.get("/metrics").text().to_string();
-    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("rallypoint_cluster_{name} ")));
-    line.unwrap().parse().unwrap()
+    node.figure(&format!("rallypoint_cluster_{name}"))
 }
 
 fn wait(mut is_done: impl FnMut() -> bool) {

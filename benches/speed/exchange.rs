@@ -68,8 +68,8 @@ impl Exchange {
         ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect()
     }
 
-    /// Microseconds of processor time for one announcement and its handshake, without what stopping the process takes. A round in which datagrams were lost or repeated
-    /// does not count: lost ones cost nothing, and repeated ones cost twice.
+    /// Microseconds of processor time for one announcement and its handshake, without what stopping the process takes. A round in
+    /// which datagrams were lost or repeated does not count: lost ones cost nothing, and repeated ones cost twice.
     fn cost(&self, master: SocketAddr, pid: u32, socket: &UdpSocket, ips: u32, content: Content) -> f64 {
         let drive = Drive { socket, dialect: self.dialect, master, hold: Some(pid), is_gentle: false };
         let stop_cost = stop_cost(pid);

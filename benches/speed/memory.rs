@@ -88,9 +88,7 @@ fn event_reader(server: &Server, count: u32) {
 fn report(server: &Server, what: &str, count: u32, when: &str) {
     // Wait until replaced views have been freed.
     std::thread::sleep(Duration::from_secs(4));
-    let metrics = server.get("/metrics").text().to_string();
-    let lists = metrics.lines().find_map(|line| line.strip_prefix("rallypoint_lists_held_bytes ")).unwrap();
-    let besides: u64 = lists.parse().unwrap();
+    let besides = server.figure("rallypoint_lists_held_bytes") as u64;
     let beyond = server.memory_kib().saturating_sub(FREE_KIB) * 1024;
     let each = beyond.saturating_sub(besides) as f64 / f64::from(count);
     verdict(&format!("{what}: {count} {when}, bytes each beyond 32 MiB"), each, each <= TARGET, "at most 400");

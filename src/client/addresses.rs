@@ -5,12 +5,9 @@
 use super::Target;
 use crate::protocols::{CARDS, DIALECTS};
 
-/// A usual line.
-const LINE_BYTES: usize = 28;
-
 /// The servers in a file, and its invalid lines: line number and reason.
 pub fn read(text: &str) -> (Vec<Target>, Vec<(usize, String)>) {
-    let mut targets = Vec::with_capacity(text.len() / LINE_BYTES);
+    let mut targets = Vec::new();
     let mut wrong = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let line = line.split('#').next().unwrap_or_default();

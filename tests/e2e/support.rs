@@ -188,6 +188,14 @@ impl Server {
         serde_json::from_slice(&self.get(path).body).unwrap()
     }
 
+    /// The value of a metric without labels.
+    pub fn figure(&self, name: &str) -> f64 {
+        let response = self.get("/metrics");
+        let metrics = response.text();
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
+    }
+
     /// The rows of /master.json.
     pub fn listed(&self) -> Vec<serde_json::Value> {
         self.json("/master.json")["servers"].as_array().unwrap().clone()

@@ -48,10 +48,7 @@ fn filled(set: &[&str]) -> Server {
 }
 
 fn figure(server: &Server, name: &str) -> u64 {
-    let response = server.get("/metrics");
-    let metrics = response.text();
-    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_string));
-    line.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
+    server.figure(name) as u64
 }
 
 #[test]
