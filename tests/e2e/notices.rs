@@ -169,7 +169,7 @@ fn what_fails_is_sent_again_and_what_is_refused_is_not() {
         "{}",
         server.log()
     );
-    assert!(!server.log().contains("429"), "it is said once");
+    assert!(!server.log().contains("it answered 429"), "it is said once");
     assert_eq!((metric(&server, "sent"), metric(&server, "failed")), (1, 0));
 
     // A redirect is not followed, and not tried again. The next notice is.

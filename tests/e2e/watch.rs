@@ -163,12 +163,12 @@ fn commands_that_fail_hang_or_do_not_exist_are_reported() {
     let game = Game::new(server.address("iceball.listen"));
     game.announce(&announcement(b"first", 1, 3));
     until("it", || server.listed().pop());
-    for (command, said) in [
-        ("sh -c 'exit 7'", "--exec: `sh` ended with exit code 7 (came iceball://127.0.0.1:2)"),
-        ("tail -f /dev/null", "--exec: `tail` was ended after 300ms (came iceball://127.0.0.1:2)"),
-        ("/nowhere/at-all", "--exec: cannot run `/nowhere/at-all`: No such file"),
+    for (command, timeout, said) in [
+        ("sh -c 'exit 7'", "1m", "--exec: `sh` ended with exit code 7 (came iceball://127.0.0.1:2)"),
+        ("tail -f /dev/null", "300ms", "--exec: `tail` was ended after 300ms (came iceball://127.0.0.1:2)"),
+        ("/nowhere/at-all", "1m", "--exec: cannot run `/nowhere/at-all`: No such file"),
     ] {
-        let arguments = ["--exec", command, "--exec-timeout", "300ms", "--not-empty"];
+        let arguments = ["--exec", command, "--exec-timeout", timeout, "--not-empty"];
         let (watch, mut lines) = Watch::start(&web(&server), &arguments);
         assert!(next_line(&mut lines).contains("came    iceball://127.0.0.1:1"));
         game.announce(&announcement(b"second", 2, 4));
