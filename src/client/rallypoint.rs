@@ -177,7 +177,7 @@ fn address(row: &Row) -> Result<Found, String> {
 fn describe(found: &mut Found, row: Row) {
     let rules = row.rules.iter().map(|(name, value)| {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
-        (clean(name).into(), clean(&value).into())
+        (clean(name), clean(&value))
     });
     let players = row.players.into_iter().map(player);
     let details = Details { players: players.collect(), rules: rules.collect() }.bounded();

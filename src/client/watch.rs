@@ -133,7 +133,7 @@ mod tests {
     fn a_players_ping_is_not_a_change() {
         let pinged = |ping| {
             let player = Player { name: "Ann".into(), ping: Some(ping), ..Player::default() };
-            let details = Some(Arc::new(Details { players: vec![player], rules: Vec::new() }));
+            let details = Some(Arc::new(Details { players: vec![player], rules: Default::default() }));
             Found { facts: Facts { details, ..Facts::default() }, ..server(1, 0) }
         };
         assert!(looks_the_same(&pinged(30), &pinged(31)));

@@ -270,7 +270,7 @@ fn wire_details(details: &Details) -> WireDetails<'_> {
         kills: player.kills,
         deaths: player.deaths,
     });
-    let rules = details.rules.iter().map(|(name, value)| ((&**name).into(), (&**value).into()));
+    let rules = details.rules.iter().map(|(name, value)| (name.into(), value.into()));
     WireDetails { people: people.collect(), rules: rules.collect() }
 }
 
@@ -375,9 +375,9 @@ fn read_team(team: &str) -> Option<Cow<'static, str>> {
 
 /// None if it contains anything that cannot come from a heartbeat.
 fn read_keys(wire: Vec<(String, String)>) -> Option<Arc<HeartbeatKeys>> {
-    let bytes = |text: String| -> Option<Box<[u8]>> {
+    let bytes = |text: String| -> Option<Vec<u8>> {
         let all: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(c).ok()).collect();
-        all.filter(|bytes| bytes.len() <= PART_BYTES_MAX).map(Vec::into_boxed_slice)
+        all.filter(|bytes| bytes.len() <= PART_BYTES_MAX)
     };
     let pairs = wire.into_iter().take(KEYS_MAX).map(|(key, value)| Some((bytes(key)?, bytes(value)?)));
     Some(Arc::new(HeartbeatKeys(pairs.collect::<Option<_>>()?)))

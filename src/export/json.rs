@@ -126,9 +126,9 @@ fn row(found: &Found) -> Row<'_> {
     let facts = &found.facts;
     let details = facts.details.as_deref();
     let mut rules = Map::new();
-    for (name, value) in details.map_or(&[][..], |details| &details.rules) {
+    for (name, value) in details.iter().flat_map(|details| details.rules.iter()) {
         // If a rule occurs twice, the first one counts.
-        rules.entry(name.to_string()).or_insert_with(|| Value::from(&**value));
+        rules.entry(name.to_string()).or_insert_with(|| Value::from(value));
     }
     Row {
         protocol: found.game.protocol(),

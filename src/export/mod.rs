@@ -99,7 +99,7 @@ mod tests {
                 password: Some(false),
                 details: Some(Arc::new(Details {
                     players: vec![Player { name: "Al,ice".into(), team: Some("red".into()), ..Player::default() }],
-                    rules: vec![("skill".into(), "above novice".into()), ("players_IMF".into(), "3".into())],
+                    rules: [("skill", "above novice"), ("players_IMF", "3")].into(),
                 })),
                 ..Facts::default()
             },

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrayvec::ArrayString;
 
 use super::server::cut;
-use super::{Address, Texts};
+use super::{Address, GameRules, Texts};
 
 /// A version as text. Often formatted from packed numbers, so it owns its text, without an allocation.
 pub type VersionText = ArrayString<32>;
@@ -30,8 +30,7 @@ pub struct Facts<'a> {
 impl Facts<'_> {
     /// The value of one of the server's rules.
     pub fn rule(&self, name: &str) -> Option<&str> {
-        let rules = self.details.as_deref().map_or(&[][..], |details| &details.rules);
-        rules.iter().find(|(found, _)| **found == *name).map(|(_, value)| &**value)
+        self.details.as_deref()?.rules.get(name)
     }
 
     /// The name as listed: an invisible name is replaced by the address. An empty one stays unknown.
@@ -80,8 +79,7 @@ impl Facts<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     pub players: Vec<Player>,
-    /// Name and value, in the server's order.
-    pub rules: Vec<(Box<str>, Box<str>)>,
+    pub rules: GameRules,
 }
 
 impl Details {
@@ -101,14 +99,7 @@ impl Details {
         let mut fits = |size: usize| room.checked_sub(size).map(|left| room = left).is_some();
         self.players.truncate(Details::PLAYERS_MAX);
         self.players.retain(|player| fits(player.name.len() + player.team.as_ref().map_or(0, |team| team.len())));
-        self.rules.truncate(Details::RULES_MAX);
-        let mut rules: Vec<(Box<str>, Box<str>)> = Vec::with_capacity(self.rules.len());
-        for (name, value) in self.rules {
-            if !rules.iter().any(|(known, _)| *known == name) && fits(name.len() + value.len()) {
-                rules.push((name, value));
-            }
-        }
-        Details { players: self.players, rules }
+        Details { players: self.players, rules: self.rules.bounded(Details::RULES_MAX, room) }
     }
 }
 
@@ -131,25 +122,6 @@ pub struct Player {
     pub kills: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deaths: Option<i32>,
-}
-
-/// The keys of a heartbeat, byte for byte: lists are filtered by them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeartbeatKeys(pub Vec<HeartbeatKey>);
-
-/// A key and its value.
-pub type HeartbeatKey = (Box<[u8]>, Box<[u8]>);
-
-impl HeartbeatKeys {
-    /// The keys of a server that was announced in another way: those that every heartbeat has.
-    pub fn of(game: &str, address: Address) -> HeartbeatKeys {
-        let key = |key: &str, value: &str| (key.as_bytes().into(), value.as_bytes().into());
-        HeartbeatKeys(vec![key("gamename", game), key("port", &address.port().to_string())])
-    }
-
-    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        self.0.iter().find(|(found, _)| **found == *key).map(|(_, value)| &**value)
-    }
 }
 
 /// Whether a character is invisible: white space, zero-width and blank characters.

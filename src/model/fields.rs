@@ -108,7 +108,7 @@ mod tests {
         let known = || Facts { players_current: Some(1), ..Facts::default() };
         let details = |players: &[&str], rules: &[(&str, &str)]| {
             let player = |name: &&str| Player { name: (*name).into(), ..Player::default() };
-            let rules = rules.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let rules = rules.iter().copied().collect();
             Some(Arc::new(Details { players: players.iter().map(player).collect(), rules }))
         };
         let overridden = |official, priority, flavor| Server {

@@ -1,20 +1,22 @@
 //! The data types that all rooms share: `time`, a server's `address` and `game`, how its address was verified (`proof`), what
-//! it reports about itself (`facts`), its entry in the list (`server`), which `fields` of it differ, and changes to the registry (`change`).
+//! it reports about itself (`facts`, `pairs`), its entry in the list (`server`), which `fields` of it differ, and changes to the registry (`change`).
 
 mod address;
 mod change;
 mod facts;
 mod fields;
 mod game;
+mod pairs;
 mod proof;
 mod server;
 mod time;
 
 pub use address::Address;
 pub use change::{Announce, Change, Gone, Mirrored, NamedServer, Overrides, RemoteServer, RemoteState};
-pub use facts::{Details, Facts, HeartbeatKey, HeartbeatKeys, Player, VersionText};
+pub use facts::{Details, Facts, Player, VersionText};
 pub use fields::Fields;
 pub use game::{Carried, GAME_BYTES_MAX, Game, MASTER};
+pub use pairs::{GameRules, HeartbeatKeys, Pairs};
 pub use proof::{Proof, Strength};
 pub use server::{Origin, Server, Texts, round_trip};
 pub use time::{Now, SharedTime};

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use arrayvec::ArrayString;
 
-use super::{Address, Announce, Details, Facts, Game, HeartbeatKeys, Overrides, Player, Proof, Strength, VersionText};
+use super::{
+    Address, Announce, Details, Facts, Game, GameRules, HeartbeatKeys, Overrides, Player, Proof, Strength, VersionText,
+};
 
 /// The four texts of a listed server in one allocation: with a million servers, four allocations each would take most of
 /// the memory.
@@ -190,9 +192,8 @@ impl Server {
         self.details.as_deref()?.known_players(self.players_current)
     }
 
-    /// Names and values, in the server's order.
-    pub fn rules(&self) -> &[(Box<str>, Box<str>)] {
-        self.details.as_deref().map(|details| details.rules.as_slice()).unwrap_or_default()
+    pub fn rules(&self) -> &GameRules {
+        self.details.as_deref().map(|details| &details.rules).unwrap_or_default()
     }
 
     pub fn strength(&self) -> Strength {

@@ -200,7 +200,7 @@ fn asked(address: Address, ms: u64) -> Change<'static> {
 }
 
 fn keys(port: &str) -> Arc<HeartbeatKeys> {
-    Arc::new(HeartbeatKeys(vec![(b"port"[..].into(), port.as_bytes().into())]))
+    Arc::new(HeartbeatKeys([("port", port)].into_iter().collect()))
 }
 
 fn heartbeat(address: Address, port: &str) -> Change<'static> {

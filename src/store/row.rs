@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, Row, named_params, params_from_iter};
 
-use crate::model::{
-    Address, Details, Facts, HeartbeatKey, HeartbeatKeys, Origin, Proof, Server, VersionText, round_trip,
-};
+use crate::model::{Address, Details, Facts, HeartbeatKeys, Origin, Pairs, Proof, Server, VersionText, round_trip};
 use crate::protocols::{allow_players, game, game_named};
 
 /// An address as bytes: 4 or 16 for the IP address, 2 for the port (big endian).
@@ -163,8 +161,8 @@ fn optional<A, B>(found: Option<A>, read: impl Fn(A) -> Option<B>) -> Option<Opt
 }
 
 fn details_from(text: &str) -> Option<Details> {
-    let (players, rules) = serde_json::from_str(text).ok()?;
-    Some(Details { players, rules })
+    let (players, rules): (_, Vec<(String, String)>) = serde_json::from_str(text).ok()?;
+    Some(Details { players, rules: rules.into_iter().collect() })
 }
 
 /// Keys and values alternately, each prefixed with its length u16 LE. They are bytes, not text.
@@ -179,17 +177,17 @@ fn keys_bytes(keys: &HeartbeatKeys) -> Vec<u8> {
 }
 
 fn keys_from(mut bytes: &[u8]) -> Option<HeartbeatKeys> {
-    let mut next = || -> Option<Option<Box<[u8]>>> {
+    let mut keys = Pairs::with_room(bytes.len());
+    let mut next = || -> Option<Option<&[u8]>> {
         let Some((size, rest)) = bytes.split_first_chunk::<2>() else {
             return if bytes.is_empty() { Some(None) } else { None };
         };
         let (part, rest) = rest.split_at_checked(u16::from_le_bytes(*size).into())?;
         bytes = rest;
-        Some(Some(part.into()))
+        Some(Some(part))
     };
-    let mut keys: Vec<HeartbeatKey> = Vec::new();
     while let Some(key) = next()? {
-        keys.push((key, next()??));
+        keys.push(key, next()??);
     }
     Some(HeartbeatKeys(keys))
 }
@@ -208,7 +206,7 @@ mod tests {
         for bad in [&b""[..], b"12", b"123456789", &[0; 6], &[0; 17]] {
             assert_eq!(address_from(bad), None, "{bad:?}");
         }
-        let keys = HeartbeatKeys(vec![(b"port"[..].into(), b"1"[..].into()), (b"\xff"[..].into(), b""[..].into())]);
+        let keys = HeartbeatKeys([(&b"port"[..], &b"1"[..]), (b"\xff", b"")].into_iter().collect());
         let bytes = keys_bytes(&keys);
         assert_eq!(keys_from(&bytes), Some(keys));
         for len in 1..bytes.len() {
@@ -220,7 +218,7 @@ mod tests {
     #[test]
     fn details_round_trip() {
         let player = Player { name: "B\"b".into(), team: Some("red".into()), score: Some(-3), ..Player::default() };
-        let details = Details { players: vec![player], rules: vec![("a".into(), "é".into())] };
+        let details = Details { players: vec![player], rules: [("a", "é")].into() };
         let text = serde_json::to_string(&(&details.players, &details.rules)).unwrap();
         assert_eq!(details_from(&text), Some(details));
         assert_eq!(details_from("{}"), None);

@@ -82,7 +82,7 @@ fn address(port: u16) -> Address {
 
 fn announce(port: u16, age_ms: u64, proof: Proof) -> Change<'static> {
     let player = Player { name: "Bob".into(), team: Some("red".into()), score: Some(-2), ..Player::default() };
-    let details = Details { players: vec![player], rules: vec![("time".into(), "10 \"min\"".into())] };
+    let details = Details { players: vec![player], rules: [("time", "10 \"min\"")].into() };
     Change::Announce(Announce {
         address: address(port),
         game: game_named("tanks").unwrap(),
@@ -91,7 +91,7 @@ fn announce(port: u16, age_ms: u64, proof: Proof) -> Change<'static> {
         life_ms: LIFE_MS,
         asked: proof == Proof::Query,
         rtt_us: Some(1_234),
-        keys: Some(Arc::new(HeartbeatKeys(vec![(b"\xffkey"[..].into(), b"1"[..].into())]))),
+        keys: Some(Arc::new(HeartbeatKeys([(b"\xffkey", b"1")].into_iter().collect()))),
         facts: Facts {
             name: "Grüße".into(),
             map: "mesa".into(),
@@ -525,8 +525,9 @@ fn a_full_disk_is_a_warning_and_writing_resumes_when_there_is_room() {
     writer.connection().pragma_update(None, "max_page_count", 1).unwrap(); // the file cannot grow
     let details = |port| {
         let Change::Announce(mut announce) = announce(port, 0, Proof::Cookie) else { unreachable!() };
-        let rule = ("rule".into(), "x".repeat(60_000).into());
-        announce.facts.details = Some(Arc::new(Details { players: Vec::new(), rules: vec![rule] }));
+        let long = "x".repeat(30_000);
+        announce.facts.details =
+            Some(Arc::new(Details { players: Vec::new(), rules: [("a", &*long), ("b", &long)].into() }));
         Change::Announce(announce)
     };
     hub.apply_one(&details(1), hub.clock.now());

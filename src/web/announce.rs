@@ -264,8 +264,7 @@ impl Announcement {
         };
         let players_current = self.players_current.or_else(|| self.players.as_ref().map(playing));
         let details = (self.players.is_some() || self.rules.is_some()).then(|| {
-            let rules = self.rules.unwrap_or_default().into_iter();
-            let rules = rules.map(|(name, value)| (name.into(), value.into())).collect();
+            let rules = self.rules.unwrap_or_default().into_iter().collect();
             Arc::new(Details { players: self.players.unwrap_or_default(), rules }.bounded())
         });
         Facts {

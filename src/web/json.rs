@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::columns::{Column, Columns};
 use crate::geo;
-use crate::model::{Address, Fields, Origin, Player, Server};
+use crate::model::{Address, Fields, GameRules, Origin, Player, Server};
 use crate::protocols::join::Join;
 use crate::protocols::own_card;
 use crate::times;
@@ -253,7 +253,7 @@ fn is_zero(number: &i32) -> bool {
 }
 
 /// Rules as an object, in the server's own order.
-struct Rules<'a>(&'a [(Box<str>, Box<str>)]);
+struct Rules<'a>(&'a GameRules);
 
 impl Rules<'_> {
     fn is_empty(&self) -> bool {
@@ -264,7 +264,7 @@ impl Rules<'_> {
 impl Serialize for Rules<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (name, value) in self.0 {
+        for (name, value) in self.0.iter() {
             map.serialize_entry(name, value)?;
         }
         map.end()
@@ -288,7 +288,7 @@ mod tests {
         let known = |number: u8| (number > 0).then_some(u16::from(number));
         let text = |number: u8| String::from_utf8(vec![b'x'; number.into()]).unwrap().into();
         let player = Player { name: "Ann".into(), score: Some(rule.into()), ..Player::default() };
-        let rules = (0..rule).map(|number| (format!("r{number}").into(), format!("{maximum}").into())).collect();
+        let rules = (0..rule).map(|number| (format!("r{number}"), maximum.to_string())).collect();
         let details = Details { players: vec![player; extra.into()], rules };
         let facts = Facts {
             name: text(name),

@@ -469,7 +469,7 @@ mod tests {
         let player = |name: &str, team, ping| Player { name: name.into(), team, ping, ..Player::default() };
         let details = Details {
             players: vec![player("Ann", Some("red".into()), None), player("Bob", None, Some(50))],
-            rules: vec![("fraglimit".into(), "<20>".into())],
+            rules: [("fraglimit", "<20>")].into(),
         };
         let facts = Facts {
             name: name.to_string().into(),

@@ -8,7 +8,7 @@ use url::form_urlencoded;
 use super::json::rfc3339;
 use super::plots::Small;
 use crate::geo::{self, countries};
-use crate::model::{Origin, Player, Server};
+use crate::model::{GameRules, Origin, Player, Server};
 use crate::protocols::{card, own_card};
 
 /// The variables of a template, documented in `assets/index.html`.
@@ -43,7 +43,7 @@ pub struct Row<'a> {
     rtt: Option<String>,
     player_columns: Vec<&'static str>,
     player_rows: Vec<Vec<String>>,
-    rules: &'a [(Box<str>, Box<str>)],
+    rules: &'a GameRules,
     day: String,
     week: String,
     week_plot: String,
@@ -90,7 +90,7 @@ impl<'a> Row<'a> {
             rtt: server.rtt_us.map(|us| round_trip(us.get())),
             player_columns,
             player_rows,
-            rules: details.map(|details| details.rules.as_slice()).unwrap_or_default(),
+            rules: server.rules(),
             day: small.map(|small| small.day.clone()).unwrap_or_default(),
             week: small.map(|small| small.week.clone()).unwrap_or_default(),
             week_plot: format!("{api}/history.svg?range=7d"),

@@ -42,7 +42,7 @@ pub fn samples() -> HashMap<&'static str, String> {
 fn server() -> Option<Arc<Server>> {
     let card = CARDS.first()?;
     let player = Player { name: "Ann".into(), score: Some(12), ..Player::default() };
-    let details = Details { players: vec![player], rules: vec![("speed".into(), "fast".into())] };
+    let details = Details { players: vec![player], rules: [("speed", "fast")].into() };
     let facts = Facts {
         name: "A server".into(),
         mode: "ctf".into(),

@@ -69,7 +69,7 @@ fn details_of(server: &Found, masters: &[String], cells: usize) -> Vec<String> {
             let ping = player.ping.map(|ping| format!("  {ping} ms")).unwrap_or_default();
             add("player", &format!("{}{score}{ping}", player.name));
         }
-        for (name, value) in &details.rules {
+        for (name, value) in details.rules.iter() {
             add(name, value);
         }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 fn server(port: u16, name: &'static str, players: u16) -> Found {
     let details = Details {
         players: vec![Player { name: "Ann".into(), score: Some(14), ..Player::default() }],
-        rules: vec![("fraglimit".into(), "20".into())],
+        rules: [("fraglimit", "20")].into(),
     };
     let facts = Facts {
         name: name.into(),
@@ -218,7 +218,7 @@ fn errors_are_whole() {
 
 #[test]
 fn long_details_scroll() {
-    let rules = (1..=40).map(|number| (format!("rule{number}").into(), "on".into())).collect();
+    let rules = (1..=40).map(|number| (format!("rule{number}"), "on")).collect();
     let mut one = server(1, "Alpha", 1);
     one.facts.details = Some(Arc::new(Details { players: Vec::new(), rules }));
     let mut screen = with(vec![one]);
@@ -460,10 +460,8 @@ fn a_screen_that_does_not_change_costs_next_to_nothing() {
 fn nothing_that_a_server_says_controls_the_terminal() {
     let evil = "\u{1b}]52;c;b3duZWQ=\u{7}\u{1b}[2Jname\u{9b}31m";
     let mut one = server(1, "x", 1);
-    let details = Details {
-        players: vec![Player { name: evil.into(), ..Player::default() }],
-        rules: vec![(evil.into(), evil.into())],
-    };
+    let details =
+        Details { players: vec![Player { name: evil.into(), ..Player::default() }], rules: [(evil, evil)].into() };
     one.facts =
         Facts { name: evil.into(), map: evil.into(), mode: evil.into(), details: Some(Arc::new(details)), ..one.facts };
     one.state = State::Failed(evil.into());

@@ -11,7 +11,7 @@ const NONE: Offset = Offset { ms: 0 };
 
 fn server(address: &str) -> Server {
     let player = Player { name: "Zoë".into(), team: Some("red".into()), ping: Some(-1), ..Player::default() };
-    let details = Details { players: vec![player], rules: vec![("fraglimit".into(), "20".into())] };
+    let details = Details { players: vec![player], rules: [("fraglimit", "20")].into() };
     let facts = Facts {
         name: "A \"server\"".into(),
         map: "mesa".into(),
@@ -23,7 +23,7 @@ fn server(address: &str) -> Server {
     };
     let game = Game::Own("netpanzer");
     let mut server = Server::new(address.parse().unwrap(), game, Proof::Query, T - 1_000, &facts);
-    server.keys = Some(Arc::new(HeartbeatKeys(vec![(b"port"[..].into(), b"\xff\x001"[..].into())])));
+    server.keys = Some(Arc::new(HeartbeatKeys([(b"port", b"\xff\x001")].into_iter().collect())));
     server.rtt_us = NonZeroU32::new(25_000);
     server.node = 77;
     server.first_seen_ms = T - 9_000;
@@ -192,7 +192,7 @@ fn what_is_strange_is_refused_and_what_is_dirty_is_cleaned() {
 #[test]
 fn a_value_that_would_be_too_long_has_no_details() {
     let mut server = server("203.0.113.5:7");
-    let rules = (0..100).map(|_| ("r".into(), "\"".repeat(PART_BYTES_MAX).into())).collect();
+    let rules = (0..100).map(|_| ("r", "\"".repeat(PART_BYTES_MAX))).collect();
     server.details = Some(Arc::new(Details { players: Vec::new(), rules }));
     let value = encode("a", T, &local(server), NONE);
     assert!(value.len() < 1_000);
@@ -206,16 +206,12 @@ fn long_rules_are_whole_on_the_other_node_and_on_the_next() {
     let mods = (0..420).map(|number| format!("mod_{number:05}")).collect::<Vec<_>>().join(",");
     assert!(mods.len() > 4_000);
     let mut sent = server("203.0.113.5:7");
-    let rules: Vec<(Box<str>, Box<str>)> = vec![
-        ("mods".into(), mods.into()),
-        ("long".into(), "x".repeat(Details::BYTES_MAX).into()),
-        ("pvp".into(), "1".into()),
-    ];
-    sent.details = Some(Arc::new(Details { players: Vec::new(), rules: rules.clone() }));
+    let rules = [("mods", &*mods), ("long", &"x".repeat(Details::BYTES_MAX)), ("pvp", "1")].into();
+    sent.details = Some(Arc::new(Details { players: Vec::new(), rules }));
     for _node in ["b", "c"] {
         let back = listed(read(&encode("a", T, &local(sent.clone()), NONE)).unwrap().remote).announce.facts;
         let details = back.details.unwrap();
-        assert_eq!(details.rules, [rules[0].clone(), rules[2].clone()], "whole, or not at all");
+        assert_eq!(details.rules, [("mods", &*mods), ("pvp", "1")].into(), "whole, or not at all");
         sent.details = Some(details);
     }
 }
@@ -233,7 +229,7 @@ fn team_names_round_trip() {
     let back = |name: &str| {
         let mut server = server("203.0.113.5:7");
         let player = Player { name: "Zoë".into(), team: Some(name.to_string().into()), ..Player::default() };
-        server.details = Some(Arc::new(Details { players: vec![player], rules: Vec::new() }));
+        server.details = Some(Arc::new(Details { players: vec![player], rules: Default::default() }));
         let value = encode("a", T, &local(server), NONE);
         let (remote, _) = read(&value).unwrap().into_local_time(T, NONE, NOW);
         listed(remote).announce.facts.details.unwrap().players[0].team.clone()
@@ -250,7 +246,7 @@ fn team_names_round_trip() {
 #[test]
 fn the_number_of_a_records_keys_is_bounded() {
     let mut server = server("203.0.113.5:7");
-    let pairs = (0..=KEYS_MAX).map(|number| (number.to_string().into_bytes().into(), b"1"[..].into()));
+    let pairs = (0..=KEYS_MAX).map(|number| (number.to_string(), b"1"));
     server.keys = Some(Arc::new(HeartbeatKeys(pairs.collect())));
     let value = encode("a", T, &local(server), NONE);
     let (remote, _) = read(&value).unwrap().into_local_time(T, NONE, NOW);

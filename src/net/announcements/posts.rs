@@ -135,7 +135,7 @@ impl Announcements {
             NameOf::Other => return self.note(address, What::OtherName),
         }
         let mut details = said.details.as_deref().cloned().unwrap_or_default();
-        details.rules.insert(0, (named.rule.into(), named.host.clone()));
+        details.rules = details.rules.behind(named.rule, &named.host);
         said.details = Some(Arc::new(details.bounded()));
     }
 

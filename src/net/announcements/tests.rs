@@ -103,7 +103,7 @@ async fn server_of(card: &'static Card, game: &'static str) -> Address {
     let pretend = (card.pretend)(1);
     // The game may be among its rules, too.
     let mut details = pretend.details.as_deref().cloned().unwrap_or_default();
-    details.rules.retain(|(_, value)| **value != *pretend.game);
+    details.rules = details.rules.iter().filter(|(_, value)| *value != pretend.game).collect();
     let facts = Facts { game: game.into(), details: Some(Arc::new(details)), ..pretend };
     tokio::spawn(async move {
         let mut buffer = [0; 200];
@@ -141,7 +141,7 @@ async fn a_server_of_a_family_says_which_game_it_is() {
 #[tokio::test]
 async fn a_server_with_its_own_port_is_neither_changed_nor_removed_over_a_connection() {
     for card in CARDS.iter().filter(|card| card.announce.only_itself().is_some()) {
-        let keys = |text: &[u8]| HeartbeatKeys(vec![(b"protocol"[..].into(), text.into())]);
+        let keys = |text: &[u8]| HeartbeatKeys([("protocol", text)].into_iter().collect());
         let announcements = announcements();
         let now = announcements.hub.clock.now();
         if card.proof == Proof::Cookie {

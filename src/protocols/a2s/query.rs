@@ -54,8 +54,7 @@ fn facts<'a>(info: &Info<'a>) -> Facts<'a> {
         ("secure", if info.secure { "1" } else { "" }),
         ("keywords", &text::clean(info.keywords)),
     ];
-    let said = rules.iter().filter(|(_, value)| !value.is_empty());
-    let rules = said.map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    let rules = rules.into_iter().filter(|(_, value)| !value.is_empty()).collect();
     Facts {
         name: text::clean(info.name),
         mode: text::clean(info.folder),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::wire::{self, Client, Reply};
-use crate::model::{self, Address, Facts, Player, VersionText};
+use crate::model::{self, Address, Facts, GameRules, Player, VersionText};
 use crate::protocols::pick;
 
 const PROTOCOL: u8 = 29;
@@ -58,17 +58,15 @@ pub fn pretend(number: usize) -> Facts<'static> {
         ping: Some((16 + number * 7 + place * 31) as i32 % 300),
         ..Player::default()
     };
-    let rule = |name: &str, value: &str| (name.into(), value.into());
-    let rules = vec![
-        rule("website", "http://www.example.org/"),
-        rule("clients", &clients.to_string()),
-        rule("clients_max", &(players_max + 2).to_string()),
-        rule("protocol", &PROTOCOL.to_string()),
-        rule("score_limit", pick(&["20", "5", "50"], number)),
-        rule("time_limit", pick(&["15", "30"], number)),
-        rule("join_smallest", pick(&["false", "true"], number)),
-        rule("build", "Linux Dedicated Server version 1.3.100.7"),
-    ];
+    let mut rules = GameRules::new();
+    rules.push("website", "http://www.example.org/");
+    rules.push("clients", &clients.to_string());
+    rules.push("clients_max", &(players_max + 2).to_string());
+    rules.push("protocol", &PROTOCOL.to_string());
+    rules.push("score_limit", pick(&["20", "5", "50"], number));
+    rules.push("time_limit", pick(&["15", "30"], number));
+    rules.push("join_smallest", pick(&["false", "true"], number));
+    rules.push("build", "Linux Dedicated Server version 1.3.100.7");
     Facts {
         name: format!("Slaughterhouse {}", number + 1).into(),
         mode: wire::game_type_name((number % 5) as u8).unwrap_or_default().into(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::wire::{self, Reply};
-use crate::model::{self, Facts, Player, VersionText};
+use crate::model::{self, Facts, GameRules, Player, VersionText};
 use crate::protocols::{Ask, Fault, Heard, Query, Question, fault};
 use crate::text;
 
@@ -21,8 +21,8 @@ impl Query for GameQuery {
 }
 
 fn facts<'a>(reply: &Reply<'a>) -> Facts<'a> {
-    let mut rules: Vec<(Box<str>, Box<str>)> = Vec::new();
-    let mut rule = |name: &str, value: String| rules.push((name.into(), value.into()));
+    let mut rules = GameRules::new();
+    let mut rule = |name: &str, value: String| rules.push(name, &value);
     let website = text::clean(reply.website);
     if !website.is_empty() {
         rule("website", website.into_owned());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::wire::{self, Client, ServerInfo};
-use crate::model::{Address, Details, Facts, Player, VersionText};
+use crate::model::{Address, Details, Facts, GameRules, Player, VersionText};
 use crate::protocols::pick;
 
 pub fn answer(of: &Facts<'_>, _at: Address, question: &[u8]) -> Vec<Vec<u8>> {
@@ -51,13 +51,11 @@ pub fn pretend(number: usize) -> Facts<'static> {
         score: Some(-((number * 37 + place * 101) as i32 % 9_999)),
         ..Player::default()
     };
-    let rule = |name: &str, value: &str| (name.into(), value.into());
-    let rules = vec![
-        rule("clients", &clients.to_string()),
-        rule("max_clients", &players_max.to_string()),
-        rule("map_crc", &format!("{:08x}", (number as u32).wrapping_mul(0x9e37_79b9))),
-        rule("map_size", &(100_000 + number * 7_919 % 2_000_000).to_string()),
-    ];
+    let mut rules = GameRules::new();
+    rules.push("clients", &clients.to_string());
+    rules.push("max_clients", &players_max.to_string());
+    rules.push("map_crc", &format!("{:08x}", (number as u32).wrapping_mul(0x9e37_79b9)));
+    rules.push("map_size", &(100_000 + number * 7_919 % 2_000_000).to_string());
     Facts {
         name: format!("Beach Tees {}", number + 1).into(),
         mode: pick(&["DDraceNetwork", "CTF", "DM", "gores"], number).into(),
@@ -82,7 +80,7 @@ mod tests {
         wire::ask(7, &mut question);
         let player = |name: &'static str, spectator| Player { name: name.into(), spectator, ..Player::default() };
         let players = vec![player("a", None), player("b", Some(false)), player("c", Some(true))];
-        let details = Some(Arc::new(Details { players, rules: vec![("clients".into(), "3".into())] }));
+        let details = Some(Arc::new(Details { players, rules: [("clients", "3")].into() }));
         let facts = Facts { players_current: Some(2), players_max: Some(8), details, ..Facts::default() };
         let answers = answer(&facts, "203.0.113.5:8303".parse().unwrap(), &question);
         let Ok(Answer::Info(info)) = Answer::parse(&answers[0]) else { panic!() };

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::NAME;
-use crate::model::{Details, Facts, Game, Player};
+use crate::model::{Details, Facts, Game, GameRules, Player};
 use crate::protocols::allow_players;
 use crate::text;
 
@@ -145,8 +145,8 @@ impl Info {
     }
 
     pub fn facts(&self) -> Facts<'static> {
-        let mut rules: Vec<(Box<str>, Box<str>)> = Vec::new();
-        let mut rule = |name: &str, value: String| rules.push((name.into(), value.into()));
+        let mut rules = GameRules::new();
+        let mut rule = |name: &str, value: String| rules.push(name, &value);
         rule("clients", self.clients.len().to_string());
         rule("max_clients", self.max_clients.to_string());
         if let Some(hash) = self.map.sha256.as_ref().and_then(Value::as_str) {

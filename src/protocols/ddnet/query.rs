@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::NAME;
 use super::wire::{self, Answer, ServerInfo};
-use crate::model::{Details, Facts, Game, Player};
+use crate::model::{Details, Facts, Game, GameRules, Player};
 use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault};
 use crate::text;
 
@@ -29,13 +29,11 @@ impl Query for GameQuery {
 }
 
 fn facts<'a>(info: &ServerInfo<'a>) -> Facts<'a> {
-    let rule = |name: &str, value: String| (name.into(), value.into());
-    let rules = vec![
-        rule("clients", info.clients.to_string()),
-        rule("max_clients", info.clients_max.to_string()),
-        rule("map_crc", format!("{:08x}", info.map_crc)),
-        rule("map_size", info.map_size.to_string()),
-    ];
+    let mut rules = GameRules::new();
+    rules.push("clients", &info.clients.to_string());
+    rules.push("max_clients", &info.clients_max.to_string());
+    rules.push("map_crc", &format!("{:08x}", info.map_crc));
+    rules.push("map_size", &info.map_size.to_string());
     let players = info.present.iter().map(|client| {
         let clan = text::clean(client.clan);
         Player {

@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq;
 
 use super::NAME;
 use super::wire::Version;
-use crate::model::{Address, HeartbeatKey, HeartbeatKeys, Server};
+use crate::model::{Address, HeartbeatKeys, Server};
 
 const SECRET: &[u8] = b"\\secret";
 const VERSIONS: &[u8] = b"\\versions";
@@ -60,16 +60,12 @@ impl Record {
     }
 
     pub fn keys(&self, address: Address) -> Arc<HeartbeatKeys> {
-        let key = |key: &[u8], value: &[u8]| -> HeartbeatKey { (key.into(), value.into()) };
         let versions: Vec<u8> = self.versions.iter().map(|version| version.digit()).collect();
-        let mut keys = HeartbeatKeys::of(NAME, address);
-        keys.0.extend([
-            key(SECRET, &self.secret.0),
-            key(VERSIONS, &versions),
-            key(SERIAL, self.serial.to_string().as_bytes()),
-        ]);
-        keys.0.extend(self.info.as_bytes().chunks(PART_BYTES_MAX).map(|part| key(INFO, part)));
-        Arc::new(keys)
+        let serial = self.serial.to_string();
+        let own = [(SECRET, &self.secret.0[..]), (VERSIONS, &versions), (SERIAL, serial.as_bytes())];
+        let info = self.info.as_bytes().chunks(PART_BYTES_MAX).map(|part| (INFO, part));
+        let common = HeartbeatKeys::of(NAME, address);
+        Arc::new(HeartbeatKeys(common.0.iter().chain(own).chain(info).collect()))
     }
 
     fn read(keys: &HeartbeatKeys) -> Option<Record> {
@@ -77,7 +73,7 @@ impl Record {
         let digits = keys.get(VERSIONS)?;
         let versions = Version::ALL.into_iter().filter(|version| digits.contains(&version.digit())).collect();
         let serial = str::from_utf8(keys.get(SERIAL)?).ok()?.parse().ok()?;
-        let parts = keys.0.iter().filter(|(key, _)| **key == *INFO).flat_map(|(_, part)| part.iter().copied());
+        let parts = keys.0.iter().filter(|(key, _)| *key == INFO).flat_map(|(_, part)| part.iter().copied());
         Some(Record { secret, versions, serial, info: String::from_utf8(parts.collect()).ok()? })
     }
 
@@ -103,9 +99,9 @@ mod tests {
         let keys = record.keys("203.0.113.5:8303".parse().unwrap());
         assert_eq!(Record::read(&keys), Some(record));
         assert_eq!(keys.get(b"port"), Some(&b"8303"[..]));
-        for (key, value) in &keys.0 {
+        for (key, value) in keys.0.iter() {
             assert!(value.len() <= 1_024, "nodes share no longer ones");
-            let own = !matches!(&**key, b"gamename" | b"port");
+            let own = !matches!(key, b"gamename" | b"port");
             assert_eq!(own, key.contains(&b'\\'), "a filter could name it");
             assert!(!value.windows(TEXT.len()).any(|part| part == TEXT.as_bytes()));
         }

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use super::wire::{self, Info, Query};
-use crate::model::{Address, Details, Facts, VersionText};
+use crate::model::{Address, Details, Facts, GameRules, VersionText};
 use crate::protocols::pick;
 
 pub fn answer(of: &Facts<'_>, at: Address, question: &[u8]) -> Vec<Vec<u8>> {
@@ -39,11 +39,11 @@ pub fn pretend(number: usize) -> Facts<'static> {
     let players_max = 4 + 4 * (number % 4);
     let factions = [number % 3, number % 2, (number / 3) % 2];
     let skill = wire::skill_name((number % 5) as u8).unwrap_or_default();
-    let mut rules = vec![("skill".into(), skill.into())];
-    rules.extend(factions.iter().enumerate().map(|(place, players)| {
+    let mut rules = GameRules::from([("skill", skill)]);
+    for (place, players) in factions.iter().enumerate() {
         let faction = wire::faction_name(place).unwrap_or_default();
-        (format!("players_{faction}").into(), players.to_string().into())
-    }));
+        rules.push(&format!("players_{faction}"), &players.to_string());
+    }
     Facts {
         name: format!("Pulse Arena {}", number + 1).into(),
         mode: pick(&["Deathmatch", "Team Deathmatch", "Bounty", "Training"], number).into(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::wire::{self, Info};
-use crate::model::{Details, Facts};
+use crate::model::{Details, Facts, GameRules};
 use crate::protocols::{Ask, Fault, Heard, Query, Question, fault};
 use crate::text;
 
@@ -21,13 +21,13 @@ impl Query for GameQuery {
 }
 
 fn facts<'a>(info: &Info<'a>) -> Facts<'a> {
-    let mut rules = vec![("skill".into(), named(info.skill.into(), wire::skill_name(info.skill)))];
+    let mut rules = GameRules::from([("skill", &*named(info.skill.into(), wire::skill_name(info.skill)))]);
     for (place, players) in info.factions.into_iter().enumerate() {
         let faction = wire::faction_name(place).unwrap_or("unknown");
-        rules.push((format!("players_{faction}").into(), players.to_string().into()));
+        rules.push(&format!("players_{faction}"), &players.to_string());
     }
     if info.flags != 0 {
-        rules.push(("flags".into(), format!("{:#010x}", info.flags).into()));
+        rules.push("flags", &format!("{:#010x}", info.flags));
     }
     Facts {
         name: text::clean(info.name),

@@ -4,7 +4,7 @@
 use serde_json::{Map, Number, Value};
 
 use super::{ANNOUNCE_PATH, LIST_PATH};
-use crate::model::{Details, Facts, Player};
+use crate::model::{Details, Facts, GameRules, Player};
 use crate::protocols::Verdict;
 use crate::protocols::announce::{HttpAnnounce, HttpBody, Offer, reason};
 use crate::text;
@@ -196,11 +196,11 @@ impl ServerSays {
     }
 
     /// As facts. What only the master knows of the server is in `more`; an update keeps what only a start says from `before`.
-    pub fn facts(&self, before: Option<&Facts<'_>>, more: Vec<(Box<str>, Box<str>)>) -> Facts<'static> {
-        let mut rules: Vec<(Box<str>, Box<str>)> = Vec::new();
+    pub fn facts(&self, before: Option<&Facts<'_>>, more: &GameRules) -> Facts<'static> {
+        let mut rules = GameRules::new();
         let mut put = |key: &str, value: Option<String>| {
             if let Some(value) = value.filter(|value| !value.is_empty()) {
-                rules.push((key.into(), value.into()));
+                rules.push(key, &value);
             }
         };
         put("description", Some(self.description.clone()));
@@ -213,13 +213,13 @@ impl ServerSays {
             put(key, Some(number.to_string()));
         }
         put("lag", self.lag.map(|lag| lag.to_string()));
-        more.into_iter().for_each(|(key, value)| put(&key, Some(value.into())));
+        more.iter().for_each(|(key, value)| put(key, Some(value.into())));
         // The longest comes last: it is what is left out if there is too much.
         put("mods", self.mods.as_ref().map(|mods| mods.join(",")));
         let kept = |key: &str| before.and_then(|before| before.rule(key)).filter(|_| !self.says(key));
         FROM_START.iter().for_each(|key| {
             if let Some(value) = kept(key) {
-                rules.push(((*key).into(), value.into()));
+                rules.push(key, value);
             }
         });
         let player = |name: &String| Player { name: name.as_str().into(), ..Player::default() };
@@ -462,8 +462,8 @@ mod tests {
     #[test]
     fn an_update_keeps_what_only_a_start_says() {
         let start = says(json!({"dedicated": true, "mods": ["a", "b"], "privs": "shout", "mapgen": "v7"}));
-        let before = start.facts(None, Vec::new());
-        let after = says(json!({"creative": true})).facts(Some(&before), vec![("clients_top".into(), "4".into())]);
+        let before = start.facts(None, &GameRules::new());
+        let after = says(json!({"creative": true})).facts(Some(&before), &[("clients_top", "4")].into());
         for (rule, value) in
             [("dedicated", "true"), ("mods", "a,b"), ("privs", "shout"), ("creative", "true"), ("clients_top", "4")]
         {
@@ -472,7 +472,7 @@ mod tests {
         assert_eq!((&*after.map, &*after.mode, after.players_current), ("v7", "minetest_game", Some(1)));
         let of_after = ServerSays::of(&after);
         assert_eq!(
-            (of_after.facts(None, Vec::new()).rule("mods"), of_after.mapgen.as_deref()),
+            (of_after.facts(None, &GameRules::new()).rule("mods"), of_after.mapgen.as_deref()),
             (Some("a,b"), Some("v7"))
         );
         assert_eq!(ServerSays::of(&Facts::default()).mapgen, None);
@@ -480,25 +480,24 @@ mod tests {
 
     #[test]
     fn what_is_said_again_is_there_once() {
-        let before = says(json!({"dedicated": true, "mods": ["a"], "privs": "shout"})).facts(None, Vec::new());
+        let before = says(json!({"dedicated": true, "mods": ["a"], "privs": "shout"})).facts(None, &GameRules::new());
         let changes = json!({"dedicated": false, "mods": ["b"], "privs": "fly", "clients_list": ["ann", "bob"]});
-        let after = says(changes).facts(Some(&before), Vec::new());
+        let after = says(changes).facts(Some(&before), &GameRules::new());
         let details = after.details.as_ref().unwrap();
         for (key, value) in [("dedicated", "false"), ("mods", "b"), ("privs", "fly")] {
-            let said: Vec<_> =
-                details.rules.iter().filter(|(found, _)| **found == *key).map(|(_, said)| &**said).collect();
+            let said: Vec<_> = details.rules.iter().filter(|(found, _)| *found == key).map(|(_, said)| said).collect();
             assert_eq!(said, [value], "{key}");
         }
         let names: Vec<_> = details.players.iter().map(|player| &*player.name).collect();
         assert_eq!(names, ["ann", "bob"]);
-        let none = says(json!({"mods": [], "privs": ""})).facts(Some(&before), Vec::new());
+        let none = says(json!({"mods": [], "privs": ""})).facts(Some(&before), &GameRules::new());
         assert_eq!(["mods", "privs", "dedicated"].map(|rule| none.rule(rule)), [None, None, Some("true")]);
     }
 
     #[test]
     fn the_tool_posts_a_start_for_a_server_of_unknown_age_and_an_update_otherwise() {
         let posted = |uptime: &str| {
-            let rules = vec![("uptime".into(), uptime.into())];
+            let rules = [("uptime", uptime)].into();
             let details = Some(Details { players: Vec::new(), rules }.into());
             let facts = Facts { name: "Näme & more".into(), details, ..Facts::default() };
             let form = body(&Offer { game: "luanti".into(), port: 30_001, facts });

@@ -24,7 +24,6 @@ pub fn pretend(number: usize) -> Facts<'static> {
         ("proto_max", "50"),
         ("mods", pick(&["default,beds,farming", "default,mesecons", "mcl_core,mcl_mobs"], number)),
     ];
-    let rules = rules.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
     let players = u16::try_from(number % 16).unwrap_or_default();
     Facts {
         name: format!("Luanti server {}", number + 1).into(),
@@ -34,7 +33,7 @@ pub fn pretend(number: usize) -> Facts<'static> {
         players_current: Some(players),
         players_max: Some(15 + players),
         password: Some(number.is_multiple_of(5)),
-        details: Some(Details { players: Vec::new(), rules }.into()),
+        details: Some(Details { players: Vec::new(), rules: rules.into() }.into()),
         ..Facts::default()
     }
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::announce::{FLAGS, NUMBERS};
-use crate::model::{Address, Details, Facts, Player};
+use crate::model::{Address, Details, Facts, GameRules, Player};
 use crate::protocols::{Fault, List, ListEntry, Take, fault, is_one_host, rows};
 use crate::text;
 
@@ -54,7 +54,7 @@ fn listed(row: &str) -> Result<Listed, String> {
         }
         Err(_) if row.port > 0 && is_name(&row.address) => {
             let mut details = facts.details.take().map(Arc::unwrap_or_clone).unwrap_or_default();
-            details.rules.insert(0, ("address".into(), row.address.as_str().into()));
+            details.rules = details.rules.behind("address", &row.address);
             facts.details = Some(details.bounded().into());
             Ok(Listed::Named(row.address.into(), row.port, Box::new(facts)))
         }
@@ -75,10 +75,10 @@ fn facts(row: &serde_json::Map<String, Value>) -> Facts<'static> {
         let name = |value: &Value| value.as_str().map(|name| text::clean(name.as_bytes()).into_owned());
         Some(list.iter().filter_map(name).collect::<Vec<_>>())
     };
-    let mut rules: Vec<(Box<str>, Box<str>)> = Vec::new();
+    let mut rules = GameRules::new();
     let mut put = |key: &str, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
-            rules.push((key.into(), value.into()));
+            rules.push(key, &value);
         }
     };
     put("description", clean("description"));

@@ -114,8 +114,7 @@ fn rule<T: std::str::FromStr>(server: &Server, key: &str) -> Option<T> {
 }
 
 fn text<'a>(server: &'a Server, key: &str) -> Option<&'a str> {
-    let rules = server.details.as_deref().map_or(&[][..], |details| &details.rules);
-    rules.iter().find(|(found, _)| **found == *key).map(|(_, value)| &**value)
+    server.rules().get(key)
 }
 
 impl ServerRows {
@@ -239,8 +238,8 @@ mod tests {
         let content_type = whole.lines().find_map(|line| line.strip_prefix("Content-Type: ")).unwrap();
         let json = crate::protocols::luanti::form::json(Some(content_type), body.as_bytes()).unwrap();
         let says = Announcement::parse(json.as_bytes()).unwrap().server.unwrap();
-        let more = vec![("clients_top".into(), "0".into()), ("pop_v_milli".into(), "0".into())];
-        let list = rendered(&nowhere(), vec![server(30_000, &says.facts(None, more))]);
+        let more = [("clients_top", "0"), ("pop_v_milli", "0")].into();
+        let list = rendered(&nowhere(), vec![server(30_000, &says.facts(None, &more))]);
         let mut expected = golden["list_from_original_after_real_start"]["list"][0].clone();
         expected["address"] = "203.0.113.5".into();
         assert_eq!(list["list"][0], expected);
@@ -250,8 +249,7 @@ mod tests {
     #[test]
     fn every_value_has_its_type_or_is_left_out() {
         let rules = [("uptime", "soon"), ("pvp", "maybe"), ("lag", "NaN"), ("game_time", "-1"), ("mods", "")];
-        let rules = rules.map(|(key, value)| (key.into(), value.into())).to_vec();
-        let details = Some(Arc::new(Details { players: Vec::new(), rules }));
+        let details = Some(Arc::new(Details { players: Vec::new(), rules: rules.into() }));
         let list = rendered(&nowhere(), vec![server(1, &Facts { details, ..Facts::default() })]);
         assert_eq!(list["list"][0], json!({"address": "203.0.113.5", "port": 1, "mods": [], "ping": 0.00355}));
         assert_eq!(rendered(&nowhere(), vec![])["list"], json!([]));
@@ -277,12 +275,11 @@ mod tests {
     fn the_best_come_first() {
         let says = Announcement::parse(EXAMPLE).unwrap().server.unwrap();
         let with = |clients: u16, most: u16, rules: &[(&str, &str)]| {
-            let rules = rules.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-            let facts = says.facts(None, rules);
+            let facts = says.facts(None, &rules.iter().copied().collect());
             Facts { players_current: Some(clients), players_max: Some(most), ..facts }
         };
         let old = |rules: &[(&str, &str)]| {
-            let rules = rules.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+            let rules = rules.iter().copied().collect();
             let details = Some(Arc::new(Details { players: Vec::new(), rules }));
             Facts { players_current: Some(10), players_max: Some(20), details, ..Facts::default() }
         };

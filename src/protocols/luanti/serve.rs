@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::announce::{Action, Announcement, ServerSays};
 use super::list::continent;
 use super::{NAME, form};
-use crate::model::{Address, Facts, Game, HeartbeatKeys, Server};
+use crate::model::{Address, Facts, Game, GameRules, HeartbeatKeys, Server};
 use crate::protocols::post::{Failure, FailureKind, Post, PostAnswer, PostContext, PostEffect, PostRule};
 use crate::protocols::section::{Places, RouteAnswer, RouteRule};
 use crate::protocols::{Heartbeat, Named, Verdict};
@@ -87,7 +87,7 @@ fn effect(at: &PostContext<'_>, peer: IpAddr, announcement: &Announcement) -> Po
     let known = (at.known)(address).filter(is_ours).filter(|_| announcement.action == Action::Update);
     // With less uptime than before it was restarted, and the announcement of its start got lost.
     let before = known.as_deref().map(Server::facts).filter(|before| number(before, "uptime") <= server.uptime());
-    let said = Box::new(server.facts(before.as_ref(), counted(server, before.as_ref())));
+    let said = Box::new(server.facts(before.as_ref(), &counted(server, before.as_ref())));
     let answer = match (at.failure)(address) {
         None => text(202, FILED),
         Some(Failure { kind: FailureKind::Warning, text: why }) => {
@@ -116,16 +116,16 @@ const ASKED_OVER_IPV6: &str = "\nThe announcement came over IPv6, so the game is
                                ipv6_server = true, or use a name of this master that has no IPv6 address.";
 
 /// What the master counts over a server's announcements: the most players at a time, and the mean.
-fn counted(server: &ServerSays, before: Option<&Facts<'_>>) -> Vec<(Box<str>, Box<str>)> {
+fn counted(server: &ServerSays, before: Option<&Facts<'_>>) -> GameRules {
     let clients = u64::from(server.clients);
     let known = |key: &str| before.map_or(0, |before| number(before, key));
     let (updates, sum) = (known("updates") + 1, known("updates") * known("pop_v_milli") + clients * 1_000);
-    let rule = |key: &str, value: u64| (key.into(), value.to_string().into());
-    vec![
-        rule("clients_top", known("clients_top").max(clients)),
-        rule("pop_v_milli", sum / updates),
-        rule("updates", updates.min(100_000)),
-    ]
+    let rules = [
+        ("clients_top", known("clients_top").max(clients)),
+        ("pop_v_milli", sum / updates),
+        ("updates", updates.min(100_000)),
+    ];
+    rules.into_iter().map(|(key, value)| (key, value.to_string())).collect()
 }
 
 /// A number among a server's rules; 0 if it is not there.

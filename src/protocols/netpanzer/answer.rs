@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::NAME;
 use super::wire::{SEPARATOR, Status};
-use crate::model::{Address, Details, Facts, Player, VersionText};
+use crate::model::{Address, Details, Facts, GameRules, Player, VersionText};
 use crate::protocols::pick;
 
 pub fn answer(of: &Facts<'_>, _at: Address, question: &[u8]) -> Vec<Vec<u8>> {
@@ -68,16 +68,14 @@ pub fn pretend(number: usize) -> Facts<'static> {
         points: Some(place as i32),
         ..Player::default()
     };
-    let rule = |key: &str, value: &str| (key.into(), value.into());
-    let rules = vec![
-        rule("protocol", "1122"),
-        rule("mapcycle", map),
-        rule("units_per_player", pick(&["36", "50", "20"], number)),
-        rule("time", &(number % 30).to_string()),
-        rule("timelimit", "30"),
-        rule("fraglimit", "300"),
-        rule("objectivelimit", "7"),
-    ];
+    let mut rules = GameRules::new();
+    rules.push("protocol", "1122");
+    rules.push("mapcycle", map);
+    rules.push("units_per_player", pick(&["36", "50", "20"], number));
+    rules.push("time", &(number % 30).to_string());
+    rules.push("timelimit", "30");
+    rules.push("fraglimit", "300");
+    rules.push("objectivelimit", "7");
     Facts {
         name: format!("Tank Alley {}", number + 1).into(),
         mode: pick(&["Objective", "FragLimit", "TimeLimit"], number).into(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::NAME;
 use super::wire::{SEPARATOR, WireError, status_pairs};
-use crate::model::{Details, Facts, Game, Player};
+use crate::model::{Details, Facts, Game, GameRules, Player};
 use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault, nonce};
 use crate::text;
 
@@ -46,7 +46,7 @@ impl GameQuery {
 /// A status has dozens of keys, most of them of players, so it is read in one pass, in place: keys are compared as bytes, and
 /// only what is kept is cleaned.
 fn facts<'a>(status: &'a [u8], with_details: bool) -> Result<Facts<'a>, WireError> {
-    let mut details = with_details.then(|| Details { rules: Vec::with_capacity(RULES), ..Details::default() });
+    let mut details = with_details.then(|| Details { rules: GameRules::with_room(status.len()), ..Details::default() });
     let (mut game, mut name, mut mode, mut map, mut version) = (None, None, None, None, None);
     let (mut players_current, mut players_max, mut password) = (None, None, None);
     for pair in status_pairs(status) {
@@ -79,7 +79,7 @@ fn facts<'a>(status: &'a [u8], with_details: bool) -> Result<Facts<'a>, WireErro
             (Some(b"score"), Some(player)) => player.score = number(value),
             (Some(b"points"), Some(player)) => player.points = number(value),
             (Some(b"kills" | b"deaths" | b"score" | b"points" | b"flag" | b"flagu"), _) => {}
-            _ => details.rules.push((text::clean(key).into(), text::clean(value).into())),
+            _ => details.rules.push(&text::clean(key), &text::clean(value)),
         }
     }
     if game.or(name).is_none() {
@@ -118,9 +118,6 @@ fn number(value: &[u8]) -> Option<i32> {
     str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Room for the rules of the game's newest version.
-const RULES: usize = 16;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,10 +150,11 @@ mod tests {
         let status = format!(r"gamename\netpanzer\x\1\x\2\{many}final\");
         let details = heard(status.as_bytes()).details.unwrap();
         assert_eq!(details.players.len(), Details::BYTES_MAX / 100, "of 400");
-        assert_eq!(details.rules.iter().filter(|(name, _)| &**name == "x").count(), 1);
+        assert_eq!(details.rules.iter().filter(|(name, _)| *name == "x").count(), 1);
         let bytes: usize = details.rules.iter().map(|(name, value)| name.len() + value.len()).sum();
         assert!(
-            details.players.len() * 100 + bytes <= Details::BYTES_MAX && details.rules[0] == ("x".into(), "1".into())
+            details.players.len() * 100 + bytes <= Details::BYTES_MAX
+                && details.rules.iter().next() == Some(("x", "1"))
         );
     }
 
@@ -203,7 +201,7 @@ mod tests {
             ..Player::default()
         };
         assert_eq!(details.players, [expected]);
-        let names: Vec<_> = details.rules.iter().map(|(name, _)| &**name).collect();
+        let names: Vec<_> = details.rules.iter().map(|(name, _)| name).collect();
         assert_eq!(
             names,
             ["protocol", "mapcycle", "units_per_player", "time", "timelimit", "fraglimit", "objectivelimit"]

@@ -256,7 +256,7 @@ impl Conversation {
 /// The keys as sent, without the password.
 fn kept(request: &Request) -> HeartbeatKeys {
     let pairs = request.pairs.iter().filter(|(key, _)| key != b"password");
-    HeartbeatKeys(pairs.map(|(key, value)| (key.as_slice().into(), value.as_slice().into())).collect())
+    HeartbeatKeys(pairs.map(|(key, value)| (key, value)).collect())
 }
 
 /// Whether a message begins like an HTTP request, such as `GET /`. Any web page can make a browser send one to this port, with a

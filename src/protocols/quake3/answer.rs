@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use super::wire::{HEADER, ToGame};
-use crate::model::{Address, Details, Facts, Player, VersionText};
+use crate::model::{Address, Details, Facts, GameRules, Player, VersionText};
 use crate::protocols::pick;
 
 /// What fits into a packet of the game. A status that is longer comes as an infoResponse.
@@ -43,11 +43,10 @@ fn info_string(of: &Facts<'_>, challenge: &[u8]) -> Vec<u8> {
         let value: String = value.chars().filter(|c| !"\\\n".contains(*c)).collect();
         out.extend(format!("\\{key}\\{value}").bytes());
     };
-    let rules = of.details.as_deref().map_or(&[][..], |details| &details.rules);
     if of.rule("gamename").is_none() && !of.game.is_empty() {
         pair("gamename", &of.game);
     }
-    for (key, value) in rules {
+    for (key, value) in of.details.iter().flat_map(|details| details.rules.iter()) {
         pair(key, value);
     }
     if of.rule("hostname").is_none() {
@@ -140,16 +139,14 @@ pub fn pretend(number: usize) -> Facts<'static> {
         ..Player::default()
     };
     let host = format!("{} {}", of.name, number + 1);
-    let rule = |key: &str, value: &str| (key.into(), value.into());
-    let rules = vec![
-        rule("clients", &clients.to_string()),
-        rule("gamename", of.game),
-        rule("protocol", of.protocol),
-        rule("gametype", mode),
-        rule("version", of.version),
-        rule("bots", &bots.to_string()),
-        rule("hostname", &host),
-    ];
+    let mut rules = GameRules::new();
+    rules.push("clients", &clients.to_string());
+    rules.push("gamename", of.game);
+    rules.push("protocol", of.protocol);
+    rules.push("gametype", mode);
+    rules.push("version", of.version);
+    rules.push("bots", &bots.to_string());
+    rules.push("hostname", &host);
     Facts {
         game: of.game.into(),
         name: super::wire::without_colours(host.into()),

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::wire::{GAME_BYTES_MAX, InfoIndex, PlayerLine, StatusResponse, integer, without_colours};
-use crate::model::{Details, Facts, Player, Server, VersionText};
+use crate::model::{Details, Facts, GameRules, Player, Server, VersionText};
 use crate::protocols::join::Join;
 use crate::text;
 
@@ -95,9 +95,10 @@ fn facts_with<'a>(info: &InfoIndex<'a>, clients: u16, humans: Option<u16>, playe
     let mode = get(&["gametype", "g_gametype"]);
     let version = info.get(b"version").or(Some(state_version).filter(|version| !version.is_empty()));
     let details = players.map(|players| {
-        let mut rules: Vec<(Box<str>, Box<str>)> = vec![("clients".into(), clients.to_string().into())];
+        let mut rules = GameRules::with_room(info.size() + "clients00000".len());
+        rules.push("clients", itoa::Buffer::new().format(clients));
         for (key, value) in info.pairs().filter(|(key, _)| !TOLD.contains(key)) {
-            rules.push((text::clean(key).into(), text::clean(value).into()));
+            rules.push(&text::clean(key), &text::clean(value));
         }
         Arc::new(Details { players, rules }.bounded())
     });

@@ -234,8 +234,7 @@ fn game_type(server: &Server) -> &[u8] {
 }
 
 fn rule<'a>(server: &'a Server, name: &str) -> Option<&'a str> {
-    let rules = server.details.as_deref().map_or(&[][..], |details| &details.rules);
-    rules.iter().find(|(found, _)| **found == *name).map(|(_, value)| &**value)
+    server.rules().get(name)
 }
 
 #[cfg(test)]
@@ -255,7 +254,7 @@ mod tests {
 
     /// Announced as the address says: the last part of the port is its place in time.
     fn server(made: &Made) -> Server {
-        let rules = vec![("clients".into(), made.clients.to_string().into())];
+        let rules = [("clients", &*made.clients.to_string())].into();
         let facts = Facts {
             players_current: Some(made.clients),
             players_max: Some(8),
@@ -263,13 +262,13 @@ mod tests {
             ..Facts::default()
         };
         let address: Address = made.address.parse().unwrap();
-        let key = |key: &[u8], value: &str| (key.into(), value.as_bytes().into());
-        let keys = HeartbeatKeys(vec![
-            key(GAME_KEY, made.game),
-            key(PROTOCOL_KEY, made.protocol),
-            key(GAME_TYPE_KEY, if made.clients == 3 { "ctf" } else { "0" }),
-            key(TAG_KEY, made.tag),
-        ]);
+        let keys = [
+            (GAME_KEY, made.game),
+            (PROTOCOL_KEY, made.protocol),
+            (GAME_TYPE_KEY, if made.clients == 3 { "ctf" } else { "0" }),
+            (TAG_KEY, made.tag),
+        ];
+        let keys = HeartbeatKeys(keys.into_iter().collect());
         let first_seen = u64::from(address.port());
         let server = Server::new(address, game(NAME, made.game).unwrap(), Proof::Query, first_seen, &facts);
         Server { keys: Some(Arc::new(keys)), ..server }
@@ -429,8 +428,7 @@ mod tests {
         let mut server = server(&SERVERS[6]);
         let rules =
             [("clients", "2"), ("protocol", "99"), ("com_protocol", "99"), ("gametype", "ctf"), ("gamename", "x")];
-        let rules = rules.map(|(key, value)| (key.into(), value.into())).to_vec();
-        server.details = Some(Arc::new(Details { players: Vec::new(), rules }));
+        server.details = Some(Arc::new(Details { players: Vec::new(), rules: rules.into() }));
         let view = View::new(1, 0, vec![Arc::new(server)]);
         let found = |text: &str| {
             let lists = Lists::new(Tags::default());
@@ -466,7 +464,7 @@ mod tests {
         };
         assert_eq!(list(&named), 0, "nobody knows its protocol");
         for key in ["protocol", "com_protocol"] {
-            let rules = vec![("clients".into(), "1".into()), (key.into(), "3".into())];
+            let rules = [("clients", "1"), (key, "3")].into();
             named.details = Some(Arc::new(Details { players: Vec::new(), rules }));
             assert_eq!(list(&named), 1);
         }

@@ -129,13 +129,13 @@ impl Rules {
 
 /// What lists are filtered by.
 fn keys(game: &Game, address: Address, tag: &Tag, listing: &Listing<'_>) -> HeartbeatKeys {
-    let key = |key: &[u8], value: &[u8]| (key.into(), value.into());
-    HeartbeatKeys(vec![
-        key(GAME_KEY, game.name().as_bytes()),
-        key(b"port", address.port().to_string().as_bytes()),
-        key(PROTOCOL_KEY, listing.protocol.to_string().as_bytes()),
-        key(GAME_TYPE_KEY, listing.game_type),
-        key(TAG_KEY, tag.name.as_bytes()),
+    let (mut port, mut protocol) = (itoa::Buffer::new(), itoa::Buffer::new());
+    HeartbeatKeys::exactly(&[
+        (GAME_KEY, game.name().as_bytes()),
+        (b"port", port.format(address.port()).as_bytes()),
+        (PROTOCOL_KEY, protocol.format(listing.protocol).as_bytes()),
+        (GAME_TYPE_KEY, listing.game_type),
+        (TAG_KEY, tag.name.as_bytes()),
     ])
 }
 

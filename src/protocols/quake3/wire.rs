@@ -250,6 +250,11 @@ impl<'a> InfoIndex<'a> {
     pub fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         self.whole.pairs()
     }
+
+    /// In bytes, as it was sent.
+    pub fn size(&self) -> usize {
+        self.whole.0.len()
+    }
 }
 
 impl fmt::Debug for InfoString<'_> {

@@ -90,7 +90,7 @@ mod tests {
         };
         let open = Facts { password: Some(false), ..Facts::default() };
         assert!(said(&open, br"\password\0\secure\0\lan\0\nat\0"));
-        let details = Details { rules: vec![("nat".into(), "1".into())], ..Details::default() };
+        let details = Details { rules: [("nat", "1")].into(), ..Details::default() };
         let closed = Facts { password: Some(true), details: Some(Arc::new(details)), ..Facts::default() };
         assert!(said(&closed, br"\password\1\secure\0\lan\0\nat\1"));
     }

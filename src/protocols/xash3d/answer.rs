@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::announce;
 use super::wire::{self, HEADER, Info};
-use crate::model::{Address, Details, Facts};
+use crate::model::{Address, Details, Facts, GameRules};
 use crate::protocols::pick;
 
 pub fn answer(of: &Facts<'_>, _at: Address, question: &[u8]) -> Vec<Vec<u8>> {
@@ -52,16 +52,14 @@ const GAMES: &[(&str, &str, &[&str])] = &[
 pub fn pretend(number: usize) -> Facts<'static> {
     let Some((gamedir, name, maps)) = GAMES.iter().cycle().nth(number % GAMES.len()) else { return Facts::default() };
     let players_max = [8, 16, 24, 32].into_iter().cycle().nth(number % 4).unwrap_or(8);
-    let rule = |key: &str, value: &str| (key.into(), value.into());
     let has_teams = *gamedir != "valve" && *gamedir != "gearbox";
-    let mut rules = vec![
-        rule("gamedir", gamedir),
-        rule("protocol", "49"),
-        rule("type", if number.is_multiple_of(4) { "listen" } else { "dedicated" }),
-        rule("deathmatch", "1"),
-    ];
+    let mut rules = GameRules::new();
+    rules.push("gamedir", gamedir);
+    rules.push("protocol", "49");
+    rules.push("type", if number.is_multiple_of(4) { "listen" } else { "dedicated" });
+    rules.push("deathmatch", "1");
     if has_teams {
-        rules.push(rule("teamplay", "1"));
+        rules.push("teamplay", "1");
     }
     Facts {
         name: format!("{name} {}", number + 1).into(),

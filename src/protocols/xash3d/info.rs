@@ -3,11 +3,12 @@
 //! The gamedir (`valve`, `cstrike`) is what players look for: it is the mode, and a rule, too.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 use std::sync::Arc;
 
 use super::NAME;
 use super::wire::{Add, Flags, Info};
-use crate::model::{Address, Details, Facts, HeartbeatKeys, Server, VersionText};
+use crate::model::{Address, Details, Facts, GameRules, HeartbeatKeys, Server, VersionText};
 use crate::protocols::join::{Join, plain_word};
 use crate::text;
 
@@ -30,13 +31,16 @@ pub struct Listing<'a> {
 }
 
 pub fn keys(address: Address, add: &Add<'_>) -> HeartbeatKeys {
-    let mut keys = HeartbeatKeys::of(NAME, address);
-    let mut key = |key: &[u8], value: &[u8]| keys.0.push((key.into(), value.into()));
-    key(GAMEDIR_KEY, add.gamedir);
-    key(PROTOCOL_KEY, add.protocol.to_string().as_bytes());
-    key(REGION_KEY, add.region.to_string().as_bytes());
-    key(FLAGS_KEY, (add.flags.0 & KEPT).to_string().as_bytes());
-    keys
+    let mut digits = [(); 4].map(|()| itoa::Buffer::new());
+    let [port, protocol, region, flags] = &mut digits;
+    HeartbeatKeys::exactly(&[
+        (b"gamename", NAME.as_bytes()),
+        (b"port", port.format(address.port()).as_bytes()),
+        (GAMEDIR_KEY, add.gamedir),
+        (PROTOCOL_KEY, protocol.format(add.protocol).as_bytes()),
+        (REGION_KEY, region.format(add.region).as_bytes()),
+        (FLAGS_KEY, flags.format(add.flags.0 & KEPT).as_bytes()),
+    ])
 }
 
 impl<'a> Listing<'a> {
@@ -65,8 +69,7 @@ fn said_flags(server: &Server) -> u16 {
 }
 
 fn rule<'a>(server: &'a Server, name: &str) -> Option<&'a str> {
-    let rules = server.details.as_deref().map_or(&[][..], |details| &details.rules);
-    rules.iter().find(|(found, _)| **found == *name).map(|(_, value)| &**value)
+    server.rules().get(name)
 }
 
 /// The facts of an announcement. Only an answer has the name.
@@ -84,24 +87,29 @@ pub fn announced<'a>(add: &Add<'a>) -> Facts<'a> {
         _ => "",
     };
     let is = |flag: u16| if add.flags.has(flag) { "1" } else { "" };
+    let gamedir = text::clean(add.gamedir);
+    let (mut protocol, mut bots) = (itoa::Buffer::new(), itoa::Buffer::new());
     let rules = [
-        ("gamedir", text::clean(add.gamedir)),
-        ("protocol", add.protocol.to_string().into()),
-        ("type", kind.into()),
-        ("os", os.into()),
-        ("bots", if add.bots > 0 { add.bots.to_string().into() } else { "".into() }),
-        ("secure", is(Flags::SECURE).into()),
-        ("lan", is(Flags::LAN).into()),
-        ("nat", is(Flags::NAT).into()),
+        ("gamedir", &*gamedir),
+        ("protocol", protocol.format(add.protocol)),
+        ("type", kind),
+        ("os", os),
+        ("bots", if add.bots > 0 { bots.format(add.bots) } else { "" }),
+        ("secure", is(Flags::SECURE)),
+        ("lan", is(Flags::LAN)),
+        ("nat", is(Flags::NAT)),
     ];
+    let details = details(&rules);
+    let mut version = VersionText::new();
+    let _ = write!(version, "{}", add.version); // three numbers of a byte each: they fit
     Facts {
-        mode: text::clean(add.gamedir),
+        mode: gamedir,
         map: text::clean(add.map),
-        version: VersionText::from(&add.version.to_string()).unwrap_or_default(),
+        version,
         players_current: Some(add.players.into()),
         players_max: Some(add.max.into()),
         password: Some(add.flags.has(Flags::PASSWORD)),
-        details: Some(details(&rules)),
+        details: Some(details),
         ..Facts::default()
     }
 }
@@ -109,31 +117,33 @@ pub fn announced<'a>(add: &Add<'a>) -> Facts<'a> {
 /// The facts of an answer.
 pub fn answered<'a>(info: &Info<'a>) -> Facts<'a> {
     let is = |value: bool| if value { "1" } else { "" };
+    let gamedir = text::clean(info.gamedir);
+    let mut protocol = itoa::Buffer::new();
     let rules = [
-        ("gamedir", text::clean(info.gamedir)),
-        ("protocol", info.protocol.to_string().into()),
-        ("type", if info.dedicated { "dedicated" } else { "listen" }.into()),
-        ("deathmatch", is(info.deathmatch).into()),
-        ("teamplay", is(info.team).into()),
-        ("coop", is(info.coop).into()),
+        ("gamedir", &*gamedir),
+        ("protocol", protocol.format(info.protocol)),
+        ("type", if info.dedicated { "dedicated" } else { "listen" }),
+        ("deathmatch", is(info.deathmatch)),
+        ("teamplay", is(info.team)),
+        ("coop", is(info.coop)),
     ];
+    let details = details(&rules);
     Facts {
         name: without_colours(text::clean(info.host)),
-        mode: text::clean(info.gamedir),
+        mode: gamedir,
         map: text::clean(info.map),
         players_current: Some(info.players.into()),
         players_max: Some(info.max.into()),
         password: Some(info.password),
-        details: Some(details(&rules)),
+        details: Some(details),
         ..Facts::default()
     }
 }
 
-/// Those that are said.
-fn details(rules: &[(&str, Cow<'_, str>)]) -> Arc<Details> {
-    let said = rules.iter().filter(|(_, value)| !value.is_empty());
-    let rules = said.map(|(name, value)| ((*name).into(), value.as_ref().into())).collect();
-    Arc::new(Details { players: Vec::new(), rules }.bounded())
+/// Those that are said. There are few, each with a name of its own, and one datagram bounds them.
+fn details(rules: &[(&str, &str)]) -> Arc<Details> {
+    let said = rules.iter().copied().filter(|(_, value)| !value.is_empty());
+    Arc::new(Details { players: Vec::new(), rules: GameRules::exactly(said) })
 }
 
 /// Text without its colour codes, `^` and a digit.

@@ -204,7 +204,7 @@ fn settled(mut known: List) -> List {
 /// A server in one of many states.
 fn varied((port, what, players, at_ms): (u16, usize, u16, u64)) -> Arc<Server> {
     let player = Player { name: "Ann".into(), score: Some(at_ms as i32 % 3), ..Player::default() };
-    let details = Details { players: vec![player; players.into()], rules: vec![("a".into(), "b".into())] };
+    let details = Details { players: vec![player; players.into()], rules: [("a", "b")].into() };
     let facts = Facts {
         players_current: (players > 0).then_some(players),
         map: ["", "hills"][at_ms as usize % 2].into(),

@@ -6,8 +6,7 @@ use proptest::prelude::*;
 fn server(address: &str, game: &str, proven_at_ms: u64, keys: &[(&str, &str)]) -> Arc<Server> {
     let game = crate::protocols::game_named(game).unwrap();
     let server = Server::new(address.parse().unwrap(), game, Proof::Query, proven_at_ms, &Facts::default());
-    let keys = keys.iter().map(|(key, value)| (key.as_bytes().into(), value.as_bytes().into())).collect();
-    Arc::new(Server { keys: Some(Arc::new(HeartbeatKeys(keys))), ..server })
+    Arc::new(Server { keys: Some(Arc::new(HeartbeatKeys(keys.iter().copied().collect()))), ..server })
 }
 
 fn view() -> View {
