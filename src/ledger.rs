@@ -3,12 +3,13 @@
 //! never replaces a recent problem, neither on its own page nor on another address's.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
+use hashbrown::DefaultHashBuilder;
 
 use crate::model::Address;
 use crate::protocols::event::{self, Event, Severity};
@@ -224,12 +225,47 @@ struct Page {
     ip: Option<IpAddr>,
     /// Good events of other addresses do not replace the page before this time.
     kept_until_ms: u64,
-    notes: ArrayVec<Note, NOTES_PER_PAGE>,
+    /// Each with its turn, in no order: nearly every event is an update, which moves nothing.
+    notes: ArrayVec<(u32, Note), NOTES_PER_PAGE>,
+    /// The turn of the newest note.
+    turn: u32,
+}
+
+impl Page {
+    fn write(&mut self, note: Note) {
+        self.turn = self.turn.wrapping_add(1);
+        let turn = self.turn;
+        let same = |(_, known): &&mut (u32, Note)| {
+            known.port == note.port && known.channel == note.channel && known.what.is_same_kind(&note.what)
+        };
+        if let Some(known) = self.notes.iter_mut().find(same) {
+            let times = known.1.times.saturating_add(1);
+            *known = (turn, Note { times, ..note });
+            return;
+        }
+        if self.notes.is_full() {
+            // The oldest of those that are no problem, or of all.
+            let age = |(at, _): &(u32, Note)| turn.wrapping_sub(*at);
+            let is_minor = |(_, note): &(u32, Note)| note.what.severity() != Severity::Problem;
+            let oldest = self.notes.iter().enumerate().max_by_key(|(_, known)| (is_minor(known), age(known)));
+            if let Some((place, _)) = oldest {
+                self.notes.swap_remove(place);
+            }
+        }
+        self.notes.push((turn, note));
+    }
+
+    /// Oldest first.
+    fn read(&self) -> impl Iterator<Item = &Note> {
+        let mut notes: ArrayVec<&(u32, Note), NOTES_PER_PAGE> = self.notes.iter().collect();
+        notes.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(self.turn.wrapping_sub(*at)));
+        notes.into_iter().map(|(_, note)| note)
+    }
 }
 
 pub struct Ledger {
     shards: Vec<Mutex<Vec<Page>>>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     counts: Counts,
 }
 
@@ -281,7 +317,7 @@ impl Ledger {
         let shard = || Mutex::new(vec![Page::default(); PAGES_PER_SHARD]);
         Ledger {
             shards: (0..SHARDS).map(|_| shard()).collect(),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
             counts: Counts {
                 general: [const { AtomicU64::new(0) }; LABELS.len()],
                 datagrams: [const { [const { AtomicU64::new(0) }; event::NUMBERS] }; CARDS.len()],
@@ -307,19 +343,7 @@ impl Ledger {
             }
             let kept_ms = if is_problem { PROBLEM_MS } else { KEPT_MS };
             page.kept_until_ms = page.kept_until_ms.max(note.at_ms + kept_ms);
-            let same = |known: &Note| {
-                known.port == note.port && known.channel == note.channel && known.what.is_same_kind(&note.what)
-            };
-            if let Some(at) = page.notes.iter().position(same) {
-                let times = page.notes.remove(at).times.saturating_add(1);
-                page.notes.push(Note { times, ..note });
-            } else {
-                if page.notes.is_full() {
-                    let minor = page.notes.iter().position(|note| note.what.severity() != Severity::Problem);
-                    page.notes.remove(minor.unwrap_or(0));
-                }
-                page.notes.push(note);
-            }
+            page.write(note);
         });
     }
 
@@ -329,7 +353,7 @@ impl Ledger {
         self.with_page(address.ip(), |page| {
             if page.ip == Some(address.ip()) {
                 let concerns = |note: &&Note| note.port == address.port() || note.port == 0;
-                found.extend(page.notes.iter().filter(concerns).cloned());
+                found.extend(page.read().filter(concerns).cloned());
             }
         });
         found
@@ -403,6 +427,32 @@ mod tests {
             ledger.note(address(1).ip(), note(2, 1, what));
         }
         assert_eq!(ledger.notes(address(1)).len(), NOTES_PER_PAGE);
+    }
+
+    #[test]
+    fn the_oldest_leave_first_and_those_that_are_no_problem_before_the_others() {
+        let ledger = Ledger::new();
+        let write = |port, what| ledger.note(address(1).ip(), note(1, port, what));
+        let read = || {
+            let mut page = Vec::new();
+            ledger.with_page(address(1).ip(), |notes| page.extend(notes.read().map(|note| note.port)));
+            page
+        };
+        write(0, BAD_VERSION);
+        (1..8).for_each(|port| write(port, COOKIE_SENT));
+        write(1, COOKIE_SENT);
+        assert_eq!(read(), [0, 2, 3, 4, 5, 6, 7, 1], "what happened again is the newest");
+        write(8, COOKIE_SENT);
+        assert_eq!(read(), [0, 3, 4, 5, 6, 7, 1, 8]);
+        (10..18).for_each(|port| write(port, BAD_FORMAT));
+        assert_eq!(read(), [10, 11, 12, 13, 14, 15, 16, 17]);
+        // The number of turns begins anew.
+        ledger.with_page(address(1).ip(), |page| {
+            page.notes.iter_mut().for_each(|(at, _)| *at = at.wrapping_sub(page.turn).wrapping_sub(2));
+            page.turn = u32::MAX - 1;
+        });
+        [12, 13, 14].into_iter().for_each(|port| write(port, BAD_FORMAT));
+        assert_eq!(read(), [10, 11, 15, 16, 17, 12, 13, 14]);
     }
 
     #[test]

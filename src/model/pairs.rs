@@ -53,12 +53,23 @@ impl Pairs {
 
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut rest = &self.bytes[..];
-        std::iter::from_fn(move || Some((take_part(&mut rest)?, take_part(&mut rest)?)))
+        std::iter::from_fn(move || {
+            let (name, value, after) = first_pair(rest)?;
+            rest = after;
+            Some((name, value))
+        })
     }
 
     /// The first value of this name.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        self.iter().find(|(found, _)| *found == name).map(|(_, value)| value)
+        let mut rest = &self.bytes[..];
+        loop {
+            let (found, value, after) = first_pair(rest)?;
+            if found == name {
+                return Some(value);
+            }
+            rest = after;
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -80,17 +91,19 @@ fn packed_size(part: &[u8]) -> usize {
     part.len() + if part.len() < 0x80 { 1 } else { 2 }
 }
 
-fn take_part<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (&first, mut after) = rest.split_first()?;
-    let mut size = usize::from(first);
-    if first >= 0x80 {
-        let (&low, more) = after.split_first()?;
-        size = usize::from(first & 0x7f) << 8 | usize::from(low);
-        after = more;
+/// A name, its value, and what is behind them.
+fn first_pair(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let (name, rest) = first_part(bytes)?;
+    let (value, rest) = first_part(rest)?;
+    Some((name, value, rest))
+}
+
+fn first_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    match bytes {
+        [size @ 0..0x80, rest @ ..] => rest.split_at_checked(usize::from(*size)),
+        [high, low, rest @ ..] => rest.split_at_checked(usize::from(high & 0x7f) << 8 | usize::from(*low)),
+        _ => None,
     }
-    let (part, after) = after.split_at_checked(size)?;
-    *rest = after;
-    Some(part)
 }
 
 impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Pairs {

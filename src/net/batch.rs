@@ -22,7 +22,8 @@ pub struct BatchSocket<const REPLY: usize> {
     bytes_max: usize,
     /// The sender and the length of the datagram in each buffer.
     received: ArrayVec<(Option<SockaddrStorage>, usize), BATCH>,
-    replies: Box<ArrayVec<ArrayVec<u8, REPLY>, BATCH>>,
+    /// The first of them are those for `reply_to`.
+    replies: Box<[ArrayVec<u8, REPLY>]>,
     reply_to: ArrayVec<Option<SockaddrStorage>, BATCH>,
 }
 
@@ -44,16 +45,25 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
             buffers: vec![0; bytes_max * BATCH].into(),
             bytes_max,
             received: ArrayVec::new(),
-            replies: Box::new(ArrayVec::new()),
+            replies: (0..BATCH).map(|_| ArrayVec::new()).collect(),
             reply_to: ArrayVec::new(),
         }
     }
 
-    /// Waits for at least one datagram and receives all that have arrived, up to a batch.
+    /// Waits for at least one datagram and receives those that have arrived, up to a batch. Preparing a call costs something for
+    /// each datagram, so few are asked for while few arrive.
     pub fn receive(&mut self) -> io::Result<usize> {
+        match self.received.len() {
+            0..4 => self.receive_up_to::<4>(),
+            4..16 => self.receive_up_to::<16>(),
+            _ => self.receive_up_to::<BATCH>(),
+        }
+    }
+
+    fn receive_up_to<const MOST: usize>(&mut self) -> io::Result<usize> {
         self.received.clear();
         let mut buffers = self.buffers.chunks_exact_mut(self.bytes_max);
-        let mut slices: [_; BATCH] = std::array::from_fn(|_| [IoSliceMut::new(buffers.next().unwrap_or_default())]);
+        let mut slices: [_; MOST] = std::array::from_fn(|_| [IoSliceMut::new(buffers.next().unwrap_or_default())]);
         let flags = MsgFlags::MSG_WAITFORONE;
         let results = recvmmsg(self.socket.as_raw_fd(), &mut self.receive_headers, slices.iter_mut(), flags, None)?;
         for result in results {
@@ -65,34 +75,36 @@ impl<const REPLY: usize> BatchSocket<REPLY> {
     /// Calls `look` with every received datagram and an empty reply. Non-empty replies are sent by
     /// [`BatchSocket::send_replies`].
     pub fn each<'a>(&'a mut self, mut look: impl FnMut(Datagram<'a>, &mut ArrayVec<u8, REPLY>)) {
-        self.replies.clear();
         self.reply_to.clear();
-        let mut reply = ArrayVec::new();
+        let mut replies = self.replies.iter_mut();
+        let mut next_reply = replies.next();
         for ((storage, size), buffer) in self.received.iter().zip(self.buffers.chunks_exact(self.bytes_max)) {
             let Some(storage) = storage else { continue };
             let (Some(from), Some(bytes)) = (socket_addr(storage), buffer.get(..*size)) else { continue };
-            look(Datagram { from, bytes }, &mut reply);
+            let Some(reply) = &mut next_reply else { return };
+            reply.clear();
+            look(Datagram { from, bytes }, reply);
             if !reply.is_empty() {
                 self.reply_to.push(Some(*storage));
-                self.replies.push(std::mem::take(&mut reply));
+                next_reply = replies.next();
             }
         }
     }
 
     /// Drops a reply by its index. To drop several, start with the highest index.
     pub fn withhold(&mut self, number: usize) {
-        if number < self.replies.len() {
-            self.replies.swap_remove(number);
+        if number < self.reply_to.len() {
             self.reply_to.swap_remove(number);
+            self.replies.swap(number, self.reply_to.len());
         }
     }
 
     /// Sends the replies. One that cannot be sent (no route, a full buffer) is lost, like any datagram.
     pub fn send_replies(&mut self) {
         let mut sent = 0;
-        while sent < self.replies.len() {
-            let waiting = self.replies.get(sent..).unwrap_or_default();
-            let to = self.reply_to.get(sent..).unwrap_or_default();
+        while let (Some(waiting), Some(to)) = (self.replies.get(sent..self.reply_to.len()), self.reply_to.get(sent..))
+            && !to.is_empty()
+        {
             let slices: ArrayVec<[IoSlice<'_>; 1], BATCH> = waiting.iter().map(|reply| [IoSlice::new(reply)]).collect();
             let flags = MsgFlags::MSG_DONTWAIT;
             let result = sendmmsg(self.socket.as_raw_fd(), &mut self.send_headers, slices.iter(), to, [], flags);
