@@ -140,7 +140,7 @@ pub fn answered<'a>(info: &Info<'a>) -> Facts<'a> {
     }
 }
 
-/// Those that are said. There are few, each with a name of its own, and one datagram bounds them.
+/// Those that are said. There are few, each with a name of its own, and the longest, the gamedir, is bounded where it is parsed.
 fn details(rules: &[(&str, &str)]) -> Arc<Details> {
     let said = rules.iter().copied().filter(|(_, value)| !value.is_empty());
     Arc::new(Details { players: Vec::new(), rules: GameRules::exactly(said) })

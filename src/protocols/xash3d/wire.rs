@@ -504,6 +504,10 @@ impl<'a> Info<'a> {
         for (key, value) in pairs(text).ok_or(WireError::NoPairs)? {
             info.set(key, value).ok_or(WireError::BadValue)?;
         }
+        // It becomes a rule, and an answer may be as long as a datagram.
+        if info.gamedir.len() > FIELD_BYTES_MAX {
+            return Err(WireError::TooLong);
+        }
         Ok(info)
     }
 

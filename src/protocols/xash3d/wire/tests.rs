@@ -105,6 +105,10 @@ fn what_games_answer() {
     assert_eq!(emitted(|out| info.emit(out)), bytes);
     assert_eq!(Info::parse(&[&bytes[..], b"\0"].concat()), Ok(info), "a NUL at the end is optional");
     assert_eq!(Info::parse(b"\xff\xff\xff\xffinfo\nMy server: wrong version\n"), Err(WireError::WrongVersion));
+    let long = |bytes| format!("\\gamedir\\{}", "g".repeat(bytes));
+    let long = |bytes| [b"\xff\xff\xff\xffinfo\n", long(bytes).as_bytes()].concat();
+    assert!(Info::parse(&long(FIELD_BYTES_MAX)).is_ok());
+    assert_eq!(Info::parse(&long(FIELD_BYTES_MAX + 1)), Err(WireError::TooLong));
     let coop = Info::parse(b"\xff\xff\xff\xffinfo\n\\coop\\1\\team\\1").unwrap();
     assert!(coop.coop && coop.team && !coop.deathmatch);
     let update = hex(UPDATE);
