@@ -150,6 +150,8 @@ pub struct Registry {
     digests: Vec<u64>,
 }
 
+/// In a cache line of its own.
+#[repr(align(64))]
 struct Slot {
     server: Option<Arc<Server>>,
     address: Address,
@@ -283,8 +285,12 @@ impl Registry {
             .iter()
             .filter_map(|&(hash, address)| self.slots.get(self.find_hashed(hash, address)? as usize))
             .collect();
-        let servers = found.iter().filter_map(|slot| slot.server.as_deref());
-        std::hint::black_box(servers.fold(0, |read, server| read ^ server.texts.version().len()));
+        let servers: ArrayVec<&Server, READ_AHEAD> = found.iter().filter_map(|slot| slot.server.as_deref()).collect();
+        // Something of each cache line of a server, and its texts.
+        let lines = servers.iter().fold(0, |read, server| {
+            read ^ server.proven_at_ms ^ u64::from(server.life_ms) ^ server.verified_by as u64 ^ server.first_seen_ms
+        });
+        std::hint::black_box(servers.iter().fold(lines as usize, |read, server| read ^ server.texts.version().len()));
     }
 
     /// Removes up to `most` expired servers, so that a caller can release its lock in between. True if some may be left.
