@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
+use slab::Slab;
 
 use self::pending::{Next, Pending, Reading, SETTLE_US};
 use crate::model::{Address, Facts};
@@ -95,9 +96,11 @@ pub struct Asker<T> {
     settings: Settings,
     reading: Reading,
     asked: u64,
-    /// In boxes: they are large, and a table of them would move with every growth. The hash of this and of the other tables has a
-    /// random key, and nobody else sees an order that depends on it, so no list can be made to collide.
-    waiting: HashMap<Address, Box<Pending<T>>>,
+    /// The queries in flight. A place is used again, but a serial never is.
+    pending: Slab<Pending<T>>,
+    /// Their places. The hash of this and of the other tables has a random key, and nobody else sees an order that depends on it, so
+    /// no list can be made to collide.
+    places: HashMap<Address, Place>,
     /// How many of those have not missed a timeout yet.
     fresh: usize,
     /// Questions to send, per narrowest prefix: an address with many servers does not delay others.
@@ -112,9 +115,9 @@ pub struct Asker<T> {
     resting: BTreeSet<(u64, Prefix)>,
     /// Servers that require an interval between questions: when they were last asked, and the questions that are held back.
     asked_us: HashMap<Address, u64>,
-    spaced: BTreeSet<(u64, Address, u64)>,
+    spaced: BTreeSet<(u64, Turn)>,
     /// Tries in the order in which they time out (all timeouts are equally long), with the number of tries sent by then.
-    timeouts: VecDeque<(u64, Address, u64, u8)>,
+    timeouts: VecDeque<(u64, Turn, u8)>,
     /// When to call [`Pending::look`] for servers that are proven and whose facts are awaited or not settled yet.
     looks: BinaryHeap<Look>,
     /// The second ones of two questions that are asked at once ([`Asker::ask_both`]).
@@ -128,13 +131,12 @@ pub struct Asker<T> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Look {
     at_us: u64,
-    serial: u64,
-    address: Address,
+    turn: Turn,
 }
 
 impl Ord for Look {
     fn cmp(&self, other: &Look) -> Ordering {
-        (other.at_us, other.serial).cmp(&(self.at_us, self.serial))
+        (other.at_us, other.turn.serial).cmp(&(self.at_us, self.turn.serial))
     }
 }
 
@@ -144,8 +146,15 @@ impl PartialOrd for Look {
     }
 }
 
-/// A server to ask, and the serial of its question.
-type Turn = (Address, u64);
+/// Where a query in flight is.
+type Place = usize;
+
+/// A question of a query in flight; over if another serial is at its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    serial: u64,
+    place: Place,
+}
 
 /// The questions to one prefix. Most have one server, whose turn takes no allocation.
 #[derive(Default)]
@@ -205,7 +214,8 @@ impl<T> Asker<T> {
             settings,
             reading: Reading { with_details: true, settle_us: SETTLE_US, key: seed },
             asked: 0,
-            waiting: HashMap::new(),
+            pending: Slab::new(),
+            places: HashMap::new(),
             fresh: 0,
             queues: HashMap::new(),
             networks: HashMap::new(),
@@ -241,7 +251,7 @@ impl<T> Asker<T> {
     pub fn set_exempt(&mut self, exempt: Arc<Networks>) {
         self.exempt = exempt;
         self.networks.clear();
-        let addresses: Vec<Address> = self.waiting.keys().copied().collect();
+        let addresses: Vec<Address> = self.places.keys().copied().collect();
         addresses.into_iter().for_each(|address| self.count(address.ip(), true));
     }
 
@@ -261,7 +271,7 @@ impl<T> Asker<T> {
 
     /// Servers that have been asked, or wait for their turn.
     pub fn in_flight(&self) -> usize {
-        self.waiting.len()
+        self.pending.len()
     }
 
     /// Whether less than a second's worth of queries is in flight to every prefix around the address.
@@ -282,12 +292,23 @@ impl<T> Asker<T> {
 
     /// The tag of a query in flight.
     pub fn tag_mut(&mut self, address: Address) -> Option<&mut T> {
-        self.waiting.get_mut(&address).map(|pending| &mut pending.tag)
+        self.at_mut(address).map(|pending| &mut pending.tag)
     }
 
     /// Whether this is a question to the server that was sent and has not been answered yet.
     pub fn has_sent(&self, address: Address, bytes: &[u8]) -> bool {
-        self.waiting.get(&address).is_some_and(|pending| pending.has_sent(bytes))
+        let pending = self.places.get(&address).and_then(|place| self.pending.get(*place));
+        pending.is_some_and(|pending| pending.has_sent(bytes))
+    }
+
+    /// The query to this address.
+    fn at_mut(&mut self, address: Address) -> Option<&mut Pending<T>> {
+        self.pending.get_mut(*self.places.get(&address)?)
+    }
+
+    /// The query that this question belongs to, if it is still its question.
+    fn of_mut(&mut self, turn: Turn) -> Option<&mut Pending<T>> {
+        self.pending.get_mut(turn.place).filter(|pending| pending.serial == turn.serial)
     }
 
     /// Starts a query: for a proof first, or for facts at once if the server was proven before. Returns the tag if a query to
@@ -300,7 +321,7 @@ impl<T> Asker<T> {
     /// says ([`Query::facts_say_all`]). A server that answers one of them only is asked for the other after its interval.
     pub fn ask_both(&mut self, address: Address, query: &'static dyn Query, tag: T) -> Result<(), T> {
         self.ask(address, query, Ask::Proof, tag)?;
-        if let Some(pending) = self.waiting.get_mut(&address) {
+        if let Some(pending) = self.at_mut(address) {
             pending.both = true;
         }
         Ok(())
@@ -310,7 +331,7 @@ impl<T> Asker<T> {
     /// on, because some servers answer one of them only.
     pub fn ask_facts_first(&mut self, address: Address, query: &'static dyn Query, tag: T) -> Result<(), T> {
         self.ask(address, query, Ask::Facts, tag)?;
-        if let Some(pending) = self.waiting.get_mut(&address) {
+        if let Some(pending) = self.at_mut(address) {
             pending.both_later = true;
         }
         Ok(())
@@ -325,34 +346,43 @@ impl<T> Asker<T> {
         digest: u64,
         tag: T,
     ) -> Result<(), T> {
-        let Entry::Vacant(place) = self.waiting.entry(address) else { return Err(tag) };
+        let Entry::Vacant(vacant) = self.places.entry(address) else { return Err(tag) };
         self.asked += 1;
         let serial = self.asked;
         self.fresh += 1;
-        place.insert(Box::new(Pending::new(serial, query, ask, digest, tag)));
-        self.queues.entry(Prefix::narrowest(address.ip())).or_default().in_flight += 1;
+        let place = self.pending.insert(Pending::new(address, serial, query, ask, digest, tag));
+        vacant.insert(place);
         self.count(address.ip(), true);
-        self.enqueue(address, serial, false);
+        let prefix = Prefix::narrowest(address.ip());
+        let queue = self.queues.entry(prefix).or_default();
+        queue.in_flight += 1;
+        queue.questions.push_back(Turn { serial, place });
+        if !std::mem::replace(&mut queue.scheduled, true) {
+            self.ready.push_back(prefix);
+        }
         Ok(())
     }
 
-    /// Adds a question at the end of its prefix's queue, or at its head.
-    fn enqueue(&mut self, address: Address, serial: u64, first: bool) {
-        let prefix = Prefix::narrowest(address.ip());
+    /// Adds another question at the end of its prefix's queue, or at its head.
+    fn enqueue(&mut self, turn: Turn, first: bool) {
+        let Some(pending) = self.of_mut(turn) else { return };
+        let prefix = Prefix::narrowest(pending.address.ip());
         let queue = self.queues.entry(prefix).or_default();
         if first {
-            queue.questions.push_front((address, serial))
+            queue.questions.push_front(turn)
         } else {
-            queue.questions.push_back((address, serial))
+            queue.questions.push_back(turn)
         }
         if !std::mem::replace(&mut queue.scheduled, true) {
             if first { self.ready.push_front(prefix) } else { self.ready.push_back(prefix) }
         }
     }
 
-    /// Ends the query to this server.
-    fn finish(&mut self, address: Address, facts: Option<Facts<'static>>) -> Option<Finished<T>> {
-        let pending = self.waiting.remove(&address)?;
+    /// Ends a query.
+    fn finish(&mut self, place: Place, facts: Option<Facts<'static>>) -> Option<Finished<T>> {
+        let pending = self.pending.try_remove(place)?;
+        let address = pending.address;
+        self.places.remove(&address);
         self.fresh -= usize::from(pending.fresh);
         if let Some(queue) = self.queues.get_mut(&Prefix::narrowest(address.ip())) {
             queue.in_flight -= 1;
@@ -364,7 +394,7 @@ impl<T> Asker<T> {
 
     /// Drops the query to a server that is known to be unreachable.
     pub fn give_up(&mut self, address: Address) -> Option<T> {
-        self.finish(address, None).map(|finished| finished.tag)
+        self.finish(*self.places.get(&address)?, None).map(|finished| finished.tag)
     }
 
     /// The next datagram to send from this lane; None if there is none, or the rate limits do not allow it yet.
@@ -398,15 +428,15 @@ impl<T> Asker<T> {
             if queue.scheduled {
                 self.ready.push_back(prefix);
             }
-            let Some((address, serial)) = next else { continue };
-            let Some(pending) = self.waiting.get_mut(&address).filter(|pending| pending.serial == serial) else {
-                continue;
-            };
+            let Some(turn) = next else { continue };
+            let pending = self.pending.get_mut(turn.place).filter(|pending| pending.serial == turn.serial);
+            let Some(pending) = pending else { continue };
+            let address = pending.address;
             let spacing_us = pending.spacing_us().min(SPACING_US_MAX);
             if let Some(asked_us) = self.asked_us.get(&address).filter(|_| spacing_us > 0)
                 && now_us < asked_us + spacing_us
             {
-                self.spaced.insert((asked_us + spacing_us, address, serial));
+                self.spaced.insert((asked_us + spacing_us, turn));
                 continue;
             }
             if spacing_us > 0 {
@@ -419,7 +449,7 @@ impl<T> Asker<T> {
             self.pace.take();
             if let Some((question, second)) = pending.send(now_us, lane, &self.reading.key) {
                 self.seconds.extend(second.map(|second| (address, second)));
-                self.timeouts.push_back((now_us + self.settings.try_us, address, serial, pending.tries_sent()));
+                self.timeouts.push_back((now_us + self.settings.try_us, turn, pending.tries_sent()));
                 return Some((address, question));
             }
         }
@@ -429,7 +459,8 @@ impl<T> Asker<T> {
     /// Takes a datagram that arrived on this lane. Datagrams from addresses that we did not query are ignored.
     pub fn heard(&mut self, now_us: u64, lane: Lane, from: SocketAddr, bytes: &[u8]) -> Option<Finished<T>> {
         let address = Address::new(from.ip(), from.port())?;
-        let pending = self.waiting.get_mut(&address)?;
+        let place = *self.places.get(&address)?;
+        let pending = self.pending.get_mut(place)?;
         if pending.is_asked_on(lane) && self.farewells.len() < FAREWELLS_MAX {
             let mut last = Question::new();
             pending.farewell(bytes, &mut last);
@@ -445,11 +476,11 @@ impl<T> Asker<T> {
         match next {
             Next::Wait => None,
             Next::LookAt(at_us) => {
-                self.looks.push(Look { at_us, serial: pending.serial, address });
+                self.looks.push(Look { at_us, turn: Turn { serial: pending.serial, place } });
                 None
             }
-            Next::Believe(facts) => self.finish(address, Some(facts)),
-            next => self.act(now_us, address, next),
+            Next::Believe(facts) => self.finish(place, Some(facts)),
+            next => self.act(now_us, place, next),
         }
     }
 
@@ -458,12 +489,12 @@ impl<T> Asker<T> {
         self.farewells.pop_front()
     }
 
-    fn act(&mut self, now_us: u64, address: Address, next: Next) -> Option<Finished<T>> {
-        let pending = self.waiting.get_mut(&address)?;
+    fn act(&mut self, now_us: u64, place: Place, next: Next) -> Option<Finished<T>> {
+        let pending = self.pending.get_mut(place)?;
         match next {
             Next::Wait => None,
             Next::LookAt(at_us) => {
-                self.looks.push(Look { at_us, serial: pending.serial, address });
+                self.looks.push(Look { at_us, turn: Turn { serial: pending.serial, place } });
                 None
             }
             Next::Ask => {
@@ -471,76 +502,75 @@ impl<T> Asker<T> {
                 pending.serial = self.asked;
                 pending.queued = true;
                 // Ahead of the others: the server is proven, and its second answer completes the query.
-                self.enqueue(address, self.asked, true);
+                self.enqueue(Turn { serial: self.asked, place }, true);
                 None
             }
-            Next::NoFacts => self.ask_again(now_us, address, true),
-            Next::Alive | Next::Same => self.finish(address, None),
-            Next::Believe(facts) => self.finish(address, Some(facts)),
+            Next::NoFacts => self.ask_again(now_us, place, true),
+            Next::Alive | Next::Same => self.finish(place, None),
+            Next::Believe(facts) => self.finish(place, Some(facts)),
         }
     }
 
     /// Queues another try if one is left; otherwise ends the query.
-    fn ask_again(&mut self, now_us: u64, address: Address, first: bool) -> Option<Finished<T>> {
-        let pending = self.waiting.get_mut(&address).filter(|pending| !pending.queued)?;
+    fn ask_again(&mut self, now_us: u64, place: Place, first: bool) -> Option<Finished<T>> {
+        let pending = self.pending.get_mut(place).filter(|pending| !pending.queued)?;
         let in_time = pending.began_us.is_none_or(|began_us| now_us < began_us + self.settings.all_us);
         if !in_time || pending.tries_sent() >= self.settings.tries.clamp(1, TRIES_MAX) {
-            return self.finish(address, None);
+            return self.finish(place, None);
         }
         pending.queued = true;
         let serial = pending.serial;
-        self.enqueue(address, serial, first);
+        self.enqueue(Turn { serial, place }, first);
         None
     }
 
     /// Handles timeouts: returns a server that has used all its tries or whose facts have settled, and queues another try for
     /// the rest. Call it until it returns None, before sending the next questions.
     pub fn timed_out(&mut self, now_us: u64) -> Option<Finished<T>> {
-        while let Some(&(due_us, address, serial)) = self.spaced.first()
+        while let Some(&(due_us, turn)) = self.spaced.first()
             && due_us <= now_us
         {
             self.spaced.pop_first();
-            self.enqueue(address, serial, true);
+            self.enqueue(turn, true);
         }
         while self.looks.peek().is_some_and(|look| look.at_us <= now_us)
-            && let Some(Look { serial, address, .. }) = self.looks.pop()
+            && let Some(Look { turn, .. }) = self.looks.pop()
         {
-            let pending = self.waiting.get_mut(&address).filter(|pending| pending.serial == serial);
-            let finished = match pending.map_or(Next::Wait, |pending| pending.look(now_us)) {
+            let finished = match self.of_mut(turn).map_or(Next::Wait, |pending| pending.look(now_us)) {
                 Next::Wait => None,
-                Next::Believe(facts) => self.finish(address, Some(facts)),
-                next => self.act(now_us, address, next),
+                Next::Believe(facts) => self.finish(turn.place, Some(facts)),
+                next => self.act(now_us, turn.place, next),
             };
             if finished.is_some() {
                 return finished;
             }
         }
-        while let Some(&(due_us, address, serial, tries)) = self.timeouts.front() {
+        while let Some(&(due_us, turn, tries)) = self.timeouts.front() {
             if due_us > now_us {
                 return None;
             }
             self.timeouts.pop_front();
-            let pending = self.waiting.get_mut(&address).filter(|pending| pending.serial == serial);
+            let pending = self.pending.get_mut(turn.place).filter(|pending| pending.serial == turn.serial);
             // A later try has its own timeout.
             let Some(pending) = pending.filter(|pending| pending.tries_sent() == tries) else { continue };
             self.fresh -= usize::from(std::mem::take(&mut pending.fresh));
             pending.overdue = pending.is_listening();
             if !pending.overdue
-                && let Some(finished) = self.ask_again(now_us, address, false)
+                && let Some(finished) = self.ask_again(now_us, turn.place, false)
             {
                 return Some(finished);
             }
         }
         // Forget the rate limits of prefixes that are idle.
-        if self.queues.len() > 2 * self.waiting.len() + IDLE_KEPT {
+        if self.queues.len() > 2 * self.pending.len() + IDLE_KEPT {
             let is_used =
                 |queue: &PrefixQueue| queue.scheduled || queue.in_flight > 0 || queue.pace.at_us + 1_000_000 > now_us;
             self.queues.retain(|_, queue| is_used(queue));
         }
-        if self.asked_us.len() > 2 * self.waiting.len() + IDLE_KEPT {
+        if self.asked_us.len() > 2 * self.pending.len() + IDLE_KEPT {
             self.asked_us.retain(|_, asked_us| *asked_us + SPACING_US_MAX > now_us);
         }
-        if self.networks.len() > 2 * self.waiting.len() + IDLE_KEPT {
+        if self.networks.len() > 2 * self.pending.len() + IDLE_KEPT {
             self.networks.retain(|_, network| network.in_flight > 0 || network.pace.at_us + 1_000_000 > now_us);
         }
         None

@@ -16,7 +16,7 @@ use arrayvec::ArrayVec;
 use siphasher::sip::SipHasher13;
 
 use super::{Failure, Lane, Response, TRIES_MAX};
-use crate::model::Facts;
+use crate::model::{Address, Facts};
 use crate::protocols::{Ask, Fault, Heard, ProvenBy, Query, Question, fault};
 
 /// How long facts may take after their nonce, in round trips and within these bounds. A server sends both at once; the
@@ -30,6 +30,7 @@ const AGAIN_MAX: u8 = 2;
 pub(super) const SETTLE_US: RangeInclusive<u64> = 20_000..=200_000;
 
 pub(super) struct Pending<T> {
+    pub address: Address,
     /// Distinguishes this question from earlier ones to the same address.
     pub serial: u64,
     pub tag: T,
@@ -111,8 +112,16 @@ pub(super) enum Next {
 }
 
 impl<T> Pending<T> {
-    pub fn new(serial: u64, query: &'static dyn Query, ask: Ask, known_digest: u64, tag: T) -> Pending<T> {
+    pub fn new(
+        address: Address,
+        serial: u64,
+        query: &'static dyn Query,
+        ask: Ask,
+        known_digest: u64,
+        tag: T,
+    ) -> Pending<T> {
         Pending {
+            address,
             serial,
             tag,
             fresh: true,
@@ -417,7 +426,8 @@ mod tests {
     const KEY: [u8; 16] = [3; 16];
 
     fn asked_for_facts() -> Pending<()> {
-        let mut pending = Pending::new(1, two_steps::QUERY, Ask::Facts, 0, ());
+        let address = Address::new([192, 0, 2, 1].into(), 1).unwrap();
+        let mut pending = Pending::new(address, 1, two_steps::QUERY, Ask::Facts, 0, ());
         pending.send(0, 7, &KEY).unwrap();
         pending
     }

@@ -230,7 +230,7 @@ proptest::proptest! {
     fn turns_are_taken_in_their_order(steps in proptest::collection::vec(0..3u8, 0..60)) {
         let (mut turns, mut expected) = (Turns::default(), VecDeque::new());
         for (number, step) in (1..).zip(steps) {
-            let turn = (server(number), u64::from(number));
+            let turn = Turn { serial: number, place: 0 };
             match step {
                 0 => {
                     turns.push_front(turn);

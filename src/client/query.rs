@@ -213,7 +213,7 @@ impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Run<M, F> {
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         loop {
             drive::pass(self, &mut buffer).await;
-            if self.asker.in_flight() == 0 && self.queue.is_empty() {
+            if self.asker.in_flight() == 0 && !self.fill_queue(0) {
                 return;
             }
             let _ = timeout(self.wait(), self.socket.ready()).await; // in both cases, the next pass follows
@@ -236,12 +236,12 @@ impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Run<M, F> {
             let try_us = self.throttle.try_us();
             self.asker.set_settings(Settings { tries: 1, try_us, ..settings(self.pace, self.all_loopback) });
         }
-        let mut postponed = 0;
+        let (mut postponed, asked_us) = (0, self.now_us());
         while self.asker.fresh() < self.throttle.in_flight() && self.fill_queue(postponed) {
             let Some(turn) = self.queue.pop_front() else { return };
             let Some((server, query)) = self.found(turn).and_then(|s| Some((s, query_of(&s.game)?))) else { continue };
             let address = server.address;
-            let tag = Tag { turn, asked_us: self.now_us(), undelivered: None };
+            let tag = Tag { turn, asked_us, undelivered: None };
             // Long answers come to us, whatever the list says, so nobody has to prove an address first.
             let asked = match (query.facts_say_all(), self.pace.wanted.game) {
                 (true, _) => self.asker.ask(address, query, Ask::Facts, tag),
@@ -399,7 +399,7 @@ impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Driver for Run<M, F> {
         if let Ok(Response { rtt_us, facts, .. }) = &result
             && (facts.is_some() || is_alive)
         {
-            self.throttle.answered(self.now_us(), *rtt_us, self.asker.in_flight());
+            self.throttle.answered(self.received_us(), *rtt_us, self.asker.in_flight());
         } else if let Some(turn) = self.another_turn(tag.turn, is_lost) {
             self.queue.push_back(turn);
             return;

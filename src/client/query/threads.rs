@@ -6,6 +6,7 @@ use std::io;
 use std::iter::from_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hashbrown::HashSet;
 use tokio::sync::oneshot;
 
 use super::{Pace, Part, are_loopback, query_all, query_parts};
@@ -44,8 +45,8 @@ pub async fn query_in_threads(
     finished: impl Fn() + Clone + Send + 'static,
 ) -> io::Result<()> {
     match threads_for(found.len(), pace) {
-        1 => query_all(found, pace, |_| finished()).await,
-        threads => with(threads, found, pace, finished).await,
+        threads if threads > 1 && !share_addresses(found) => with(threads, found, pace, finished).await,
+        _ => query_all(found, pace, |_| finished()).await,
     }
 }
 
@@ -55,13 +56,19 @@ fn threads_for(servers: usize, pace: Pace) -> usize {
     cores.min(useful).min(servers / SERVERS).min(pace.in_flight).max(1)
 }
 
+/// Whether several games are to be asked at one address. Only one thread can do that, because they have to take turns.
+fn share_addresses(found: &[Found]) -> bool {
+    let mut seen = HashSet::with_capacity(found.len());
+    !found.iter().all(|server| seen.insert(server.address))
+}
+
 async fn with(
     threads: usize,
     found: &mut Vec<Found>,
     pace: Pace,
     finished: impl Fn() + Clone + Send + 'static,
 ) -> io::Result<()> {
-    let (pace, all_loopback) = (pace.of_one_in(threads), are_loopback(found));
+    let (pace, all_loopback, servers) = (pace.of_one_in(threads), are_loopback(found), found.len());
     // They come back to the same place, which is in memory already.
     let mut all = found.drain(..);
     let parts = from_fn(|| {
@@ -96,14 +103,14 @@ async fn with(
             Err(why) => error = Some(why),
         }
     }
-    // A thread without a socket has taken nothing, so the others have done its work, unless none had one.
     let untaken: Vec<Part> = rest.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
-    let is_whole = untaken.is_empty();
+    let all_taken = untaken.is_empty();
     parts.extend(untaken);
     parts.sort_by_key(|part| part.number);
     found.extend(parts.into_iter().flat_map(|part| part.servers));
     match error {
-        Some(why) if !is_whole => Err(why),
+        // A thread without a socket has taken nothing, so the others have done its work, unless none had one.
+        Some(why) if !all_taken || found.len() < servers => Err(why),
         _ => Ok(()),
     }
 }
@@ -117,6 +124,7 @@ mod tests {
     use super::super::tests::many;
     use super::*;
     use crate::client::State;
+    use crate::model::{Address, Game};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]
@@ -133,6 +141,32 @@ mod tests {
             assert_eq!(addresses, expected, "in their order");
             assert!(found.iter().all(|server| server.state == State::Answered), "{found:?}");
         }
+    }
+
+    /// A pass can end with nothing in flight and nothing queued though parts are left: all that it asked has answered by then.
+    #[tokio::test]
+    async fn a_thread_asks_for_more_before_it_ends() {
+        let mut part = Some(Part { number: 0, servers: many("netpanzer", 10) });
+        let mut asked = 0;
+        let more = from_fn(|| {
+            asked += 1;
+            if asked == 1 { None } else { part.take() }
+        });
+        let taken = query_parts(more, Pace::default(), true, |_| {}).await.unwrap();
+        assert!(taken.iter().flat_map(|part| &part.servers).all(|server| server.state == State::Answered));
+        assert_eq!(taken.len(), 1);
+    }
+
+    #[test]
+    fn several_games_at_an_address_are_for_one_thread() {
+        let mut found = vec![Found::new(Game::Own("a"), address(1)), Found::new(Game::Own("a"), address(2))];
+        assert!(!share_addresses(&found));
+        found.push(Found::new(Game::Own("b"), address(1)));
+        assert!(share_addresses(&found));
+    }
+
+    fn address(port: u16) -> Address {
+        Address::new([192, 0, 2, 1].into(), port).unwrap()
     }
 
     #[test]

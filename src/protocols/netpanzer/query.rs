@@ -68,7 +68,15 @@ fn facts<'a>(status: &'a [u8], with_details: bool) -> Result<Facts<'a>, WireErro
             fact.get_or_insert(value);
             continue;
         }
-        let Some(details) = &mut details else { continue };
+        let Some(details) = &mut details else {
+            // Behind the facts are rules and players, which nobody wants to know.
+            let are_known =
+                [game, name, mode, map, version, players_current, players_max, password].iter().all(Option::is_some);
+            if are_known && status.ends_with(b"\\final\\") {
+                break;
+            }
+            continue;
+        };
         match (numbered(key), details.players.last_mut()) {
             (Some(b"player"), _) => {
                 details.players.push(Player { name: text::clean(value).into(), ..Player::default() });
