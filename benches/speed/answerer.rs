@@ -200,12 +200,13 @@ fn nonce_of(question: &[u8]) -> Option<&[u8]> {
     question.windows(8).find(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The system fills in the rest; without a checksum, UDP over IPv4 is valid.
+/// The system fills in the rest, except the identification, which it would have to choose for each; without a checksum, UDP over IPv4
+/// is valid.
 fn headers(from: u32, port: u16, to: SockaddrIn, size: usize, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.extend([0x45, 0]);
     bytes.extend(((HEADERS + size) as u16).to_be_bytes());
-    bytes.extend([0, 0, 0, 0, 64, libc::IPPROTO_UDP as u8, 0, 0]);
+    bytes.extend([0, 1, 0, 0, 64, libc::IPPROTO_UDP as u8, 0, 0]);
     bytes.extend(from.to_be_bytes());
     bytes.extend(to.ip().octets());
     bytes.extend(port.to_be_bytes());

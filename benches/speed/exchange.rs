@@ -8,17 +8,17 @@ use crate::echo::Echo;
 use crate::load::{self, Content, Dialect, Drive, Texts};
 use crate::measure::{cpu, dropped, median, stop_cost};
 use crate::report::Report;
-use crate::support::Server;
+use crate::support::{LISTENERS, Server};
 
 /// Announcements per round: enough for about a quarter of a second of the server's time.
-const ANNOUNCEMENTS: usize = 50_000;
+const ANNOUNCEMENTS: usize = 65_536;
 /// Timers of an idle process take less of a tenth of a second.
 const IDLE: Duration = Duration::from_millis(2);
 /// How often a round is tried in which datagrams get lost.
 const TRIES: usize = 5;
-/// Servers in the list, and rounds with so many: fewer for those that only the plots need. In a round, the echo and the server
+/// Servers in the list, and rounds with so many. In a round, the echo and the server
 /// take turns, so that a disturbance of the machine affects both, or only some rounds.
-const SIZES: [(u32, u16); 4] = [(1_000, 3), (10_000, 5), (100_000, 3), (1_000_000, 5)];
+const SIZES: [(u32, u16); 4] = [(1_000, 5), (10_000, 9), (100_000, 9), (1_000_000, 9)];
 
 /// A protocol whose servers announce themselves with datagrams.
 pub struct Exchange {
@@ -34,7 +34,7 @@ pub struct Exchange {
 
 impl Exchange {
     pub fn run(&self) {
-        let server = start();
+        let server = start_alone(self.listener);
         let (socket, mut echo) = (UdpSocket::bind("0.0.0.0:0").unwrap(), Echo::start(self.dialect));
         let (mut listed, mut ratios) = (0, Vec::new());
         for (servers, rounds) in SIZES {
@@ -105,6 +105,14 @@ impl Exchange {
 /// No server expires during a benchmark, and an address and its network may have many servers.
 pub fn start() -> Server {
     start_with(&[])
+}
+
+/// The same with this listener only, besides that of the page. The process is stopped and continued again and again, which wakes
+/// all its threads: those of other games would be measured, too.
+pub fn start_alone(listener: &str) -> Server {
+    let others = LISTENERS.iter().filter(|key| *key != listener && !key.starts_with("web."));
+    let off: Vec<String> = others.map(|key| format!("{key}=")).collect();
+    start_with(&off.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// The same with more settings.

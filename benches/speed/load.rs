@@ -25,6 +25,8 @@ use rallypoint::protocols::iceball::wire::{self, Announcement, Version};
 /// Announcements in flight.
 const WINDOW: usize = 512;
 const GENTLE_WINDOW: usize = 128;
+/// The same for a process that is held, at most: being held and continued costs it something each time.
+const HELD_WINDOW: usize = 4096;
 /// Datagrams per send or receive call.
 const BATCH: usize = 64;
 /// Announcements that are not answered within this time are sent again.
@@ -198,9 +200,20 @@ impl Drive<'_> {
         let SocketAddr::V4(master) = self.master else { panic!("{} is not IPv4", self.master) };
         let hold = self.hold.map(|pid| Pid::from_raw(pid as i32));
         let mut driver = Driver::new(self.socket.try_clone().unwrap(), master, content, hold);
-        (driver.dialect, driver.window) = (self.dialect, if self.is_gentle { GENTLE_WINDOW } else { WINDOW });
+        driver.dialect = self.dialect;
+        driver.window = match (self.is_gentle, self.hold) {
+            (true, _) => GENTLE_WINDOW,
+            (false, Some(_)) => held_window(),
+            (false, None) => WINDOW,
+        };
         driver.run(visits)
     }
+}
+
+/// As many as have room in the receive buffers that the system allows. By default that is [`WINDOW`].
+fn held_window() -> usize {
+    let allowed = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok().and_then(|text| text.trim().parse().ok());
+    (allowed.unwrap_or(0usize) / 416).clamp(WINDOW, HELD_WINDOW)
 }
 
 /// The outstanding answers of an address.

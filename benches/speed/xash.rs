@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::exchange::{Exchange, listed, settle, start};
+use crate::exchange::{Exchange, listed, settle, start_alone};
 use crate::load::{self, Content, Dialect, Drive, Texts};
 use crate::measure::{cpu, stop_cost};
 use crate::report::Report;
@@ -24,7 +24,7 @@ pub fn run() {
     if !Path::new(PROGRAM).exists() {
         return println!("not installed: cargo install xash3d-master --root target/xash");
     }
-    let (xash, server) = (Xash::start(), start());
+    let (xash, server) = (Xash::start(), start_alone("xash3d.listen"));
     let sockets = [(); 2].map(|()| UdpSocket::bind("0.0.0.0:0").unwrap());
     let ours = |players, is_held| cost(&sockets[0], server.address("xash3d.listen"), server.id(), players, is_held);
     let theirs = |players, is_held| cost(&sockets[1], xash.address, xash.child.id(), players, is_held);
