@@ -13,7 +13,7 @@ pub fn first_words() -> String {
 Rallypoint: one master server for many games. Most people want one of these:
 
   Run a master server           rallypoint serve
-  See who plays where           rallypoint watch http://HOST:8080
+  Watch a master's list         rallypoint watch http://HOST:8080
   Why is my server not listed?  rallypoint doctor http://HOST:8080 {game} ADDRESS
 
 Usage: rallypoint <COMMAND>

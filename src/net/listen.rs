@@ -55,8 +55,9 @@ impl fmt::Display for ListenError {
             }
             (io::ErrorKind::PermissionDenied, _) if port < FREE_PORTS => write!(
                 f,
-                "not allowed: ports below {FREE_PORTS} need a right. Choose a higher port in `{key}`, or give the program \
-                 the right: sudo setcap cap_net_bind_service=+ep \"$(command -v rallypoint)\""
+                "not allowed: ports below {FREE_PORTS} need a privilege. Choose a higher port in `{key}`, or allow it: under systemd \
+                 as docs/https.md says (The service's rights), otherwise sudo setcap cap_net_bind_service=+ep {}",
+                std::env::current_exe().map_or("rallypoint".into(), |path| path.display().to_string())
             ),
             (io::ErrorKind::PermissionDenied, _) => write!(f, "not allowed. Choose another port in `{key}`"),
             (io::ErrorKind::AddrNotAvailable, _) => write!(

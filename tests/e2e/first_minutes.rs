@@ -72,7 +72,7 @@ fn a_taken_port_is_named_with_the_program_that_has_it() {
 /// On a terminal: where the page is, which games listen where, and what to do next. A log has a line for each port instead.
 #[test]
 fn serve_greets_a_person() {
-    let mut pty = Pty::new(50, 100);
+    let mut pty = Pty::new(50, 300); // the program's path may be long
     let arguments = serving("web.listen", "127.0.0.1:0");
     let mut server = pty.run(env!("CARGO_BIN_EXE_rallypoint"), &words(&arguments), "xterm-256color");
     let screen = pty.shows("doctor says why");
@@ -84,8 +84,10 @@ fn serve_greets_a_person() {
     }
     assert!(!screen.contains("listening on"), "{screen}");
     // The next step that it names is one that works.
-    let line = screen.lines().find(|line| line.trim_start().starts_with("rallypoint simulate")).unwrap();
-    let next: Vec<&str> = line.split_whitespace().skip(1).collect();
+    let line = screen.lines().find(|line| line.contains("rallypoint simulate")).unwrap();
+    let (program, next) = line.trim().split_once(' ').unwrap();
+    assert_eq!(program, env!("CARGO_BIN_EXE_rallypoint"), "as it was called");
+    let next: Vec<&str> = next.split_whitespace().collect();
     let page = screen.lines().find_map(|line| line.trim_start().strip_prefix("The page")).unwrap().trim();
     let _servers = Running::start(&next);
     until("five servers on the page", || {

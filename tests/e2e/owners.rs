@@ -10,7 +10,7 @@ use rallypoint::protocols::CARDS;
 use crate::documents::{Document, commands_in, documents};
 use crate::machines::{Own, inside};
 
-const HEADINGS: [&str; 4] = ["## Its line", "## Its port", "## Is it listed?", "## When it is not"];
+const HEADINGS: [&str; 4] = ["## Configuration", "## Its port", "## Is it listed?", "## When it is not"];
 
 fn pages() -> Vec<(String, Document)> {
     let pages = documents().into_iter().filter_map(|document| {

@@ -158,6 +158,10 @@ fn the_tarball_has_everything_and_its_sum_is_right() {
         "LICENSE-APACHE",
         "THIRD-PARTY.txt",
         "rallypoint.service",
+        "contrib/grafana.json",
+        "contrib/compose.yaml",
+        "contrib/systemd/rallypoint-site.service",
+        "examples/launcher.py",
         "man/man1/rallypoint.1",
         "completions/rallypoint.bash",
         "completions/_rallypoint",
@@ -278,9 +282,12 @@ fn the_documents_name_the_packages_of_this_version() {
     let deb = format!("rallypoint_{VERSION}-1_amd64.deb");
     let tarball = format!("rallypoint-{VERSION}-x86_64-linux-musl.tar.gz");
     let rust = env!("CARGO_PKG_RUST_VERSION");
-    for (document, names) in
-        [("README.md", vec![&*deb, &*tarball, rust]), ("docs/deployment.md", vec![&*deb, &*tarball])]
-    {
+    let image = format!("rust:{rust}-");
+    for (document, names) in [
+        ("README.md", vec![&*deb, &*tarball, rust]),
+        ("docs/deployment.md", vec![&*deb, &*tarball]),
+        ("Dockerfile", vec![&*image]),
+    ] {
         let text = std::fs::read_to_string(Path::new(ROOT).join(document)).unwrap();
         for name in names {
             assert!(text.contains(name), "{document} does not name {name}");

@@ -305,7 +305,8 @@ fn nginx(authority: &Authority, address: SocketAddr, master: SocketAddr) -> Prog
     let mut site = block("nginx", "server {");
     for (written, here) in [
         ("listen 443 ssl", format!("listen {address} ssl")),
-        ("listen [::]:443 ssl", format!("listen [::1]:{} ssl", address.port())),
+        // Not every machine has IPv6.
+        ("listen [::]:443 ssl", format!("listen 127.0.0.77:{} ssl", address.port())),
         ("/etc/letsencrypt/live/master.example.org/fullchain.pem", "good.crt".into()),
         ("/etc/letsencrypt/live/master.example.org/privkey.pem", "server.key".into()),
     ] {
