@@ -18,7 +18,7 @@ const IDLE: Duration = Duration::from_millis(2);
 const TRIES: usize = 5;
 /// Servers in the list, and rounds with so many. In a round, the echo and the server
 /// take turns, so that a disturbance of the machine affects both, or only some rounds.
-const SIZES: [(u32, u16); 4] = [(1_000, 5), (10_000, 9), (100_000, 9), (1_000_000, 9)];
+const SIZES: [(u32, u16); 4] = [(1_000, 3), (10_000, 5), (100_000, 5), (1_000_000, 7)];
 
 /// A protocol whose servers announce themselves with datagrams.
 pub struct Exchange {

@@ -26,7 +26,7 @@ use rallypoint::protocols::iceball::wire::{self, Announcement, Version};
 const WINDOW: usize = 512;
 const GENTLE_WINDOW: usize = 128;
 /// The same for a process that is held, at most: being held and continued costs it something each time.
-const HELD_WINDOW: usize = 4096;
+const HELD_WINDOW: usize = 2048;
 /// Datagrams per send or receive call.
 const BATCH: usize = 64;
 /// Announcements that are not answered within this time are sent again.
