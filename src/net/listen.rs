@@ -56,8 +56,8 @@ impl fmt::Display for ListenError {
             (io::ErrorKind::PermissionDenied, _) if port < FREE_PORTS => write!(
                 f,
                 "not allowed: ports below {FREE_PORTS} need a privilege. Choose a higher port in `{key}`, or allow it: under systemd \
-                 as docs/https.md says (The service's rights), otherwise sudo setcap cap_net_bind_service=+ep {}",
-                std::env::current_exe().map_or("rallypoint".into(), |path| path.display().to_string())
+                 as docs/https.md says (The service's rights), otherwise with the program's path in the place of PROGRAM: \
+                 sudo setcap cap_net_bind_service=+ep PROGRAM"
             ),
             (io::ErrorKind::PermissionDenied, _) => write!(f, "not allowed. Choose another port in `{key}`"),
             (io::ErrorKind::AddrNotAvailable, _) => write!(
