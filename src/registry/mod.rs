@@ -9,6 +9,7 @@ mod mirror;
 mod moderation;
 mod prefix_counts;
 mod ranking;
+mod read_ahead;
 pub mod recent;
 mod restore;
 pub mod servers;
@@ -20,7 +21,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
 use crate::model::{
@@ -37,8 +37,6 @@ use wheel::{Tick, Wheel};
 
 /// A timestamp this far ahead of now was made before the clock was set back, and is ignored.
 const SKEW_MAX_MS: u64 = 5_000;
-/// Entries to prefetch at once: as many as a batch of datagrams can announce.
-const READ_AHEAD: usize = 64;
 /// A proof that changed nothing is published when the published one is older than 1/4 of a life.
 const REPUBLISH_PART: u64 = 4;
 /// The shortest time between an announcement that was itself an answer to a query, and the next query.
@@ -267,30 +265,6 @@ impl Registry {
             proven_at_ms: slot.proven_at_ms,
             life_left_ms: slot.end_ms.saturating_sub(now.mono_ms),
         })
-    }
-
-    /// Prefetches the entries of changes that are about to be applied. With a million entries, nearly every lookup has
-    /// several cache misses; here they overlap.
-    pub fn read_ahead<'a>(&self, changes: impl IntoIterator<Item = &'a Change<'a>>) {
-        let mut hashed = ArrayVec::<(u64, Address), READ_AHEAD>::new();
-        for change in changes.into_iter().take(READ_AHEAD) {
-            let address = match change {
-                Change::Announce(Announce { address, .. }) => *address,
-                Change::Merge(remote) => remote.address(),
-                _ => continue,
-            };
-            hashed.push((self.hasher.hash_one(address), address));
-        }
-        let found: ArrayVec<&Slot, READ_AHEAD> = hashed
-            .iter()
-            .filter_map(|&(hash, address)| self.slots.get(self.find_hashed(hash, address)? as usize))
-            .collect();
-        let servers: ArrayVec<&Server, READ_AHEAD> = found.iter().filter_map(|slot| slot.server.as_deref()).collect();
-        // Something of each cache line of a server, and its texts.
-        let lines = servers.iter().fold(0, |read, server| {
-            read ^ server.proven_at_ms ^ u64::from(server.life_ms) ^ server.verified_by as u64 ^ server.first_seen_ms
-        });
-        std::hint::black_box(servers.iter().fold(lines as usize, |read, server| read ^ server.texts.version().len()));
     }
 
     /// Removes up to `most` expired servers, so that a caller can release its lock in between. True if some may be left.
