@@ -503,7 +503,10 @@ fn broken_answers_of_masters_are_explained() {
     let resets = master(|stream| {
         stream.peek(&mut [0]).unwrap(); // closing with bytes unread is a reset
     });
-    let refuses = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap(); // no TCP there
+    // Bound, so that no other test gets the port, and not listening.
+    let bound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    bound.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let refuses = bound.local_addr().unwrap().as_socket().unwrap();
     let cut = hyperbol_master(GREETING, vec![1; 13]);
     let other = hyperbol_master(b"220 mail ESMTP", vec![]);
     let cases = [
