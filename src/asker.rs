@@ -6,10 +6,11 @@
 //! was sent from, and echoes the nonce of one of the tries, if the game returns nonces. `pending.rs` has the rules for answers in several datagrams.
 
 pub mod drive;
+mod looks;
 mod pending;
+mod queues;
 
-use std::cmp::Ordering;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -17,18 +18,21 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use slab::Slab;
 
+use self::looks::Looks;
 use self::pending::{Next, Pending, Reading, SETTLE_US};
+use self::queues::{Queues, TokenBucket};
 use crate::model::{Address, Facts};
-use crate::prefix::{Networks, Prefix};
+use crate::prefix::Networks;
 use crate::protocols::{Ask, Fault, Query, Question};
 
 /// Upper bound on the number of tries per question.
 pub const TRIES_MAX: u8 = 4;
-/// How many prefixes without queries in flight are kept, for their rate limits.
-const IDLE_KEPT: usize = 1024;
-
 /// How many farewells may wait to be sent.
 const FAREWELLS_MAX: usize = 4096;
+
+/// How much is kept of servers that are not asked now, and how often more than that is looked for: looking takes time for each.
+const IDLE_KEPT: usize = 1024;
+const FORGET_US: u64 = 100_000;
 
 /// Upper bound on the interval that a game may require between two questions.
 const SPACING_US_MAX: u64 = 2_000_000;
@@ -62,7 +66,7 @@ pub struct Finished<T> {
 pub struct Response {
     pub rtt_us: u32,
     /// None if no facts arrived that could be trusted.
-    pub facts: Option<Facts<'static>>,
+    pub facts: Option<Box<Facts<'static>>>,
     /// Why they could not be trusted, or parsed.
     pub fault: Option<Fault>,
     /// Conflicting or unsolicited answers arrived: someone is forging them.
@@ -103,23 +107,17 @@ pub struct Asker<T> {
     places: HashMap<Address, Place>,
     /// How many of those have not missed a timeout yet.
     fresh: usize,
-    /// Questions to send, per narrowest prefix: an address with many servers does not delay others.
-    queues: HashMap<Prefix, PrefixQueue>,
-    /// State of the wider prefixes around them.
-    networks: HashMap<Prefix, Network>,
-    /// Addresses to which only the narrowest prefix's limit applies.
-    exempt: Arc<Networks>,
-    /// Prefixes with questions to send, served round-robin.
-    ready: VecDeque<Prefix>,
-    /// Prefixes that are at their rate limit until this time.
-    resting: BTreeSet<(u64, Prefix)>,
+    /// Questions to send.
+    queues: Queues,
     /// Servers that require an interval between questions: when they were last asked, and the questions that are held back.
     asked_us: HashMap<Address, u64>,
     spaced: BTreeSet<(u64, Turn)>,
+    /// When [`Asker::forget`] last looked.
+    forgot_us: u64,
     /// Tries in the order in which they time out (all timeouts are equally long), with the number of tries sent by then.
     timeouts: VecDeque<(u64, Turn, u8)>,
     /// When to call [`Pending::look`] for servers that are proven and whose facts are awaited or not settled yet.
-    looks: BinaryHeap<Look>,
+    looks: Looks,
     /// The second ones of two questions that are asked at once ([`Asker::ask_both`]).
     seconds: VecDeque<(Address, Question)>,
     /// What servers that have answered are to be sent once more.
@@ -127,26 +125,7 @@ pub struct Asker<T> {
     pace: TokenBucket,
 }
 
-/// When to call [`Pending::look`]; the earliest is the greatest, for a heap.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Look {
-    at_us: u64,
-    turn: Turn,
-}
-
-impl Ord for Look {
-    fn cmp(&self, other: &Look) -> Ordering {
-        (other.at_us, other.turn.serial).cmp(&(self.at_us, self.turn.serial))
-    }
-}
-
-impl PartialOrd for Look {
-    fn partial_cmp(&self, other: &Look) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// Where a query in flight is.
+/// Where a query in flight is, or its queue, or a network around that.
 type Place = usize;
 
 /// A question of a query in flight; over if another serial is at its place.
@@ -154,57 +133,6 @@ type Place = usize;
 struct Turn {
     serial: u64,
     place: Place,
-}
-
-/// The questions to one prefix. Most have one server, whose turn takes no allocation.
-#[derive(Default)]
-struct Turns {
-    /// None: there are no others either.
-    first: Option<Turn>,
-    others: VecDeque<Turn>,
-}
-
-impl Turns {
-    fn push_front(&mut self, turn: Turn) {
-        if let Some(first) = self.first.replace(turn) {
-            self.others.push_front(first);
-        }
-    }
-
-    fn push_back(&mut self, turn: Turn) {
-        match self.first {
-            Some(_) => self.others.push_back(turn),
-            None => self.first = Some(turn),
-        }
-    }
-
-    fn pop_front(&mut self) -> Option<Turn> {
-        std::mem::replace(&mut self.first, self.others.pop_front())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.first.is_none()
-    }
-}
-
-/// The state of one prefix.
-#[derive(Default)]
-struct PrefixQueue {
-    /// To be sent as soon as the rate limits allow.
-    questions: Turns,
-    /// Whether the prefix is in `ready` or `resting`.
-    scheduled: bool,
-    /// Servers that have been asked, or wait for their turn.
-    in_flight: usize,
-    pace: TokenBucket,
-}
-
-/// A wider prefix, which spans several queues.
-#[derive(Default)]
-struct Network {
-    /// Servers that have been asked, or wait for their turn.
-    in_flight: usize,
-    pace: TokenBucket,
 }
 
 impl<T> Asker<T> {
@@ -217,15 +145,12 @@ impl<T> Asker<T> {
             pending: Slab::new(),
             places: HashMap::new(),
             fresh: 0,
-            queues: HashMap::new(),
-            networks: HashMap::new(),
-            exempt: Arc::default(),
-            ready: VecDeque::new(),
-            resting: BTreeSet::new(),
+            queues: Queues::default(),
             asked_us: HashMap::new(),
             spaced: BTreeSet::new(),
+            forgot_us: 0,
             timeouts: VecDeque::new(),
-            looks: BinaryHeap::new(),
+            looks: Looks::default(),
             seconds: VecDeque::new(),
             farewells: VecDeque::new(),
             pace: TokenBucket::default(),
@@ -247,26 +172,9 @@ impl<T> Asker<T> {
         self.settings = settings;
     }
 
-    /// Sets the networks in which the limits of wider prefixes do not apply, and recounts the queries in flight.
+    /// Sets the networks in which the limits of wider prefixes do not apply.
     pub fn set_exempt(&mut self, exempt: Arc<Networks>) {
-        self.exempt = exempt;
-        self.networks.clear();
-        let addresses: Vec<Address> = self.places.keys().copied().collect();
-        addresses.into_iter().for_each(|address| self.count(address.ip(), true));
-    }
-
-    /// The prefixes around an address that are wider than its queue's.
-    fn wider(&self, ip: IpAddr) -> impl Iterator<Item = Prefix> + use<T> {
-        Prefix::all(ip, &self.exempt).into_iter().skip(1)
-    }
-
-    /// Counts one query more or less in flight in the wider prefixes.
-    fn count(&mut self, ip: IpAddr, more: bool) {
-        for prefix in self.wider(ip) {
-            let network = self.networks.entry(prefix).or_default();
-            network.in_flight =
-                if more { network.in_flight.saturating_add(1) } else { network.in_flight.saturating_sub(1) };
-        }
+        self.queues.set_exempt(exempt);
     }
 
     /// Servers that have been asked, or wait for their turn.
@@ -276,13 +184,7 @@ impl<T> Asker<T> {
 
     /// Whether less than a second's worth of queries is in flight to every prefix around the address.
     pub fn has_room_for(&self, ip: IpAddr) -> bool {
-        let per_second = self.settings.per_ip_per_second;
-        let is_full = |prefix: Prefix| {
-            let in_flight = self.networks.get(&prefix).map_or(0, |network| network.in_flight);
-            in_flight >= prefix.limit(per_second) as usize
-        };
-        let in_flight = self.queues.get(&Prefix::narrowest(ip)).map_or(0, |queue| queue.in_flight);
-        in_flight < per_second as usize && !self.wider(ip).any(is_full)
+        self.queues.has_room_for(ip, self.settings.per_ip_per_second)
     }
 
     /// Queries in flight that have not timed out once and still await facts: so many answers may be on their way.
@@ -350,44 +252,27 @@ impl<T> Asker<T> {
         self.asked += 1;
         let serial = self.asked;
         self.fresh += 1;
-        let place = self.pending.insert(Pending::new(address, serial, query, ask, digest, tag));
+        let queue = self.queues.join(address.ip());
+        let place = self.pending.insert(Pending::new(address, serial, queue, query, ask, digest, tag));
         vacant.insert(place);
-        self.count(address.ip(), true);
-        let prefix = Prefix::narrowest(address.ip());
-        let queue = self.queues.entry(prefix).or_default();
-        queue.in_flight += 1;
-        queue.questions.push_back(Turn { serial, place });
-        if !std::mem::replace(&mut queue.scheduled, true) {
-            self.ready.push_back(prefix);
-        }
+        self.queues.push(queue, Turn { serial, place }, false);
         Ok(())
     }
 
     /// Adds another question at the end of its prefix's queue, or at its head.
     fn enqueue(&mut self, turn: Turn, first: bool) {
-        let Some(pending) = self.of_mut(turn) else { return };
-        let prefix = Prefix::narrowest(pending.address.ip());
-        let queue = self.queues.entry(prefix).or_default();
-        if first {
-            queue.questions.push_front(turn)
-        } else {
-            queue.questions.push_back(turn)
-        }
-        if !std::mem::replace(&mut queue.scheduled, true) {
-            if first { self.ready.push_front(prefix) } else { self.ready.push_back(prefix) }
+        if let Some(queue) = self.of_mut(turn).map(|pending| pending.queue) {
+            self.queues.push(queue, turn, first);
         }
     }
 
     /// Ends a query.
-    fn finish(&mut self, place: Place, facts: Option<Facts<'static>>) -> Option<Finished<T>> {
+    fn finish(&mut self, place: Place, facts: Option<Box<Facts<'static>>>) -> Option<Finished<T>> {
         let pending = self.pending.try_remove(place)?;
         let address = pending.address;
         self.places.remove(&address);
         self.fresh -= usize::from(pending.fresh);
-        if let Some(queue) = self.queues.get_mut(&Prefix::narrowest(address.ip())) {
-            queue.in_flight -= 1;
-        }
-        self.count(address.ip(), false);
+        self.queues.leave(pending.queue);
         let (tag, result) = pending.end(facts);
         Some(Finished { address, tag, result })
     }
@@ -403,32 +288,8 @@ impl<T> Asker<T> {
             self.pace.take();
             return Some(second);
         }
-        while let Some(&(rested_us, prefix)) = self.resting.first()
-            && rested_us <= now_us
-        {
-            self.resting.pop_first();
-            self.ready.push_back(prefix);
-        }
         while self.pace.has(now_us, self.settings.per_second) {
-            let prefix = self.ready.pop_front()?;
-            let Some(queue) = self.queues.get_mut(&prefix) else { continue };
-            let per_second = self.settings.per_ip_per_second;
-            let mut rest_us = queue.pace.wait_us(now_us, per_second);
-            let wider = Prefix::all(prefix.network(), &self.exempt).into_iter().skip(1);
-            for wide in wider.clone() {
-                let network = self.networks.entry(wide).or_default();
-                rest_us = rest_us.max(network.pace.wait_us(now_us, wide.limit(per_second)));
-            }
-            if rest_us > 0 {
-                self.resting.insert((now_us + rest_us, prefix));
-                continue;
-            }
-            let next = queue.questions.pop_front();
-            queue.scheduled = !queue.questions.is_empty();
-            if queue.scheduled {
-                self.ready.push_back(prefix);
-            }
-            let Some(turn) = next else { continue };
+            let (queue, turn) = self.queues.next(now_us, self.settings.per_ip_per_second)?;
             let pending = self.pending.get_mut(turn.place).filter(|pending| pending.serial == turn.serial);
             let Some(pending) = pending else { continue };
             let address = pending.address;
@@ -442,10 +303,7 @@ impl<T> Asker<T> {
             if spacing_us > 0 {
                 self.asked_us.insert(address, now_us);
             }
-            queue.pace.take();
-            for wide in wider {
-                self.networks.entry(wide).or_default().pace.take();
-            }
+            self.queues.sent(queue);
             self.pace.take();
             if let Some((question, second)) = pending.send(now_us, lane, &self.reading.key) {
                 self.seconds.extend(second.map(|second| (address, second)));
@@ -476,7 +334,7 @@ impl<T> Asker<T> {
         match next {
             Next::Wait => None,
             Next::LookAt(at_us) => {
-                self.looks.push(Look { at_us, turn: Turn { serial: pending.serial, place } });
+                self.looks.push(at_us, Turn { serial: pending.serial, place });
                 None
             }
             Next::Believe(facts) => self.finish(place, Some(facts)),
@@ -494,7 +352,7 @@ impl<T> Asker<T> {
         match next {
             Next::Wait => None,
             Next::LookAt(at_us) => {
-                self.looks.push(Look { at_us, turn: Turn { serial: pending.serial, place } });
+                self.looks.push(at_us, Turn { serial: pending.serial, place });
                 None
             }
             Next::Ask => {
@@ -533,9 +391,7 @@ impl<T> Asker<T> {
             self.spaced.pop_first();
             self.enqueue(turn, true);
         }
-        while self.looks.peek().is_some_and(|look| look.at_us <= now_us)
-            && let Some(Look { turn, .. }) = self.looks.pop()
-        {
+        while let Some(turn) = self.looks.pop(now_us) {
             let finished = match self.of_mut(turn).map_or(Next::Wait, |pending| pending.look(now_us)) {
                 Next::Wait => None,
                 Next::Believe(facts) => self.finish(turn.place, Some(facts)),
@@ -545,10 +401,9 @@ impl<T> Asker<T> {
                 return finished;
             }
         }
-        while let Some(&(due_us, turn, tries)) = self.timeouts.front() {
-            if due_us > now_us {
-                return None;
-            }
+        while let Some(&(due_us, turn, tries)) = self.timeouts.front()
+            && due_us <= now_us
+        {
             self.timeouts.pop_front();
             let pending = self.pending.get_mut(turn.place).filter(|pending| pending.serial == turn.serial);
             // A later try has its own timeout.
@@ -561,65 +416,34 @@ impl<T> Asker<T> {
                 return Some(finished);
             }
         }
-        // Forget the rate limits of prefixes that are idle.
-        if self.queues.len() > 2 * self.pending.len() + IDLE_KEPT {
-            let is_used =
-                |queue: &PrefixQueue| queue.scheduled || queue.in_flight > 0 || queue.pace.at_us + 1_000_000 > now_us;
-            self.queues.retain(|_, queue| is_used(queue));
+        self.forget(now_us);
+        None
+    }
+
+    /// Forgets what is known of servers that were not asked for a while, if that is much more than there are queries in flight.
+    fn forget(&mut self, now_us: u64) {
+        if now_us < self.forgot_us + FORGET_US {
+            return;
         }
-        if self.asked_us.len() > 2 * self.pending.len() + IDLE_KEPT {
+        self.forgot_us = now_us;
+        let most = 2 * self.pending.len() + IDLE_KEPT;
+        self.queues.forget_idle(now_us, most);
+        if self.asked_us.len() > most {
             self.asked_us.retain(|_, asked_us| *asked_us + SPACING_US_MAX > now_us);
         }
-        if self.networks.len() > 2 * self.pending.len() + IDLE_KEPT {
-            self.networks.retain(|_, network| network.in_flight > 0 || network.pace.at_us + 1_000_000 > now_us);
-        }
-        None
     }
 
     /// When to call [`Asker::timed_out`] next.
     pub fn next_timeout_us(&self) -> Option<u64> {
         let timeout_us = self.timeouts.front().map(|(due_us, ..)| *due_us);
-        let look_us = self.looks.peek().map(|look| look.at_us);
+        let look_us = self.looks.next_us();
         let spaced_us = self.spaced.first().map(|(due_us, ..)| *due_us);
         timeout_us.into_iter().chain(look_us).chain(spaced_us).min()
     }
 
     /// Whether questions wait for the rate limits.
     pub fn has_questions(&self) -> bool {
-        !self.ready.is_empty() || !self.resting.is_empty() || !self.seconds.is_empty()
-    }
-}
-
-/// A rate limit with bursts of at most a twentieth of a second's worth.
-#[derive(Default)]
-struct TokenBucket {
-    at_us: u64,
-    /// In millionths of a token.
-    level: u64,
-}
-
-impl TokenBucket {
-    fn has(&mut self, now_us: u64, per_second: u32) -> bool {
-        let most = (u64::from(per_second) * 50_000).max(1_000_000);
-        let gained = now_us.saturating_sub(self.at_us).saturating_mul(per_second.into());
-        // A bucket is full when first used.
-        self.level = if self.at_us == 0 { most } else { self.level.saturating_add(gained).min(most) };
-        self.at_us = now_us;
-        self.level >= 1_000_000
-    }
-
-    fn take(&mut self) {
-        self.level = self.level.saturating_sub(1_000_000);
-    }
-
-    /// How long until there is a token; 0 if there is one now.
-    fn wait_us(&mut self, now_us: u64, per_second: u32) -> u64 {
-        if self.has(now_us, per_second) { 0 } else { self.rest_us(per_second) }
-    }
-
-    /// How long until the next token, if there is none.
-    fn rest_us(&self, per_second: u32) -> u64 {
-        1_000_000u64.saturating_sub(self.level).div_ceil(u64::from(per_second).max(1)).max(1)
+        self.queues.has_questions() || !self.seconds.is_empty()
     }
 }
 

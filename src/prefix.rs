@@ -112,12 +112,22 @@ impl Networks {
     }
 
     pub fn contains(&self, ip: IpAddr) -> bool {
-        if self.ranges.is_empty() {
-            return false;
-        }
-        let ip = number(ip);
-        let after = self.ranges.partition_point(|range| range.0 <= ip);
-        after.checked_sub(1).and_then(|at| self.ranges.get(at)).is_some_and(|range| ip <= range.1)
+        // It is empty nearly always.
+        !self.ranges.is_empty() && self.has_any(number(ip), number(ip))
+    }
+
+    /// Whether it contains any address of a prefix.
+    pub fn touches(&self, prefix: Prefix) -> bool {
+        let width = if prefix.network.is_ipv4() { 32 } else { 128 };
+        let first = number(prefix.network);
+        let others = 1u128.checked_shl(width - u32::from(prefix.bits)).map_or(u128::MAX, |size| size - 1);
+        self.has_any(first, first | others)
+    }
+
+    /// Whether it contains any address from the first to the last.
+    fn has_any(&self, first: u128, last: u128) -> bool {
+        let after = self.ranges.partition_point(|range| range.0 <= last);
+        after.checked_sub(1).and_then(|at| self.ranges.get(at)).is_some_and(|range| first <= range.1)
     }
 }
 
@@ -147,6 +157,27 @@ mod tests {
 
     fn shown(ip: &str, exempt: &Networks) -> Vec<String> {
         Prefix::all(ip.parse().unwrap(), exempt).iter().map(Prefix::to_string).collect()
+    }
+
+    #[test]
+    fn networks_touch_a_prefix_if_they_have_any_of_its_addresses() {
+        let networks = |all: &[&str]| Networks::new(&all.iter().map(|net| net.parse().unwrap()).collect::<Vec<_>>());
+        let touches = |all: &[&str], ip: &str| networks(all).touches(Prefix::narrowest(ip.parse().unwrap()));
+        for (network, ip, expected) in [
+            ("192.0.2.0/24", "192.0.2.255", true),
+            ("192.0.2.0/24", "192.0.3.0", false),
+            ("192.0.2.1/32", "192.0.2.0", false),
+            ("2001:db8::ffff/128", "2001:db8::1", true),
+            ("2001:db8:0:0:ffff:ffff:ffff:ffff/128", "2001:db8::", true),
+            ("2001:db8:0:1::/128", "2001:db8::", false),
+            ("2001:db8::/32", "2001:db8:7:7::7", true),
+            ("2001:db7:ffff:ffff:ffff:ffff:ffff:ffff/128", "2001:db8::", false),
+            ("::/0", "192.0.2.1", false),
+        ] {
+            assert_eq!(touches(&[network], ip), expected, "{network} {ip}");
+            assert_eq!(touches(&["2001:db8:ffff::/48", network, "10.0.0.0/8"], ip), expected, "{network} {ip}");
+        }
+        assert!(!touches(&[], "192.0.2.1"));
     }
 
     #[test]

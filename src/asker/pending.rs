@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 use arrayvec::ArrayVec;
 use siphasher::sip::SipHasher13;
 
-use super::{Failure, Lane, Response, TRIES_MAX};
+use super::{Failure, Lane, Place, Response, TRIES_MAX};
 use crate::model::{Address, Facts};
 use crate::protocols::{Ask, Fault, Heard, ProvenBy, Query, Question, fault};
 
@@ -33,6 +33,8 @@ pub(super) struct Pending<T> {
     pub address: Address,
     /// Distinguishes this question from earlier ones to the same address.
     pub serial: u64,
+    /// Where its queue is.
+    pub queue: Place,
     pub tag: T,
     /// No try has timed out, and facts are still awaited.
     pub fresh: bool,
@@ -106,7 +108,7 @@ pub(super) enum Next {
     Alive,
     /// No try so far will yield facts.
     NoFacts,
-    Believe(Facts<'static>),
+    Believe(Box<Facts<'static>>),
     /// The server says what it said the last time.
     Same,
 }
@@ -115,6 +117,7 @@ impl<T> Pending<T> {
     pub fn new(
         address: Address,
         serial: u64,
+        queue: Place,
         query: &'static dyn Query,
         ask: Ask,
         known_digest: u64,
@@ -123,6 +126,7 @@ impl<T> Pending<T> {
         Pending {
             address,
             serial,
+            queue,
             tag,
             fresh: true,
             queued: true,
@@ -216,7 +220,7 @@ impl<T> Pending<T> {
                         self.whole.get_or_insert_with(|| Box::new(facts.into_owned()));
                         Next::Wait
                     }
-                    true => Next::Believe(facts.into_owned()),
+                    true => Next::Believe(Box::new(facts.into_owned())),
                     false => Next::Wait,
                 }
             }
@@ -224,7 +228,7 @@ impl<T> Pending<T> {
                 Some(number) if self.ask == Ask::Proof => {
                     self.some = Some(Box::new(facts.into_owned()));
                     if let Some(whole) = self.whole.take() {
-                        return Next::Believe(*whole);
+                        return Next::Believe(whole);
                     }
                     if self.asks_both() {
                         self.half_answered = self.tries.swap_pop(number);
@@ -232,7 +236,7 @@ impl<T> Pending<T> {
                     self.proven(now_us, number)
                 }
                 // The server has no more than this.
-                Some(_) => Next::Believe(facts.into_owned()),
+                Some(_) => Next::Believe(Box::new(facts.into_owned())),
                 None => Next::Wait,
             },
             Ok(Heard::Proof { nonce }) => match self.prove(now_us, lane, nonce) {
@@ -361,7 +365,7 @@ impl<T> Pending<T> {
     pub fn look(&mut self, now_us: u64) -> Next {
         if let Some(claim) = self.claim.take_if(|claim| claim.settled_us <= now_us) {
             self.digest = claim.digest;
-            return claim.facts.map_or(Next::Same, |facts| Next::Believe(*facts));
+            return claim.facts.map_or(Next::Same, Next::Believe);
         }
         let facts_us = self.facts_us();
         for sent in &mut self.tries {
@@ -391,12 +395,15 @@ impl<T> Pending<T> {
     }
 
     /// The result of the query.
-    pub fn end(self, facts: Option<Facts<'static>>) -> (T, Result<Response, Failure>) {
+    pub fn end(self, facts: Option<Box<Facts<'static>>>) -> (T, Result<Response, Failure>) {
         let facts = match (facts, self.some) {
             // The answer with all facts may not say which game it is.
-            (Some(facts), Some(some)) if facts.game.is_empty() => Some(Facts { game: some.game, ..facts }),
+            (Some(mut facts), Some(some)) if facts.game.is_empty() => {
+                facts.game = some.game;
+                Some(facts)
+            }
             // If one answer is missing, the other one's facts are better than none.
-            (facts, some) => facts.or(self.whole.or(some).map(|facts| *facts)),
+            (facts, some) => facts.or(self.whole).or(some),
         };
         let fault = if facts.is_some() || self.digest != 0 { None } else { self.fault };
         let result = match (self.rtt_us, fault) {
@@ -427,7 +434,7 @@ mod tests {
 
     fn asked_for_facts() -> Pending<()> {
         let address = Address::new([192, 0, 2, 1].into(), 1).unwrap();
-        let mut pending = Pending::new(address, 1, two_steps::QUERY, Ask::Facts, 0, ());
+        let mut pending = Pending::new(address, 1, 0, two_steps::QUERY, Ask::Facts, 0, ());
         pending.send(0, 7, &KEY).unwrap();
         pending
     }
@@ -476,7 +483,7 @@ mod tests {
             let mut pending = asked_for_facts();
             pending.rtt_us = Some(1);
             pending.some = Some(Box::new(named("first")));
-            let facts = pending.end(Some(named(second))).1.unwrap().facts.unwrap();
+            let facts = pending.end(Some(Box::new(named(second)))).1.unwrap().facts.unwrap();
             assert_eq!(facts.game, expected);
         }
     }

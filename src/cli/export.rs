@@ -233,7 +233,7 @@ async fn round(
 async fn lists(arguments: &Arguments, upload: Option<&Upload<'_>>) -> Result<Written, Failure> {
     let mut servers = fetch(&arguments.master, &arguments.querying).await?;
     let details = arguments.files().any(|(_, format)| format.shows_details());
-    arguments.querying.query(&mut servers, Wanted { details, ..Wanted::default() }).await?;
+    arguments.querying.query_beside(&mut servers, Wanted { details, ..Wanted::default() }).await?;
     let files: Vec<_> = arguments.files().collect();
     let mut stdout = Written::Whole;
     for (path, format) in &files {

@@ -41,24 +41,19 @@ Examples:
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.output.check()?;
-    run_async(async {
-        let mut servers = fetch(&arguments.master, &arguments.querying).await?;
-        if servers.is_empty() {
-            message(format!("{} lists no servers", arguments.master.url));
-        }
-        if arguments.query {
-            arguments.querying.query(&mut servers, arguments.output.wanted()).await?;
-        } else if arguments.output.needs_facts() && servers.iter().any(|server| server.facts == Facts::default()) {
-            message(format!("{} lists only addresses; --query also queries the servers", arguments.master.url));
-        }
-        let (answered, asked) = report_failures(&servers);
-        let none = (asked > 0 && answered == 0).then(|| none_answered(&servers));
-        arguments.output.print(servers)?;
-        if let Some(none) = none {
-            return Err(Failure::new(Exit::Failed, none));
-        }
-        Ok(())
-    })
+    let mut servers = run_async(fetch(&arguments.master, &arguments.querying))?;
+    if servers.is_empty() {
+        message(format!("{} lists no servers", arguments.master.url));
+    }
+    if arguments.query {
+        arguments.querying.query(&mut servers, arguments.output.wanted())?;
+    } else if arguments.output.needs_facts() && servers.iter().any(|server| server.facts == Facts::default()) {
+        message(format!("{} lists only addresses; --query also queries the servers", arguments.master.url));
+    }
+    let (answered, asked) = report_failures(&servers);
+    let none = (asked > 0 && answered == 0).then(|| none_answered(&servers));
+    arguments.output.print(servers)?;
+    none.map_or(Ok(()), |none| Err(Failure::new(Exit::Failed, none)))
 }
 
 /// Fetches a master's list and reports invalid entries.

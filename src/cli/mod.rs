@@ -101,7 +101,7 @@ impl Failure {
 }
 
 /// Runs an async command on one thread, which is enough for all but the master server.
-fn run_async(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+fn run_async<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, error))?;
     let result = runtime.block_on(command);

@@ -54,14 +54,21 @@ fn timeout(text: &str) -> Result<Duration, String> {
 }
 
 impl QueryOptions {
-    /// Queries all servers that can be queried, with a progress bar on a terminal.
-    pub async fn query(&self, found: &mut Vec<Found>, wanted: Wanted) -> Result<(), Failure> {
-        let queryable = found.iter().filter(|server| query_of(&server.game).is_some()).count();
-        let bar = progress(Some(queryable), "{spinner} querying {bar:30} {pos}/{len} {elapsed}");
-        let counting = bar.clone();
-        let result = query_in_threads(found, Pace { wanted, ..self.pace() }, move || counting.inc(1)).await;
-        bar.finish_and_clear();
-        result.map_err(|error| Failure::new(Exit::Network, format!("cannot send queries: {error}")))
+    /// Queries all servers that can be queried, with a progress bar on a terminal. Blocks; [`QueryOptions::query_beside`] does not.
+    pub fn query(&self, found: &mut [Found], wanted: Wanted) -> Result<(), Failure> {
+        query(found, Pace { wanted, ..self.pace() })
+    }
+
+    /// The same on other threads, so that a signal can end it. Nothing is left of the list then.
+    pub async fn query_beside(&self, found: &mut Vec<Found>, wanted: Wanted) -> Result<(), Failure> {
+        let (mut servers, pace) = (std::mem::take(found), Pace { wanted, ..self.pace() });
+        let querying = tokio::task::spawn_blocking(move || {
+            let result = query(&mut servers, pace);
+            (servers, result)
+        });
+        let (servers, result) = querying.await.map_err(cannot_query)?;
+        *found = servers;
+        result
     }
 
     pub fn pace(&self) -> Pace {
@@ -70,6 +77,24 @@ impl QueryOptions {
         let in_flight = in_flight.map_or_else(|| in_flight_for(per_second), |in_flight| in_flight as usize);
         Pace { per_second, in_flight, retry, ..Pace::default() }
     }
+}
+
+fn query(found: &mut [Found], pace: Pace) -> Result<(), Failure> {
+    let queryable = found.iter().filter(|server| query_of(&server.game).is_some()).count();
+    let bar = progress(Some(queryable), "{spinner} querying {bar:30} {pos}/{len} {elapsed}");
+    let is_hidden = bar.is_hidden();
+    let count = || {
+        if !is_hidden {
+            bar.inc(1)
+        }
+    };
+    let result = query_in_threads(found, pace, count);
+    bar.finish_and_clear();
+    result.map_err(cannot_query)
+}
+
+fn cannot_query(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Network, format!("cannot send queries: {error}"))
 }
 
 /// A progress bar on stderr, shown only on a terminal. It also moves while nothing arrives.

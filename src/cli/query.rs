@@ -5,15 +5,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hashbrown::HashSet;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::options::{MasterOptions, OutputOptions, QueryOptions, none_answered, report_failures};
 use super::out::message;
 use super::{Exit, Failure, help, list, run_async};
+use crate::client::addresses::{self, Line};
+use crate::client::seen::first_of_each;
 use crate::client::target::GameServer;
-use crate::client::{Found, Target, addresses};
+use crate::client::{Found, Target};
 use crate::model::{Address, Game};
 
 /// Concurrent DNS lookups.
@@ -60,16 +61,21 @@ Example: rallypoint query {game}://203.0.113.5 {other}://203.0.113.6 --format js
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.output.check()?;
-    let mut targets = arguments.url.clone();
+    let mut lines: Vec<Line> = arguments.url.iter().map(|url| Line::Typed(Box::new(url.clone()))).collect();
     let mut wrong = Vec::new();
     if let Some(file) = &arguments.from {
-        let (more, lines) = read_file(file).map_err(|why| Failure::new(Exit::Usage, why))?;
-        targets.extend(more);
-        wrong = lines;
+        let (mut more, invalid) = read_file(file).map_err(|why| Failure::new(Exit::Usage, why))?;
+        more.splice(0..0, lines);
+        (lines, wrong) = (more, invalid);
     }
     // Targets that cannot be queried are reported; that is a usage error only if all of them are.
-    let queryable = targets.iter().filter(|target| target.game_server().is_ok()).count();
-    wrong.extend(targets.iter().filter_map(|target| target.game_server().err()));
+    let why_not = |line: &Line| match line {
+        Line::At(..) => None,
+        Line::Typed(target) => target.game_server().err(),
+    };
+    let before = wrong.len();
+    wrong.extend(lines.iter().filter_map(why_not));
+    let queryable = lines.len() - (wrong.len() - before);
     if let Some(why) = wrong.first().filter(|_| wrong.len() == 1 && queryable == 0) {
         return Err(Failure::new(Exit::Usage, why));
     }
@@ -77,21 +83,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if queryable == 0 && !wrong.is_empty() {
         return Err(Failure::new(Exit::Usage, "none of these can be queried"));
     }
-    run_async(async {
-        let mut servers = resolve(targets).await;
+    let mut servers = run_async(async {
+        let mut servers = resolve(lines).await;
         if let Some(url) = &arguments.master {
             let master = MasterOptions { url: url.clone(), games: Vec::new() };
             describe(&mut servers, list::fetch(&master, &arguments.querying).await?);
         }
-        arguments.querying.query(&mut servers, arguments.output.wanted()).await?;
-        let (answered, asked) = report_failures(&servers);
-        let none = if asked == 0 { "there are no servers to query".into() } else { none_answered(&servers) };
-        arguments.output.print(servers)?;
-        if answered == 0 {
-            return Err(Failure::new(Exit::Failed, none));
-        }
-        Ok(())
-    })
+        Ok(servers)
+    })?;
+    arguments.querying.query(&mut servers, arguments.output.wanted())?;
+    let (answered, asked) = report_failures(&servers);
+    let none = if asked == 0 { "there are no servers to query".into() } else { none_answered(&servers) };
+    arguments.output.print(servers)?;
+    if answered == 0 { Err(Failure::new(Exit::Failed, none)) } else { Ok(()) }
 }
 
 /// Replaces servers by what a list has about them.
@@ -106,18 +110,28 @@ fn describe(servers: &mut [Found], listed: Vec<Found>) {
 }
 
 /// The servers in a file, and messages about its invalid lines.
-fn read_file(file: &Path) -> Result<(Vec<Target>, Vec<String>), String> {
+fn read_file(file: &Path) -> Result<(Vec<Line>, Vec<String>), String> {
     let name = if file == Path::new("-") { "stdin".into() } else { file.display().to_string() };
-    let mut bytes = Vec::new();
-    let read = if file == Path::new("-") {
-        std::io::stdin().lock().take(FILE_BYTES_MAX).read_to_end(&mut bytes)
+    let bytes = if file == Path::new("-") {
+        read_all(std::io::stdin().lock(), 0)
     } else {
-        std::fs::File::open(file).and_then(|opened| opened.take(FILE_BYTES_MAX).read_to_end(&mut bytes))
+        std::fs::File::open(file).and_then(|opened| {
+            let size = opened.metadata().map_or(0, |about| about.len());
+            read_all(opened, size)
+        })
     };
-    read.map_err(|error| format!("{name}: cannot be read: {error}"))?;
+    let bytes = bytes.map_err(|error| format!("{name}: cannot be read: {error}"))?;
     // A line in another encoding is reported as invalid.
-    let (targets, wrong) = addresses::read(&String::from_utf8_lossy(&bytes));
-    Ok((targets, wrong.into_iter().map(|(number, why)| format!("{name}:{number}: {why}")).collect()))
+    let (lines, wrong) = addresses::read(&String::from_utf8_lossy(&bytes));
+    Ok((lines, wrong.into_iter().map(|(number, why)| format!("{name}:{number}: {why}")).collect()))
+}
+
+/// All bytes, up to the bound; there are probably this many.
+fn read_all(from: impl Read, size: u64) -> std::io::Result<Vec<u8>> {
+    // One more: only then the end is seen without more room.
+    let mut bytes = Vec::with_capacity(size.min(FILE_BYTES_MAX) as usize + 1);
+    from.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Reports the first errors and counts the others: every line of a long file may be invalid.
@@ -129,17 +143,17 @@ fn report_some(wrong: &[String]) {
 }
 
 /// Resolves host names and removes duplicates. A name that cannot be resolved is reported and skipped.
-async fn resolve(targets: Vec<Target>) -> Vec<Found> {
+async fn resolve(mut lines: Vec<Line>) -> Vec<Found> {
     let permits = Arc::new(Semaphore::new(RESOLVING_MAX));
     let mut resolving = JoinSet::new();
-    let mut servers = Vec::with_capacity(targets.len());
-    for (number, target) in targets.into_iter().enumerate() {
+    for (number, line) in lines.iter_mut().enumerate() {
+        let Line::Typed(target) = line else { continue };
         let Ok(GameServer { name, port, .. }) = target.game_server() else { continue };
         if let Ok(ip) = target.host.parse() {
-            servers.extend(Address::new(ip, port).map(|address| (number, name, address)));
+            Address::new(ip, port).into_iter().for_each(|address| *line = Line::At(name, address));
             continue;
         }
-        let permits = permits.clone();
+        let (permits, target) = (permits.clone(), target.clone());
         resolving.spawn(async move {
             let _permit = permits.acquire().await;
             target.address(port).await.map(|address| (number, name, address)).map_err(|error| (target, error))
@@ -148,14 +162,20 @@ async fn resolve(targets: Vec<Target>) -> Vec<Found> {
     let mut unknown = Vec::new();
     while let Some(resolved) = resolving.join_next().await {
         match resolved {
-            Ok(Ok(server)) => servers.push(server),
+            Ok(Ok((number, name, address))) => {
+                lines.get_mut(number).into_iter().for_each(|line| *line = Line::At(name, address));
+            }
             Ok(Err((target, error))) => unknown.push(format!("{target}: {error}")),
             Err(_) => {} // cancelled
         }
     }
     report_some(&unknown);
-    servers.sort_by_key(|(number, _, _)| *number);
-    let mut seen = HashSet::with_capacity(servers.len());
-    servers.retain(|(_, name, address)| seen.insert((*name, *address)));
-    servers.into_iter().map(|(_, name, address)| Found::new(Game::Own(name), address)).collect()
+    let at = |line: &Line| match line {
+        Line::At(name, address) => Some((*name, *address)),
+        Line::Typed(_) => None,
+    };
+    let mut found = Vec::with_capacity(lines.len());
+    let servers = first_of_each(&lines, at).filter_map(|number| at(lines.get(number)?));
+    found.extend(servers.map(|(name, address)| Found::new(Game::Own(name), address)));
+    found
 }

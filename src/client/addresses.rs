@@ -2,12 +2,49 @@
 //! Qstat writes the type before the address, `NETP 203.0.113.5:3030`, both in its files and in its output; anything after
 //! the address is ignored there. `#` starts a comment.
 
+use std::fmt;
+use std::str::FromStr;
+
 use super::Target;
+use super::target::GameServer;
+use crate::model::Address;
 use crate::protocols::{CARDS, DIALECTS};
 
+/// A server in a file.
+pub enum Line {
+    /// The name of its protocol or dialect, and where it is.
+    At(&'static str, Address),
+    /// It may have a name that has to be resolved, or be none that can be queried.
+    Typed(Box<Target>),
+}
+
+impl FromStr for Line {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Line, String> {
+        match GameServer::plain(text) {
+            Some((name, address)) => Ok(Line::At(name, address)),
+            None => Ok(Line::Typed(Box::new(text.parse()?))),
+        }
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Line::At(name, address) => write!(f, "{name}://{address}"),
+            Line::Typed(target) => target.fmt(f),
+        }
+    }
+}
+
+/// About how long a line is, and for how many servers room is made at first.
+const LINE_BYTES: usize = 24;
+const LINES_AT_FIRST: usize = 100_000;
+
 /// The servers in a file, and its invalid lines: line number and reason.
-pub fn read(text: &str) -> (Vec<Target>, Vec<(usize, String)>) {
-    let mut targets = Vec::new();
+pub fn read(text: &str) -> (Vec<Line>, Vec<(usize, String)>) {
+    let mut targets = Vec::with_capacity((text.len() / LINE_BYTES).min(LINES_AT_FIRST));
     let mut wrong = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let line = line.split('#').next().unwrap_or_default();
@@ -18,10 +55,10 @@ pub fn read(text: &str) -> (Vec<Target>, Vec<(usize, String)>) {
     (targets, wrong)
 }
 
-fn read_line(line: &str, targets: &mut Vec<Target>) -> Result<(), String> {
+fn read_line(line: &str, targets: &mut Vec<Line>) -> Result<(), String> {
     // As most lines of long files are.
-    if let Some(target) = Target::plain(line) {
-        targets.push(target);
+    if let Some((name, address)) = GameServer::plain(line) {
+        targets.push(Line::At(name, address));
         return Ok(());
     }
     let mut words = line.split_whitespace();
@@ -68,7 +105,7 @@ fn raw(word: &str) -> Option<(&'static str, &str)> {
     Some((scheme_of(kind)?, rest.as_str().split(sign).next().unwrap_or_default()))
 }
 
-fn server(scheme: &str, address: &str) -> Result<Target, String> {
+fn server(scheme: &str, address: &str) -> Result<Line, String> {
     format!("{scheme}://{address}").parse()
 }
 
@@ -94,9 +131,9 @@ mod tests {
     use super::*;
 
     fn targets(text: &str) -> Vec<String> {
-        let (targets, wrong) = read(text);
+        let (lines, wrong) = read(text);
         assert_eq!(wrong, [], "{text}");
-        targets.iter().map(Target::to_string).collect()
+        lines.iter().map(Line::to_string).collect()
     }
 
     #[test]
@@ -129,7 +166,7 @@ mod tests {
         let (found, wrong) = read(
             "netpanzer://a\n127.0.0.1:3030\nNETP\nNETPM m:28900\nHLS q:27015\nNETP b:x\nXONOTICM m\nnetpanzer://c",
         );
-        assert_eq!(found.iter().map(Target::to_string).collect::<Vec<_>>(), ["netpanzer://a", "netpanzer://c"]);
+        assert_eq!(found.iter().map(Line::to_string).collect::<Vec<_>>(), ["netpanzer://a", "netpanzer://c"]);
         let says = [
             (2, "write netpanzer://127.0.0.1:3030"),
             (3, "`NETP` is not followed by an address"),

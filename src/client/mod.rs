@@ -14,6 +14,7 @@ pub mod http;
 pub mod list;
 pub mod query;
 pub mod rallypoint;
+pub mod seen;
 pub mod simulate;
 mod socket;
 pub mod target;

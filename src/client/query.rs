@@ -6,7 +6,6 @@ pub mod threads;
 
 use std::collections::VecDeque;
 use std::io;
-use std::iter::from_fn;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -72,8 +71,8 @@ impl Default for Pace {
     }
 }
 
-/// How many servers are in flight at a rate: as many as are asked within a fifteenth of a second, so that servers at usual
-/// distances are asked as fast as that; and at least 2,000.
+/// How many servers may be in flight at a rate: as many as are asked within a fifteenth of a second, so that servers at usual
+/// distances can be asked as fast as that; and at least 2,000.
 pub fn in_flight_for(per_second: u32) -> usize {
     (per_second as usize / 15).max(2_000)
 }
@@ -87,6 +86,8 @@ const SETTLE_US: u64 = 2_000;
 const LANE: Lane = 0;
 /// Wait while queries are held back by the rate limit.
 const SHORT: Duration = Duration::from_millis(1);
+/// Wait while as many are in flight as may be: after a while without answers, more may.
+const HELD_UP: Duration = Duration::from_millis(5);
 /// For a datagram to ourselves to arrive. It takes long only on a very busy machine.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many tries of one server are repeated because its answer may have been lost here. Each time fewer are in flight.
@@ -96,8 +97,8 @@ const LOSSES_MAX: u8 = 20;
 #[derive(Clone, Copy)]
 struct Turn {
     /// Which part it is in, and its index there.
-    part: usize,
-    number: usize,
+    part: u32,
+    number: u32,
     /// Tries without an answer, and tries whose answer may have been lost here.
     tries: u8,
     losses: u8,
@@ -113,36 +114,26 @@ struct Tag {
 
 /// Queries every server that can be queried, and stores the results in `found`. `finished` is called for each of them as
 /// soon as it has answered or failed.
-pub async fn query_all(found: &mut Vec<Found>, pace: Pace, finished: impl FnMut(&Found)) -> io::Result<()> {
+pub async fn query_all(found: &mut [Found], pace: Pace, finished: impl FnMut(&Found)) -> io::Result<()> {
     let all_loopback = are_loopback(found);
-    let mut whole = Some(Part { number: 0, servers: std::mem::take(found) });
-    let queried = query_parts(from_fn(|| whole.take()), pace, all_loopback, finished).await;
-    let (part, result) = match queried {
-        Ok(mut parts) => (parts.pop(), Ok(())),
-        Err(error) => (whole, Err(error)),
-    };
-    *found = part.map(|part| part.servers).unwrap_or_default();
-    result
+    let mut whole = Some(found);
+    query_parts(&mut || whole.take(), pace, all_loopback, finished).await
 }
 
 fn are_loopback(found: &[Found]) -> bool {
     found.iter().all(|server| server.address.ip().is_loopback())
 }
 
-/// Neighbouring servers of a list, and which of its parts they are.
-struct Part {
-    number: usize,
-    servers: Vec<Found>,
-}
+/// Takes the next part of a list; None if there are no more.
+type More<'m, 'a> = dyn FnMut() -> Option<&'a mut [Found]> + Send + 'm;
 
-/// The same with servers that come in parts: the next one is taken when all others are asked. Returns all that were taken; none is
-/// taken if it fails.
-async fn query_parts(
-    more: impl Iterator<Item = Part>,
+/// The same with servers that come in parts: the next one is taken when all others are asked; none is taken if it fails.
+async fn query_parts<'a>(
+    more: &mut More<'_, 'a>,
     pace: Pace,
     all_loopback: bool,
     finished: impl FnMut(&Found),
-) -> io::Result<Vec<Part>> {
+) -> io::Result<()> {
     let try_us = pace.retry.server_try().as_micros() as u64;
     let mut seed = [0; 16];
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
@@ -173,7 +164,7 @@ async fn query_parts(
         finished,
     };
     run.run().await;
-    Ok(run.parts)
+    Ok(())
 }
 
 fn settings(pace: Pace, all_loopback: bool) -> Settings {
@@ -189,10 +180,9 @@ fn settings(pace: Pace, all_loopback: bool) -> Settings {
     }
 }
 
-struct Run<M, F> {
-    parts: Vec<Part>,
-    /// The parts to come.
-    more: M,
+struct Run<'m, 'a, F> {
+    parts: Vec<&'a mut [Found]>,
+    more: &'m mut More<'m, 'a>,
     /// Servers to query, for the first time or again.
     queue: VecDeque<Turn>,
     socket: Socket,
@@ -208,7 +198,7 @@ struct Run<M, F> {
     finished: F,
 }
 
-impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Run<M, F> {
+impl<F: FnMut(&Found)> Run<'_, '_, F> {
     async fn run(&mut self) {
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         loop {
@@ -225,7 +215,9 @@ impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Run<M, F> {
             return SHORT;
         }
         let due_us = self.asker.next_timeout_us().unwrap_or(0);
-        Duration::from_micros(due_us.saturating_sub(self.now_us())).max(SHORT)
+        let due = Duration::from_micros(due_us.saturating_sub(self.now_us())).max(SHORT);
+        let is_held_up = self.asker.fresh() >= self.throttle.in_flight();
+        if is_held_up { due.min(HELD_UP) } else { due }
     }
 
     fn take_more(&mut self) {
@@ -259,23 +251,24 @@ impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Run<M, F> {
     /// Whether there is a server in the queue besides those at its end that have to wait; takes the next part if there is none.
     fn fill_queue(&mut self, postponed: usize) -> bool {
         while self.queue.len() <= postponed {
-            let Some(next) = self.more.next() else { return false };
-            let part = self.parts.len();
-            let queryable = next.servers.iter().enumerate().filter(|(_, server)| query_of(&server.game).is_some());
-            let turns = queryable.map(|(number, _)| Turn { part, number, tries: 0, losses: 0 });
+            let Some(next) = (self.more)() else { return false };
+            let part = self.parts.len() as u32;
+            let queryable = (0..).zip(next.iter()).filter(|(_, server)| query_of(&server.game).is_some());
             // Ahead of those that wait.
-            turns.rev().for_each(|turn| self.queue.push_front(turn));
+            let waiting = self.queue.len();
+            self.queue.extend(queryable.map(|(number, _)| Turn { part, number, tries: 0, losses: 0 }));
+            self.queue.rotate_left(waiting);
             self.parts.push(next);
         }
         true
     }
 
     fn found(&self, turn: Turn) -> Option<&Found> {
-        self.parts.get(turn.part)?.servers.get(turn.number)
+        self.parts.get(turn.part as usize)?.get(turn.number as usize)
     }
 
     fn found_mut(&mut self, turn: Turn) -> Option<&mut Found> {
-        self.parts.get_mut(turn.part)?.servers.get_mut(turn.number)
+        self.parts.get_mut(turn.part as usize)?.get_mut(turn.number as usize)
     }
 
     /// A closed port fails the server at once, unless the report may be forged. Any other report is only shown as the reason
@@ -316,15 +309,15 @@ impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Run<M, F> {
 
     fn end(&mut self, turn: Turn, state: State) {
         let Run { parts, finished, .. } = self;
-        let server = parts.get_mut(turn.part).and_then(|part| part.servers.get_mut(turn.number));
-        if let Some(server) = server {
+        let part = parts.get_mut(turn.part as usize);
+        if let Some(server) = part.and_then(|part| part.get_mut(turn.number as usize)) {
             server.state = state;
             finished(server);
         }
     }
 }
 
-impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Driver for Run<M, F> {
+impl<F: FnMut(&Found)> Driver for Run<'_, '_, F> {
     type Tag = Tag;
 
     fn asker(&mut self) -> &mut Asker<Tag> {
@@ -411,7 +404,7 @@ impl<M: Iterator<Item = Part>, F: FnMut(&Found)> Driver for Run<M, F> {
                     if let Some(game) = game(server.game.protocol(), &facts.game) {
                         server.game = game;
                     }
-                    server.facts = facts;
+                    server.facts = *facts;
                     server.rtt_us = Some(rtt_us);
                 }
                 State::Answered

@@ -1,6 +1,6 @@
 //! Congestion control: how many queries may be in flight. An answer that finds the receive buffer full is dropped, and one
 //! that waits in a queue comes too late: both look like a silent server. So the limit starts low enough for any machine and
-//! grows while answers are quick. Losses and late answers halve it; without them it grows again. Callers pass in the time.
+//! grows while answers are quick and this thread would manage more of them. Losses and late answers halve it; without them it grows again. Callers pass in the time.
 
 /// Losses within this time count as one event: one burst that was too large.
 const STEP_US: u64 = 100_000;
@@ -10,6 +10,15 @@ const GROWTH_US: u64 = 250_000;
 const LEAST: usize = 8;
 /// Late answers within a step before they count as congestion.
 const ANSWERS_MIN: u32 = 10;
+/// By how many the limit may grow for each quick answer.
+const GROWTH: usize = 2;
+/// How many answers a second one thread manages on most machines.
+pub const MANAGED_PER_SECOND: u32 = 50_000;
+/// While about as many come, more queries in flight would only wait longer, and take more memory.
+const ENOUGH_PER_SECOND: u64 = MANAGED_PER_SECOND as u64 * 4 / 5;
+/// How many come is known after this long, and of longer ago than this, half counts.
+const RATE_US: u64 = 5_000;
+const RATE_US_MAX: u64 = 40_000;
 
 pub struct Throttle {
     /// The configured limit.
@@ -25,6 +34,11 @@ pub struct Throttle {
     answers: u32,
     late: u32,
     latest_us: u64,
+    /// Since when answers are counted to know how many come, and how many have.
+    rate_us: u64,
+    came: u64,
+    /// How much the limit may grow when that is of use.
+    earned: usize,
 }
 
 impl Throttle {
@@ -32,9 +46,21 @@ impl Throttle {
     /// should they all arrive at once.
     pub fn new(first: usize, most: usize, room: usize, try_us: u64, try_us_max: u64) -> Throttle {
         let in_flight = most.min(first).min(room.max(LEAST));
-        let (changed_us, counting_us, latest_us) = (0, 0, 0);
-        let (lost_us, answers, late) = (None, 0, 0);
-        Throttle { most, in_flight, changed_us, lost_us, try_us, try_us_max, counting_us, answers, late, latest_us }
+        Throttle {
+            most,
+            in_flight,
+            changed_us: 0,
+            lost_us: None,
+            try_us,
+            try_us_max,
+            counting_us: 0,
+            answers: 0,
+            late: 0,
+            latest_us: 0,
+            rate_us: 0,
+            came: 0,
+            earned: 0,
+        }
     }
 
     /// Upper bound on queries in flight.
@@ -61,6 +87,10 @@ impl Throttle {
     /// timeout against the latter.
     pub fn answered(&mut self, now_us: u64, rtt_us: u32, in_flight: usize) {
         let rtt_us = u64::from(rtt_us);
+        if self.came == 0 && now_us < self.rate_us + RATE_US {
+            self.rate_us = now_us; // the first one, at once
+        }
+        self.came += 1;
         if now_us >= self.counting_us + STEP_US {
             (self.counting_us, self.answers, self.late, self.latest_us) = (now_us, 0, 0, 0);
         }
@@ -73,13 +103,34 @@ impl Throttle {
             self.lost(now_us, in_flight);
             self.try_us = self.try_us.max((self.latest_us * 3 / 2).min(self.try_us_max));
             self.late = 0;
-        } else if !self.has_lost() && rtt_us < self.try_us / 4 {
-            self.in_flight = (self.in_flight + 1).min(self.most);
+        } else if rtt_us < self.try_us / 4 {
+            self.earned = (self.earned + GROWTH).min(self.most);
+            self.grow(now_us);
         }
     }
 
-    /// Raises the limit after a while without losses. Call regularly.
+    /// Lets the limit grow by what quick answers have earned, unless about as many come as one thread manages. What counts is how many come,
+    /// not how long they take: servers that are far away or silent hold up others as well.
+    fn grow(&mut self, now_us: u64) {
+        if !self.has_lost() && self.earned > 0 && self.manages_more(now_us) {
+            let more = self.earned.min(self.in_flight);
+            self.earned -= more;
+            self.in_flight = (self.in_flight + more).min(self.most);
+        }
+    }
+
+    fn manages_more(&mut self, now_us: u64) -> bool {
+        let mut counted_us = now_us.saturating_sub(self.rate_us);
+        while counted_us > RATE_US_MAX {
+            (self.came, counted_us) = (self.came / 2, counted_us / 2);
+            self.rate_us = now_us - counted_us;
+        }
+        counted_us >= RATE_US && self.came * 1_000_000 < ENOUGH_PER_SECOND * counted_us
+    }
+
+    /// Raises the limit while too few answers come, and after a while without losses. Call regularly.
     pub fn recover(&mut self, now_us: u64) {
+        self.grow(now_us);
         if self.has_lost() && now_us >= self.changed_us + GROWTH_US {
             self.in_flight = (self.in_flight + self.in_flight.div_ceil(8)).min(self.most);
             self.changed_us = now_us;
@@ -152,9 +203,9 @@ mod tests {
             (0..count).for_each(|_| throttle.answered(now_us, rtt_us, 4_000));
             throttle.in_flight()
         };
-        assert_eq!(answers(&mut throttle, 1_000_000, 30_000, 1_000), 5_000);
+        assert_eq!(answers(&mut throttle, 1_000_000, 200_000, 500), 5_000);
         assert_eq!(answers(&mut throttle, 2_000_000, 300_000, 1_000), 5_000, "not quick");
-        assert_eq!(answers(&mut throttle, 3_000_000, 30_000, 9_000), 7_000, "as many as were asked for");
+        assert_eq!(answers(&mut throttle, 3_000_000, 200_000, 9_000), 7_000, "as many as were asked for");
         // Some servers are far away.
         assert_eq!(
             answers(&mut throttle, 4_000_000, 30_000, 100) + answers(&mut throttle, 4_000_000, 1_000_000, 30),
@@ -165,6 +216,35 @@ mod tests {
         assert_eq!(answers(&mut throttle, 5_000_000, 1_000_000, 1), 2_000);
         assert!(throttle.may_have_lost(4_900_000));
         assert_eq!(answers(&mut throttle, 5_050_000, 1_000_000, 50), 2_000, "the same queue");
+    }
+
+    #[test]
+    fn it_grows_while_one_thread_manages_more() {
+        let mut throttle = Throttle::new(500, 20_000, 1_000_000, 900_000, 3_600_000);
+        let mut now_us = 0;
+        let mut answers = |per_ms: u32, ms: u32| {
+            for _ in 0..ms {
+                now_us += 1_000;
+                (0..per_ms).for_each(|_| throttle.answered(now_us, 20_000, 500));
+                throttle.recover(now_us);
+            }
+            throttle.in_flight()
+        };
+        assert_eq!(answers(45, 100), 500, "about as many as it manages");
+        assert_eq!(answers(0, 3), 500, "a moment");
+        assert_eq!(answers(0, 30), 9_500, "those that are in flight do not answer: what was earned is of use");
+        assert_eq!(answers(1, 1_000), 11_500, "far away, or hardly any that answer");
+        assert_eq!(answers(0, 1_000), 11_500);
+        assert_eq!(answers(20, 1_000), 20_000);
+    }
+
+    #[test]
+    fn bursts_with_pauses_between_them_are_no_high_rate() {
+        let mut throttle = Throttle::new(500, 70_000, 1_000_000, 900_000, 3_600_000);
+        for (burst, grown) in [(1, 1_500), (2, 2_500)] {
+            (0..500).for_each(|_| throttle.answered(burst * 30_000, 30_000, 500));
+            assert_eq!(throttle.in_flight(), grown);
+        }
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl Announcements {
         if let (Some(said), Some(named)) = (&mut said, &heartbeat.name) {
             self.name(heartbeat.address, said, named, known).await;
         }
-        let facts = answer.facts.or(said).or_else(|| known.map(Server::facts)).unwrap_or_default();
+        let facts = answer.facts.map(|facts| *facts).or(said).or_else(|| known.map(Server::facts)).unwrap_or_default();
         let game = match said_game(&heartbeat.game, &facts, known) {
             Ok(game) => game,
             Err(reason) => return Verdict::Refused(reason),

@@ -54,7 +54,7 @@ impl Announcements {
     }
 
     fn mirror_answer(&self, address: Address, listed_as: &Game, via: Arc<Origin>, answer: Response) -> Asked {
-        let facts = answer.facts.unwrap_or_default();
+        let facts = *answer.facts.unwrap_or_default();
         let Some(game) = named_by_itself(listed_as, &facts) else { return Asked::Refused };
         let mirrored = Mirrored { address, game, via, rtt_us: answer.rtt_us, facts };
         match self.hub.apply_one(&Change::Mirror(Box::new(mirrored)), self.hub.clock.now()) {

@@ -394,14 +394,17 @@ impl<P: Ports> Driver for Worker<P> {
             && answer.digest != 0
         {
             // It says what is known: those who wait for it get that.
-            answer.facts = self.hub.listed(address).map(|server| server.facts().into_owned());
+            answer.facts = self.hub.listed(address).map(|server| Box::new(server.facts().into_owned()));
         }
         for proof in proofs {
             let _ = proof.send(result.clone().map_err(Unproven::Asked)); // the requester may be gone
         }
         let Some(Round { game, proven_at_ms }) = round else { return };
         self.changes.push(match result {
-            Ok(Response { rtt_us, facts, digest, .. }) => Change::Answer { address, game, rtt_us, facts, digest },
+            Ok(Response { rtt_us, facts, digest, .. }) => {
+                let facts = facts.map(|facts| *facts);
+                Change::Answer { address, game, rtt_us, facts, digest }
+            }
             Err(failure) => {
                 debug!(%address, game = game.name(), ?failure, "no good answer");
                 Change::Miss { address, game, proven_at_ms: Some(proven_at_ms) }

@@ -402,7 +402,7 @@ fn result(site: &Site, test: &Test, outcome: &'static str, answer: Option<asker:
         _ => (diagnosis.summary, diagnosis.advice),
     };
     let said = match answer {
-        Some(answer) => answer.facts,
+        Some(answer) => answer.facts.map(|facts| *facts),
         None if outcome == "answered" => site.hub.listed(address).map(|server| server.facts().into_owned()),
         None => None,
     };

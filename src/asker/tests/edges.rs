@@ -62,55 +62,34 @@ fn no_try_begins_when_the_time_for_all_is_over() {
 }
 
 #[test]
-fn an_empty_bucket_knows_when_it_has_a_token_again() {
-    let mut bucket = TokenBucket::default();
-    assert_eq!(bucket.wait_us(1, 20), 0, "full when first used");
-    bucket.take();
-    assert_eq!(bucket.wait_us(1, 20), 50_000);
-    assert_eq!((bucket.wait_us(50_000, 20), bucket.wait_us(50_001, 20)), (1, 0));
-}
-
-#[test]
-fn idle_state_is_forgotten_once_there_is_much_of_it_and_what_is_in_use_is_kept() {
+fn idle_state_is_forgotten_now_and_then_once_there_is_much_of_it_though_others_are_asked() {
     const NOW_US: u64 = 10_000_000;
     let mut asker = asker(SETTINGS);
     for port in 1..=3 {
         asker.ask(server(port), one_step::QUERY, Ask::Proof, 0).unwrap();
     }
+    asker.next_question(NOW_US, LANE).unwrap();
     let most = 2 * 3 + IDLE_KEPT;
-    let pace = |at_us| TokenBucket { at_us, level: 0 };
-    let ip = |number: usize| IpAddr::from((0x0a00_0000 + number as u32).to_be_bytes());
-    let prefix = |number| Prefix::narrowest(ip(number));
-    // In use: asked a moment ago, in flight, or with questions to send.
-    asker.queues.insert(prefix(1), PrefixQueue { pace: pace(NOW_US - 999_999), ..PrefixQueue::default() });
-    asker.queues.insert(prefix(2), PrefixQueue { in_flight: 1, ..PrefixQueue::default() });
-    asker.queues.insert(prefix(3), PrefixQueue { scheduled: true, ..PrefixQueue::default() });
-    asker.networks.insert(prefix(1), Network { pace: pace(NOW_US - 999_999), in_flight: 0 });
-    asker.networks.insert(prefix(2), Network { pace: pace(1), in_flight: 1 });
-    asker.asked_us.insert(Address::new(ip(1), 1).unwrap(), NOW_US - SPACING_US_MAX + 1);
-    let idle_us = NOW_US - 1_000_000;
-    let mut number = 100;
-    let mut fill = |asker: &mut Asker<u32>, most: usize| {
-        while asker.queues.len() < most || asker.networks.len() < most || asker.asked_us.len() < most {
-            number += 1;
-            if asker.queues.len() < most {
-                asker.queues.insert(prefix(number), PrefixQueue { pace: pace(idle_us), ..PrefixQueue::default() });
-            }
-            if asker.networks.len() < most {
-                asker.networks.insert(prefix(number), Network { pace: pace(idle_us), in_flight: 0 });
-            }
-            if asker.asked_us.len() < most {
-                asker.asked_us.insert(Address::new(ip(number), 1).unwrap(), NOW_US - SPACING_US_MAX);
-            }
+    // The queries share a queue.
+    let add = |asker: &mut Asker<u32>, count: usize, asked_us: u64| {
+        let begin = asker.asked_us.len() as u32;
+        for number in (begin..).take(count) {
+            let ip = IpAddr::from((0x0a00_0000 + number).to_be_bytes());
+            asker.asked_us.insert(Address::new(ip, 1).unwrap(), asked_us);
+            let queue = asker.queues.join(ip);
+            asker.queues.leave(queue);
         }
     };
-    let kept = |asker: &Asker<u32>| (asker.queues.len(), asker.networks.len(), asker.asked_us.len());
-    fill(&mut asker, most);
+    let kept = |asker: &Asker<u32>| (asker.queues.counts().0, asker.asked_us.len());
+    add(&mut asker, 1, NOW_US - SPACING_US_MAX + 1);
+    add(&mut asker, most - 2, NOW_US - SPACING_US_MAX);
     assert!(asker.timed_out(NOW_US).is_none());
-    assert_eq!(kept(&asker), (most, most, most), "not much yet");
-    fill(&mut asker, most + 1);
-    assert!(asker.timed_out(NOW_US).is_none());
-    assert_eq!(kept(&asker), (4, 3, 1), "these, and those of the three queries");
+    assert_eq!(kept(&asker), (most, most - 1), "not many yet");
+    add(&mut asker, 2, NOW_US - SPACING_US_MAX);
+    assert!(asker.timed_out(NOW_US + FORGET_US - 1).is_none());
+    assert_eq!(kept(&asker), (most + 2, most + 1), "this was looked for a moment ago");
+    assert!(asker.timed_out(NOW_US + FORGET_US).is_none());
+    assert_eq!(kept(&asker), (1, 0), "a try that is outstanding does not keep the rest");
 }
 
 /// Returns 16 bits of the nonce, as the question has them.

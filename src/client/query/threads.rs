@@ -1,28 +1,24 @@
 //! Several threads query the servers of one list: each takes a few, and more whenever it has nothing else to ask, so that all of
 //! them end at about the same time.
 
-use std::collections::VecDeque;
 use std::io;
-use std::iter::from_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::slice::ChunksMut;
+use std::sync::{Mutex, PoisonError};
 
-use hashbrown::HashSet;
-use tokio::sync::oneshot;
-
-use super::{Pace, Part, are_loopback, query_all, query_parts};
+use super::{Pace, are_loopback, query_parts};
 use crate::client::Found;
+use crate::client::seen::first_of_each;
+use crate::client::throttle::MANAGED_PER_SECOND;
 
-/// What one thread manages, and for how many servers another one is worth starting.
-const PER_SECOND: u32 = 50_000;
+/// For how many servers another thread is worth starting.
 const SERVERS: usize = 1_000;
 /// How many servers a thread takes at once.
 const PART: usize = 64;
-/// Servers in flight that a thread begins with: few enough that what is known about them stays in its processor's cache. Two
-/// threads have as many as one by default.
-const FIRST_IN_FLIGHT: usize = 1_000;
+/// Servers in flight that a thread begins with: few enough that what is known about them stays in its processor's cache.
+const FIRST_IN_FLIGHT: usize = 500;
 
 /// The parts that nobody has taken yet.
-type Rest = Mutex<VecDeque<Part>>;
+type Rest<'a> = Mutex<ChunksMut<'a, Found>>;
 
 impl Pace {
     /// The pace of one of so many threads.
@@ -38,85 +34,52 @@ impl Pace {
     }
 }
 
-/// Like [`query_all`], with several threads if the rate is more than one of them manages. `finished` is called on any of them.
-pub async fn query_in_threads(
-    found: &mut Vec<Found>,
-    pace: Pace,
-    finished: impl Fn() + Clone + Send + 'static,
-) -> io::Result<()> {
-    match threads_for(found.len(), pace) {
-        threads if threads > 1 && !share_addresses(found) => with(threads, found, pace, finished).await,
-        _ => query_all(found, pace, |_| finished()).await,
-    }
+/// Like [`query_all`](super::query_all), with several threads if the rate is more than one of them manages. Blocks; not for async
+/// code. `finished` is called on any thread.
+pub fn query_in_threads(found: &mut [Found], pace: Pace, finished: impl Fn() + Sync) -> io::Result<()> {
+    let threads = match threads_for(found.len(), pace) {
+        several @ 2.. if !share_addresses(found) => several,
+        _ => 1,
+    };
+    with(threads, found, pace, finished)
 }
 
 fn threads_for(servers: usize, pace: Pace) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let useful = (pace.per_second / PER_SECOND) as usize;
+    let useful = (pace.per_second / MANAGED_PER_SECOND) as usize;
     cores.min(useful).min(servers / SERVERS).min(pace.in_flight).max(1)
 }
 
 /// Whether several games are to be asked at one address. Only one thread can do that, because they have to take turns.
 fn share_addresses(found: &[Found]) -> bool {
-    let mut seen = HashSet::with_capacity(found.len());
-    !found.iter().all(|server| seen.insert(server.address))
+    first_of_each(found, |server| server.address).count() < found.len()
 }
 
-async fn with(
-    threads: usize,
-    found: &mut Vec<Found>,
-    pace: Pace,
-    finished: impl Fn() + Clone + Send + 'static,
-) -> io::Result<()> {
-    let (pace, all_loopback, servers) = (pace.of_one_in(threads), are_loopback(found), found.len());
-    // They come back to the same place, which is in memory already.
-    let mut all = found.drain(..);
-    let parts = from_fn(|| {
-        let servers: Vec<Found> = all.by_ref().take(PART).collect();
-        (!servers.is_empty()).then_some(servers)
-    });
-    let rest: VecDeque<Part> = (0..).zip(parts).map(|(number, servers)| Part { number, servers }).collect();
-    drop(all);
-    let rest: Arc<Rest> = Arc::new(Mutex::new(rest));
-    let mut others = Vec::new();
-    for _ in 1..threads {
-        let (done, result) = oneshot::channel();
-        let (rest, finished) = (rest.clone(), finished.clone());
-        let run = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let parts = query_parts(from_fn(|| take(&rest)), pace, all_loopback, |_| finished());
-            let _ = done.send(runtime.and_then(|runtime| runtime.block_on(parts))); // nobody waits for it any more
-        };
+fn with(threads: usize, found: &mut [Found], pace: Pace, finished: impl Fn() + Sync) -> io::Result<()> {
+    let all_loopback = are_loopback(found);
+    let part = if threads > 1 { PART } else { found.len().max(1) };
+    let pace = if threads > 1 { pace.of_one_in(threads) } else { pace };
+    let rest = Mutex::new(found.chunks_mut(part));
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(query_parts(&mut || take(&rest), pace, all_loopback, |_| finished()))
+    };
+    std::thread::scope(|scope| {
+        let spawn = |_| std::thread::Builder::new().name("query".into()).spawn_scoped(scope, run).ok();
         // Without another thread, the others do its work.
-        if std::thread::Builder::new().name("query".into()).spawn(run).is_ok() {
-            others.push(result);
-        }
-    }
-    let mut results = vec![query_parts(from_fn(|| take(&rest)), pace, all_loopback, |_| finished()).await];
-    for other in others {
-        results.push(other.await.unwrap_or_else(|_| Err(io::Error::other("a thread has ended early"))));
-    }
-    let (mut parts, mut error) = (Vec::new(), None);
-    for result in results {
-        match result {
-            Ok(more) => parts.extend(more),
-            Err(why) => error = Some(why),
-        }
-    }
-    let untaken: Vec<Part> = rest.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
-    let all_taken = untaken.is_empty();
-    parts.extend(untaken);
-    parts.sort_by_key(|part| part.number);
-    found.extend(parts.into_iter().flat_map(|part| part.servers));
-    match error {
+        let others: Vec<_> = (1..threads).filter_map(spawn).collect();
+        let own = run();
+        let joined: Vec<_> = others.into_iter().map(|other| other.join()).collect();
         // A thread without a socket has taken nothing, so the others have done its work, unless none had one.
-        Some(why) if !all_taken || found.len() < servers => Err(why),
-        _ => Ok(()),
-    }
+        joined
+            .into_iter()
+            .try_fold(own, |result, other| other.map(|other| result.or(other)))
+            .unwrap_or_else(|_| Err(io::Error::other("a thread has ended early")))
+    })
 }
 
-fn take(rest: &Rest) -> Option<Part> {
-    rest.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+fn take<'a>(rest: &Rest<'a>) -> Option<&'a mut [Found]> {
+    rest.lock().unwrap_or_else(PoisonError::into_inner).next()
 }
 
 #[cfg(test)]
@@ -127,15 +90,13 @@ mod tests {
     use crate::model::{Address, Game};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    #[tokio::test]
-    async fn threads_share_the_servers() {
+    #[test]
+    fn threads_share_the_servers() {
         for (threads, count) in [(1, 100), (2, 1_000), (3, 1_000), (7, 65), (7, 0)] {
             let mut found = many("netpanzer", count);
             let expected: Vec<_> = found.iter().map(|server| server.address).collect();
-            let finished = Arc::new(AtomicUsize::new(0));
-            let counted = finished.clone();
-            let count = move || _ = counted.fetch_add(1, Ordering::Relaxed);
-            with(threads, &mut found, Pace::default(), count).await.unwrap();
+            let finished = AtomicUsize::new(0);
+            with(threads, &mut found, Pace::default(), || _ = finished.fetch_add(1, Ordering::Relaxed)).unwrap();
             let addresses: Vec<_> = found.iter().map(|server| server.address).collect();
             assert_eq!(finished.load(Ordering::Relaxed), expected.len());
             assert_eq!(addresses, expected, "in their order");
@@ -146,15 +107,15 @@ mod tests {
     /// A pass can end with nothing in flight and nothing queued though parts are left: all that it asked has answered by then.
     #[tokio::test]
     async fn a_thread_asks_for_more_before_it_ends() {
-        let mut part = Some(Part { number: 0, servers: many("netpanzer", 10) });
+        let mut found = many("netpanzer", 10);
+        let mut part = Some(&mut *found);
         let mut asked = 0;
-        let more = from_fn(|| {
+        let mut more = || {
             asked += 1;
             if asked == 1 { None } else { part.take() }
-        });
-        let taken = query_parts(more, Pace::default(), true, |_| {}).await.unwrap();
-        assert!(taken.iter().flat_map(|part| &part.servers).all(|server| server.state == State::Answered));
-        assert_eq!(taken.len(), 1);
+        };
+        query_parts(&mut more, Pace::default(), true, |_| {}).await.unwrap();
+        assert!(found.iter().all(|server| server.state == State::Answered));
     }
 
     #[test]
