@@ -27,7 +27,7 @@ use crate::support::{self, Folder, Server, until};
 const CONNECTIONS: usize = 32;
 /// Threads that ask.
 const ASKING: usize = 2;
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 15;
 const ROUND: Duration = Duration::from_millis(1000);
 const EVENT_READERS: usize = 1_000;
 const READERS_PER_IP: usize = 20;

@@ -18,7 +18,7 @@ use crate::support::{self, Server, connect};
 const SERVERS: u16 = 100;
 /// Enough to keep all cores of the machine busy, whoever answers.
 const READERS: usize = 8;
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 15;
 const ROUND: Duration = Duration::from_millis(700);
 
 /// One exchange: the server's greeting, the client's request, the server's list.
