@@ -451,10 +451,12 @@ impl App {
     /// another thread for it would cost more than the list.
     fn serve_stream(&mut self, listener: std::net::TcpListener, service: &Arc<StreamService>) -> std::io::Result<()> {
         let cores = self.cores.clone();
-        for (listener, core) in listen::share(listener, cores.all().len()).into_iter().zip(cores.all()) {
+        let listeners = listen::share(listener, cores.count());
+        for (listener, (core, processor)) in listeners.into_iter().zip(cores.all()) {
             let worker = quick::Worker {
                 service: service.clone(),
                 entrance: self.entrance.clone(),
+                processor,
                 others: core.clone(),
                 stop: self.stop_threads.clone(),
                 stop_tasks: self.stop_tasks.subscribe(),

@@ -1,5 +1,5 @@
 //! Lists over TCP with one connection each (netPanzer, Hyperbol), compared with a plain thread that accepts, reads, writes the
-//! same bytes and closes.
+//! same bytes and closes, in a process of its own like the server.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::IpBindAddressNoPort;
-use nix::unistd::gettid;
 use socket2::{Domain, Socket, Type};
 
-use crate::measure::{cpu, thread_cpu};
+use crate::measure::cpu;
+use crate::peer::Peer;
 use crate::report::Report;
 use crate::support::{self, Server, connect};
+
+/// The argument that makes this program the plain thread.
+pub const ARGUMENT: &str = "serve-lists";
 
 const SERVERS: u16 = 100;
 /// Enough to keep all cores of the machine busy, whoever answers.
@@ -22,7 +25,6 @@ const ROUNDS: usize = 15;
 const ROUND: Duration = Duration::from_millis(700);
 
 /// One exchange: the server's greeting, the client's request, the server's list.
-#[derive(Clone)]
 struct Exchange {
     name: &'static str,
     greeting: Vec<u8>,
@@ -65,31 +67,30 @@ pub fn run() {
 
 fn compare(server: u32, address: SocketAddr, exchange: Exchange) {
     assert!(exchange.list.len() > 500, "{} bytes are too few for {SERVERS} servers", exchange.list.len());
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let bare = listener.local_addr().unwrap();
-    let replayed = exchange.clone();
-    // Runs until the benchmark ends.
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        sender.send(gettid().as_raw()).unwrap();
-        let mut buffer = [0; 1024];
-        for mut stream in listener.incoming().flatten() {
-            let _ = stream.write_all(&replayed.greeting);
-            let _ = stream.read(&mut buffer);
-            let _ = stream.write_all(&replayed.list);
-        }
-    });
-    let bare_thread = receiver.recv().unwrap();
+    let plain = Peer::start(&[ARGUMENT], &[exchange.greeting.clone(), exchange.list.clone()]);
     let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
     for _ in 0..ROUNDS {
-        theirs.add(bare, &exchange, || thread_cpu(bare_thread));
-        ours.add(address, &exchange, || cpu(server));
+        theirs.add(plain.address, plain.id(), &exchange);
+        ours.add(address, server, &exchange);
     }
     println!("{}: {} bytes", exchange.name, exchange.list.len());
     let name = format!("{}'s list of {SERVERS}, one connection each", exchange.name);
     Report::new(&name, "lists/s", &ours.rates).beside("a plain thread", &theirs.rates).at_least(0.95);
     let name = format!("{name}: processor time");
     Report::new(&name, "µs", &ours.costs).beside("a plain thread", &theirs.costs).untargeted();
+}
+
+/// The plain thread: writes the greeting, reads, writes the list and closes, until its parent kills it.
+pub fn serve(messages: &[Vec<u8>]) {
+    let [greeting, list] = messages else { panic!("{} messages", messages.len()) };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    let mut buffer = [0; 1024];
+    for mut stream in listener.incoming().flatten() {
+        let _ = stream.write_all(greeting);
+        let _ = stream.read(&mut buffer);
+        let _ = stream.write_all(list);
+    }
 }
 
 /// Lists per second, and the server's processor time for a list.
@@ -100,11 +101,11 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn add(&mut self, address: SocketAddr, exchange: &Exchange, used: impl Fn() -> Duration) {
-        let before = used();
+    fn add(&mut self, address: SocketAddr, process: u32, exchange: &Exchange) {
+        let before = cpu(process);
         let (fetched, seconds) = fetch_some(address, exchange);
         self.rates.push(fetched / seconds);
-        self.costs.push((used() - before).as_secs_f64() * 1e6 / fetched);
+        self.costs.push((cpu(process) - before).as_secs_f64() * 1e6 / fetched);
     }
 }
 

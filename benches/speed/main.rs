@@ -65,6 +65,7 @@ fn main() {
     let names: Vec<_> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [echo::ARGUMENT, dialect] => return echo::serve(dialect),
+        [lists::ARGUMENT] => return lists::serve(&peer::messages()),
         [quake3::ARGUMENT] => return quake3::serve(&peer::messages()),
         [posts::ARGUMENT, name, game_port] => return posts::serve(name, game_port.parse().unwrap()),
         _ => {}

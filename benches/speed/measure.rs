@@ -29,20 +29,6 @@ pub fn stop_cost(pid: u32) -> Duration {
     stopped.saturating_sub(idle) / TIMES
 }
 
-/// Processor time of one of this process's threads.
-pub fn thread_cpu(tid: i32) -> Duration {
-    cpu_in(&format!("/proc/self/task/{tid}/stat"))
-}
-
-fn cpu_in(path: &str) -> Duration {
-    let stat = std::fs::read_to_string(path).unwrap();
-    // The name, in parentheses, may contain spaces; utime and stime are the 12th and 13th fields after it.
-    let after_name = stat.rsplit_once(')').unwrap().1;
-    let ticks: u64 = after_name.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
-    // Linux reports 100 ticks per second to user space, whatever the kernel uses internally.
-    Duration::from_millis(ticks * 10)
-}
-
 /// Datagrams that the system dropped because the buffer of a socket on this port was full.
 pub fn dropped(port: u16) -> u64 {
     let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();

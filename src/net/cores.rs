@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 
@@ -37,9 +39,16 @@ impl Cores {
         Ok((Cores { handles, next: AtomicUsize::new(0) }, threads.collect::<io::Result<_>>()?))
     }
 
-    /// All cores, for a port that each of them accepts connections at.
-    pub fn all(&self) -> &[Handle] {
-        &self.handles
+    /// All cores, for a port that each of them accepts connections at, with the processors that this program may run on. A thread runs on
+    /// any of them, but is woken where its connections arrive.
+    pub fn all(&self) -> impl Iterator<Item = (&Handle, Option<usize>)> {
+        let processors = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+        let mut usable = (0..CpuSet::count()).filter(move |number| processors.is_set(*number).unwrap_or(false));
+        self.handles.iter().map(move |core| (core, usable.next()))
+    }
+
+    pub fn count(&self) -> usize {
+        self.handles.len()
     }
 
     /// The core for the next connection: each in turn. The system would distribute them by chance.

@@ -129,6 +129,15 @@ pub fn share(first: TcpListener, count: usize) -> Vec<TcpListener> {
     std::iter::once(first).chain(more).collect()
 }
 
+/// Among listeners that share a port, this one gets the connections that arrive on a processor. Without one, or where none of them
+/// has that processor, the system distributes them by their addresses and ports; so it does if it does not know this.
+pub fn prefer(listener: &TcpListener, processor: Option<usize>) {
+    // None is -1 for the system.
+    if let Err(error) = socket2::SockRef::from(listener).set_cpu_affinity(processor.unwrap_or(usize::MAX)) {
+        debug!(%error, "cannot get the connections of a processor");
+    }
+}
+
 /// `count` sockets on one address; the system distributes the senders among them.
 pub fn udp(address: SocketAddr, count: usize, key: &str) -> Result<Vec<UdpSocket>, ListenError> {
     bind_udp(address, count).map_err(|error| ListenError::new(address, "UDP", key, error))
@@ -199,6 +208,18 @@ fn udp_socket(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listener_gets_the_connections_of_a_processor_or_none_in_particular() {
+        let first = tcp("127.0.0.1:0".parse().unwrap(), "test.listen").unwrap();
+        for listener in share(first, 2) {
+            let preferred = || socket2::SockRef::from(&listener).cpu_affinity().unwrap() as i32;
+            prefer(&listener, Some(0));
+            assert_eq!(preferred(), 0);
+            prefer(&listener, None);
+            assert_eq!(preferred(), -1, "as in a new socket");
+        }
+    }
 
     #[test]
     fn connections_inherit_the_listeners_options() {

@@ -7,6 +7,9 @@
 //!
 //! A client that has its answer most likely closes next. That is not urgent, so no thread is woken for it: it is found a little
 //! later, when there are other things to do anyway.
+//!
+//! A thread gets the connections that arrive on its processor: what the system has done for them is in that processor's cache then,
+//! and no other one has to be woken. Where more arrive on one processor than its thread manages, the system distributes them.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,6 +28,7 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::guard::Admission;
+use super::listen;
 use super::session::{self, LINGER_BYTES_MAX, READ_BYTES, StreamService, Talk};
 use super::tcp::{self, Entrance};
 use super::udp::LOOK_UP;
@@ -41,10 +45,16 @@ const CLOSING: Duration = Duration::from_millis(1);
 const WAITING_MAX: usize = 128;
 /// How many connections are accepted before those that wait are looked at.
 const ACCEPTED_MAX: usize = 16;
+/// A thread that finds more connections each time for so long has more than it manages.
+const MANAGED: Duration = Duration::from_millis(100);
+/// How long it then leaves the connections that arrive on its processor to all threads.
+const LEFT_TO_ALL: Duration = Duration::from_secs(1);
 
 pub struct Worker {
     pub service: Arc<StreamService>,
     pub entrance: Arc<Entrance>,
+    /// The processor whose connections it gets, if it shares its port.
+    pub processor: Option<usize>,
     /// Where conversations go on that take longer.
     pub others: Handle,
     pub stop: Arc<AtomicBool>,
@@ -85,6 +95,8 @@ impl Worker {
     fn run(&self, listener: &TcpListener, local: SocketAddr) {
         let mut waiting: ArrayVec<Visit, WAITING_MAX> = ArrayVec::new();
         let mut ready: ArrayVec<bool, WAITING_MAX> = ArrayVec::new();
+        let mut claim = Claim::default();
+        listen::prefer(listener, self.processor);
         while !self.stop.load(Ordering::Relaxed) {
             let has_new = match look(listener, &waiting, &mut ready) {
                 Ok(has_new) => has_new,
@@ -96,7 +108,10 @@ impl Worker {
             };
             self.go_on(&mut waiting, &ready);
             if has_new {
-                self.accept(listener, local, &mut waiting);
+                let is_full = self.accept(listener, local, &mut waiting);
+                if let Some(is_held) = claim.turn(is_full, Instant::now()) {
+                    listen::prefer(listener, self.processor.filter(|_| is_held));
+                }
             }
         }
         waiting.drain(..).for_each(|visit| self.leave(visit));
@@ -123,18 +138,21 @@ impl Worker {
         }
     }
 
-    fn accept(&self, listener: &TcpListener, local: SocketAddr, waiting: &mut ArrayVec<Visit, WAITING_MAX>) {
+    /// Accepts the connections that have arrived. True if there were as many as it takes at a time.
+    fn accept(&self, listener: &TcpListener, local: SocketAddr, waiting: &mut ArrayVec<Visit, WAITING_MAX>) -> bool {
         for _ in 0..ACCEPTED_MAX {
             match listener.accept() {
                 Ok((stream, peer)) => self.welcome(stream, peer, local, waiting),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return false,
                 Err(error) => {
                     if let Some(pause) = self.entrance.failed(&error) {
-                        return std::thread::sleep(pause);
+                        std::thread::sleep(pause);
+                        return false;
                     }
                 }
             }
         }
+        true
     }
 
     fn welcome(
@@ -185,6 +203,7 @@ impl Worker {
         if let Some(drained) = drained {
             return drain(stream, drained, &mut buffer);
         }
+        let mut is_all_read = false;
         // A client that always has more to say takes turns with the others elsewhere.
         for _ in 0..READS_MAX {
             if matches!(talk.next, Next::Announce(_) | Next::Quit { .. } | Next::Write { .. }) {
@@ -204,11 +223,16 @@ impl Worker {
                 shutdown(stream.as_raw_fd(), Shutdown::Write)?;
                 return drain(stream, drained.insert(0), &mut buffer);
             }
+            // Most likely it closes next, and has not done so yet.
+            if *is_answered && is_all_read {
+                return Ok(Then::Wait);
+            }
             let size = match recv(stream.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(size) => size,
                 Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Then::Wait),
                 Err(error) => return Err(error.into()),
             };
+            is_all_read = size < READ_BYTES;
             let read = buffer.get(..size).unwrap_or_default();
             (*heard_at, *is_answered) = (Instant::now(), false);
             talk.next = talk.read(read);
@@ -260,6 +284,33 @@ impl Worker {
     }
 }
 
+/// Whether a thread claims the connections that arrive on its processor.
+#[derive(Default)]
+struct Claim {
+    /// Since when there were as many as it takes at a time, each time.
+    full_at: Option<Instant>,
+    /// Since when it has left them to all threads.
+    left_at: Option<Instant>,
+}
+
+impl Claim {
+    /// After it has accepted connections, as many as it takes at a time or fewer: whether it claims them from now on, if that changes.
+    fn turn(&mut self, is_full: bool, now: Instant) -> Option<bool> {
+        self.full_at = is_full.then(|| self.full_at.unwrap_or(now));
+        let has_passed =
+            |since: Option<Instant>, time| since.is_some_and(|at| now.saturating_duration_since(at) >= time);
+        if self.left_at.is_none() && has_passed(self.full_at, MANAGED) {
+            self.left_at = Some(now);
+            Some(false)
+        } else if !is_full && has_passed(self.left_at, LEFT_TO_ALL) {
+            self.left_at = None;
+            Some(true)
+        } else {
+            None
+        }
+    }
+}
+
 /// Waits until there is something to do. Returns whether there is a new connection, and notes which of those that wait have sent
 /// something, except for those that have an answer.
 fn look(listener: &TcpListener, waiting: &[Visit], ready: &mut ArrayVec<bool, WAITING_MAX>) -> Result<bool, Errno> {
@@ -305,4 +356,21 @@ fn drain(stream: &TcpStream, drained: &mut usize, buffer: &mut [u8]) -> io::Resu
         }
     }
     Ok(Then::End)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_with_more_connections_than_it_manages_leaves_them_to_all_for_a_while() {
+        let (mut claim, start) = (Claim::default(), Instant::now());
+        let mut turn = |ms, is_full| claim.turn(is_full, start + Duration::from_millis(ms));
+        let (full, fewer) = (true, false);
+        assert_eq!([turn(0, full), turn(99, full), turn(100, fewer)], [None; 3], "a burst");
+        assert_eq!([turn(200, full), turn(299, full), turn(300, full)], [None, None, Some(false)]);
+        assert_eq!([turn(1_299, fewer), turn(2_000, full)], [None; 2], "not for long enough, and too many again");
+        assert_eq!([turn(2_001, fewer), turn(2_002, fewer)], [Some(true), None]);
+        assert_eq!([turn(9_000, full), turn(9_100, full)], [None, Some(false)]);
+    }
 }
