@@ -30,7 +30,7 @@ use crate::model::{Change, SharedTime};
 use crate::moderation::Board;
 use crate::net::accounts;
 use crate::net::announcements::Announcements;
-use crate::net::cores::Cores;
+use crate::net::cores::{Cores, processors};
 use crate::net::datagram_lists;
 use crate::net::guard::{self, Admission, Guard};
 use crate::net::listen::{self, ListenError};
@@ -450,14 +450,13 @@ impl App {
     /// Each core accepts connections of its own, and serves them to their end: a list is one short conversation, and waking
     /// another thread for it would cost more than the list.
     fn serve_stream(&mut self, listener: std::net::TcpListener, service: &Arc<StreamService>) -> std::io::Result<()> {
-        let cores = self.cores.clone();
-        let listeners = listen::share(listener, cores.count());
-        for (listener, (core, processor)) in listeners.into_iter().zip(cores.all()) {
+        let mut processors = processors();
+        for listener in listen::share(listener, self.cores.count()) {
             let worker = quick::Worker {
                 service: service.clone(),
                 entrance: self.entrance.clone(),
-                processor,
-                others: core.clone(),
+                processor: processors.next(),
+                others: self.cores.clone(),
                 stop: self.stop_threads.clone(),
                 stop_tasks: self.stop_tasks.subscribe(),
             };

@@ -56,14 +56,16 @@ fn timeout(text: &str) -> Result<Duration, String> {
 impl QueryOptions {
     /// Queries all servers that can be queried, with a progress bar on a terminal. Blocks; [`QueryOptions::query_beside`] does not.
     pub fn query(&self, found: &mut [Found], wanted: Wanted) -> Result<(), Failure> {
-        query(found, Pace { wanted, ..self.pace() })
+        query(found, Pace { wanted, ..self.pace() }, &querying(found))
     }
 
     /// The same on other threads, so that a signal can end it. Nothing is left of the list then.
     pub async fn query_beside(&self, found: &mut Vec<Found>, wanted: Wanted) -> Result<(), Failure> {
         let (mut servers, pace) = (std::mem::take(found), Pace { wanted, ..self.pace() });
+        let bar = querying(&servers);
+        let _cleared = Cleared(bar.clone());
         let querying = tokio::task::spawn_blocking(move || {
-            let result = query(&mut servers, pace);
+            let result = query(&mut servers, pace, &bar);
             (servers, result)
         });
         let (servers, result) = querying.await.map_err(cannot_query)?;
@@ -79,9 +81,22 @@ impl QueryOptions {
     }
 }
 
-fn query(found: &mut [Found], pace: Pace) -> Result<(), Failure> {
+/// The progress of queries.
+fn querying(found: &[Found]) -> ProgressBar {
     let queryable = found.iter().filter(|server| query_of(&server.game).is_some()).count();
-    let bar = progress(Some(queryable), "{spinner} querying {bar:30} {pos}/{len} {elapsed}");
+    progress(Some(queryable), "{spinner} querying {bar:30} {pos}/{len} {elapsed}")
+}
+
+/// Clears a progress bar when it is dropped, also while another thread has it: the program is about to end then.
+struct Cleared(ProgressBar);
+
+impl Drop for Cleared {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+fn query(found: &mut [Found], pace: Pace, bar: &ProgressBar) -> Result<(), Failure> {
     let is_hidden = bar.is_hidden();
     let count = || {
         if !is_hidden {

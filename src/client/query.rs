@@ -31,8 +31,9 @@ pub struct Pace {
     /// Servers in flight, not counting those that have missed a try: they would hold up the others. The bound also paces us
     /// on a slow network or machine: the next queries are sent as answers come in. See [`in_flight_for`].
     pub in_flight: usize,
-    /// How many it begins with.
+    /// How many it begins with, and how many more there may be as soon as few answers come.
     pub first_in_flight: usize,
+    pub more_in_flight: usize,
     pub retry: RetryPolicy,
     /// Size of the socket's receive buffer in bytes; None: as large as the system allows.
     pub receive_buffer: Option<usize>,
@@ -64,6 +65,7 @@ impl Default for Pace {
             per_ip_per_second: 2_000,
             in_flight: in_flight_for(30_000),
             first_in_flight: 4_000,
+            more_in_flight: 0,
             retry: RetryPolicy::default(),
             receive_buffer: None,
             wanted: Wanted::default(),
@@ -139,8 +141,8 @@ async fn query_parts<'a>(
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
     let socket = Socket::open(pace.receive_buffer)?;
     let try_us_max = try_us * u64::from(pace.retry.server_tries());
-    let throttle =
-        Throttle::new(pace.first_in_flight, pace.in_flight, socket.room() / ANSWERS_PER_QUESTION, try_us, try_us_max);
+    let room = socket.room() / ANSWERS_PER_QUESTION;
+    let throttle = Throttle::new(pace.first_in_flight, pace.in_flight, room, try_us, try_us_max);
     let mut asker = Asker::new(settings(pace, all_loopback), seed);
     if !pace.wanted.details {
         asker.leave_out_details();
@@ -155,7 +157,7 @@ async fn query_parts<'a>(
         queue: VecDeque::new(),
         socket,
         asker,
-        throttle,
+        throttle: throttle.with_more(pace.more_in_flight, room),
         pace,
         all_loopback,
         started,

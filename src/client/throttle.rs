@@ -63,6 +63,12 @@ impl Throttle {
         }
     }
 
+    /// Lets the limit grow by so many as soon as few answers come, within the room for these: a list may begin with servers that do not
+    /// answer.
+    pub fn with_more(self, more: usize, room: usize) -> Throttle {
+        Throttle { earned: more.min(room.saturating_sub(self.in_flight)), ..self }
+    }
+
     /// Upper bound on queries in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
@@ -236,6 +242,21 @@ mod tests {
         assert_eq!(answers(1, 1_000), 11_500, "far away, or hardly any that answer");
         assert_eq!(answers(0, 1_000), 11_500);
         assert_eq!(answers(20, 1_000), 20_000);
+    }
+
+    #[test]
+    fn a_list_that_begins_with_silent_servers_holds_up_nothing() {
+        for (room, expected) in [(1_000_000, 2_000), (1_200, 1_200), (100, 100)] {
+            let mut throttle = Throttle::new(500, 30_000, room, 900_000, 3_600_000).with_more(1_500, room);
+            (1..100).for_each(|ms| throttle.recover(ms * 1_000));
+            assert_eq!(throttle.in_flight(), expected);
+        }
+        let mut throttle = Throttle::new(500, 30_000, 1_000_000, 900_000, 3_600_000).with_more(1_500, 1_000_000);
+        for ms in 1..100 {
+            (0..45).for_each(|_| throttle.answered(ms * 1_000, 1_000, 500));
+            throttle.recover(ms * 1_000);
+        }
+        assert_eq!(throttle.in_flight(), 500, "enough answers come");
     }
 
     #[test]

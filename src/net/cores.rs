@@ -39,14 +39,6 @@ impl Cores {
         Ok((Cores { handles, next: AtomicUsize::new(0) }, threads.collect::<io::Result<_>>()?))
     }
 
-    /// All cores, for a port that each of them accepts connections at, with the processors that this program may run on. A thread runs on
-    /// any of them, but is woken where its connections arrive.
-    pub fn all(&self) -> impl Iterator<Item = (&Handle, Option<usize>)> {
-        let processors = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
-        let mut usable = (0..CpuSet::count()).filter(move |number| processors.is_set(*number).unwrap_or(false));
-        self.handles.iter().map(move |core| (core, usable.next()))
-    }
-
     pub fn count(&self) -> usize {
         self.handles.len()
     }
@@ -56,6 +48,12 @@ impl Cores {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         self.handles.get(turn.checked_rem(self.handles.len())?)
     }
+}
+
+/// The processors that this program may run on.
+pub fn processors() -> impl Iterator<Item = usize> {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    (0..CpuSet::count()).filter(move |number| allowed.is_set(*number).unwrap_or(false))
 }
 
 fn runtime() -> io::Result<Runtime> {

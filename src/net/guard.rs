@@ -175,7 +175,11 @@ impl Guard {
     }
 
     fn now_ms(&self) -> u64 {
-        self.start.elapsed().as_millis() as u64
+        self.ms_at(Instant::now())
+    }
+
+    fn ms_at(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.start).as_millis() as u64
     }
 
     fn groups(&self) -> MutexGuard<'_, Groups> {
@@ -280,7 +284,12 @@ pub struct Admission {
 impl Admission {
     /// Marks the connection as active.
     pub fn touch(&self) {
-        self.connection.active_at_ms.store(self.guard.now_ms(), Ordering::Relaxed);
+        self.touch_at(Instant::now());
+    }
+
+    /// The same for a caller that has just read the clock.
+    pub fn touch_at(&self, now: Instant) {
+        self.connection.active_at_ms.store(self.guard.ms_at(now), Ordering::Relaxed);
     }
 
     /// Marks the connection as one whose client has not taken all of an answer yet.

@@ -130,7 +130,7 @@ pub fn share(first: TcpListener, count: usize) -> Vec<TcpListener> {
 }
 
 /// Among listeners that share a port, this one gets the connections that arrive on a processor. Without one, or where none of them
-/// has that processor, the system distributes them by their addresses and ports; so it does if it does not know this.
+/// has that processor, the system distributes them by their addresses and ports. So does Linux before 6.2, always.
 pub fn prefer(listener: &TcpListener, processor: Option<usize>) {
     // None is -1 for the system.
     if let Err(error) = socket2::SockRef::from(listener).set_cpu_affinity(processor.unwrap_or(usize::MAX)) {
@@ -208,6 +208,11 @@ fn udp_socket(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::cores::processors;
+    use nix::sched::{CpuSet, sched_setaffinity};
+    use nix::unistd::Pid;
+    use std::iter::from_fn;
+    use std::net::TcpStream;
 
     #[test]
     fn a_listener_gets_the_connections_of_a_processor_or_none_in_particular() {
@@ -219,6 +224,44 @@ mod tests {
             prefer(&listener, None);
             assert_eq!(preferred(), -1, "as in a new socket");
         }
+    }
+
+    #[test]
+    fn connections_go_where_their_processor_is_preferred() {
+        // Elsewhere there is nothing to see: one processor has all connections, and older systems distribute them.
+        let processors: Vec<usize> = processors().take(2).collect();
+        if processors.len() < 2 || !is_linux_6_2() {
+            return;
+        }
+        let first = tcp("127.0.0.1:0".parse().unwrap(), "test.listen").unwrap();
+        let address = first.local_addr().unwrap();
+        let listeners = share(first, 2);
+        let arrived = || {
+            let clients: Vec<_> = (0..32).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let counts: Vec<_> = listeners.iter().map(|listener| from_fn(|| listener.accept().ok()).count()).collect();
+            assert_eq!(counts.iter().sum::<usize>(), clients.len());
+            counts
+        };
+        // Connections over loopback arrive where they are made.
+        for (number, processor) in processors.iter().enumerate() {
+            let mut only = CpuSet::new();
+            only.set(*processor).unwrap();
+            sched_setaffinity(Pid::from_raw(0), &only).unwrap(); // this test's own thread
+            listeners.iter().zip(&processors).for_each(|(listener, processor)| prefer(listener, Some(*processor)));
+            assert_eq!(arrived()[number], 32);
+            listeners.iter().for_each(|listener| prefer(listener, None));
+            assert!(
+                arrived().iter().all(|count| *count > 0),
+                "distributed by chance, once in a billion times to one only"
+            );
+        }
+    }
+
+    fn is_linux_6_2() -> bool {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let numbers: Vec<u32> =
+            release.split(|it: char| !it.is_ascii_digit()).take(2).map_while(|it| it.parse().ok()).collect();
+        numbers >= vec![6, 2]
     }
 
     #[test]

@@ -23,10 +23,10 @@ use arrayvec::ArrayVec;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, Shutdown, recv, sendmsg, shutdown};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
+use super::cores::Cores;
 use super::guard::Admission;
 use super::listen;
 use super::session::{self, LINGER_BYTES_MAX, READ_BYTES, StreamService, Talk};
@@ -47,16 +47,18 @@ const WAITING_MAX: usize = 128;
 const ACCEPTED_MAX: usize = 16;
 /// A thread that finds more connections each time for so long has more than it manages.
 const MANAGED: Duration = Duration::from_millis(100);
-/// How long it then leaves the connections that arrive on its processor to all threads.
+/// How long it then leaves the connections that arrive on its processor to all threads: twice as long each time, if it has too many
+/// again at once.
 const LEFT_TO_ALL: Duration = Duration::from_secs(1);
+const LEFT_TO_ALL_MAX: Duration = Duration::from_secs(60);
 
 pub struct Worker {
     pub service: Arc<StreamService>,
     pub entrance: Arc<Entrance>,
     /// The processor whose connections it gets, if it shares its port.
     pub processor: Option<usize>,
-    /// Where conversations go on that take longer.
-    pub others: Handle,
+    /// Where conversations go on that take longer: on each in turn, because all connections may arrive on one processor.
+    pub others: Arc<Cores>,
     pub stop: Arc<AtomicBool>,
     pub stop_tasks: watch::Receiver<bool>,
 }
@@ -276,7 +278,8 @@ impl Worker {
         if stream.set_nonblocking(true).is_err() {
             return;
         }
-        self.others.spawn(async move {
+        let Some(core) = self.others.next() else { return };
+        core.spawn(async move {
             if let Ok(stream) = tokio::net::TcpStream::from_std(stream) {
                 serve(stream).await;
             }
@@ -291,6 +294,10 @@ struct Claim {
     full_at: Option<Instant>,
     /// Since when it has left them to all threads.
     left_at: Option<Instant>,
+    /// Since when it claims them again.
+    claimed_at: Option<Instant>,
+    /// How long it leaves them to all.
+    leave_for: Duration,
 }
 
 impl Claim {
@@ -300,10 +307,12 @@ impl Claim {
         let has_passed =
             |since: Option<Instant>, time| since.is_some_and(|at| now.saturating_duration_since(at) >= time);
         if self.left_at.is_none() && has_passed(self.full_at, MANAGED) {
-            self.left_at = Some(now);
+            let is_at_once = self.claimed_at.is_some() && !has_passed(self.claimed_at, LEFT_TO_ALL);
+            let longer = if is_at_once { (self.leave_for * 2).min(LEFT_TO_ALL_MAX) } else { LEFT_TO_ALL };
+            (self.left_at, self.leave_for) = (Some(now), longer);
             Some(false)
-        } else if !is_full && has_passed(self.left_at, LEFT_TO_ALL) {
-            self.left_at = None;
+        } else if !is_full && has_passed(self.left_at, self.leave_for) {
+            (self.left_at, self.claimed_at) = (None, Some(now));
             Some(true)
         } else {
             None
@@ -372,5 +381,21 @@ mod tests {
         assert_eq!([turn(1_299, fewer), turn(2_000, full)], [None; 2], "not for long enough, and too many again");
         assert_eq!([turn(2_001, fewer), turn(2_002, fewer)], [Some(true), None]);
         assert_eq!([turn(9_000, full), turn(9_100, full)], [None, Some(false)]);
+        assert_eq!(turn(10_100, fewer), Some(true));
+        // Too many again at once, each time.
+        let (mut now_ms, mut left_for) = (10_100, Vec::new());
+        for _ in 0..8 {
+            assert_eq!([turn(now_ms, full), turn(now_ms + 100, full)], [None, Some(false)]);
+            let left_ms = now_ms + 100;
+            now_ms = (left_ms..).find(|ms| turn(*ms, fewer).is_some()).unwrap();
+            left_for.push((now_ms - left_ms) / 1_000);
+        }
+        assert_eq!(left_for, [2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!([turn(now_ms + 1_000, full), turn(now_ms + 1_100, full)], [None, Some(false)]);
+        assert_eq!(
+            [turn(now_ms + 2_099, fewer), turn(now_ms + 2_100, fewer)],
+            [None, Some(true)],
+            "it had managed for a while"
+        );
     }
 }

@@ -196,6 +196,7 @@ pub async fn attend<F: Future<Output = ()>>(
 /// Serves a connection until it is evicted.
 pub async fn unless_evicted(client: SocketAddr, admission: &Admission, serve: impl Future<Output = ()>) {
     tokio::select! {
+        biased; // most polls are about what it serves
         () = serve => {}
         () = admission.evicted() => debug!(%client, "connection closed: evicted while idle"),
     }

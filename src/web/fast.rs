@@ -29,7 +29,7 @@ use crate::budget::Kind;
 use crate::model::Now;
 use crate::net::guard::Admission;
 use crate::net::stopped;
-use crate::net::tcp::Entrance;
+use crate::net::tcp::{Entrance, Settings};
 use crate::times;
 
 /// The longest head that is read here. Few clients send more than half of this.
@@ -51,6 +51,7 @@ pub struct Connection<'a, S> {
     answered: usize,
     /// What was asked for last.
     target: Option<Arc<Target>>,
+    last: Option<Last>,
     /// The head of the answer.
     head: Vec<u8>,
     idle: Duration,
@@ -75,6 +76,17 @@ struct Asked {
     known: Option<Range<usize>>,
     /// Where the request ends.
     end: usize,
+}
+
+/// The last request that was read, if its client is the connection's own. Clients that ask again and again mostly send the same bytes.
+struct Last {
+    bytes: Vec<u8>,
+    /// Who the client is depends on these.
+    settings: Arc<Settings>,
+    is_head: bool,
+    encoding: Option<usize>,
+    /// Where the tags are that the client knows, from its beginning.
+    known: Option<Range<usize>>,
 }
 
 enum Found {
@@ -106,6 +118,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             filled: 0,
             answered: 0,
             target: None,
+            last: None,
             head: Vec::with_capacity(ANSWER_HEAD_BYTES),
             idle,
             deadline,
@@ -118,7 +131,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// Serves until something else is asked for, which is returned; none at the end of the connection or of the program.
     pub async fn serve(mut self) -> io::Result<Option<Bytes>> {
         loop {
-            match self.find() {
+            let found = match self.find_again() {
+                Some(again) => Found::Asked(again),
+                None => self.find(),
+            };
+            match found {
                 Found::Asked(asked) => {
                     let end = asked.end;
                     if !self.answer(asked).await? {
@@ -142,8 +159,25 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Bytes::from(self.buffer).split_off(self.answered)
     }
 
+    /// The request that the bytes begin with, if it is the same as the last one: nothing else is read of it.
+    fn find_again(&self) -> Option<Asked> {
+        let Last { bytes, settings, is_head, encoding, known } = self.last.as_ref()?;
+        let target = self.target.as_ref()?;
+        let is_same = self.buffer.get(self.answered..self.filled)?.starts_with(bytes);
+        // The configuration may have changed since.
+        let is_valid = || self.site.is_target(target.path, target) && Arc::ptr_eq(settings, &self.entrance.settings());
+        (is_same && is_valid()).then(|| Asked {
+            target: None,
+            client: self.peer,
+            is_head: *is_head,
+            encoding: *encoding,
+            known: known.as_ref().map(|known| self.answered + known.start..self.answered + known.end),
+            end: self.answered + bytes.len(),
+        })
+    }
+
     /// The request that the bytes begin with.
-    fn find(&self) -> Found {
+    fn find(&mut self) -> Found {
         let bytes = self.buffer.get(self.answered..self.filled).unwrap_or_default();
         if bytes.is_empty() {
             return Found::Incomplete;
@@ -151,16 +185,29 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; HEADERS_MAX];
         let mut request = Request::new(&mut []);
         match request.parse_with_uninit_headers(bytes, &mut headers) {
-            Ok(Status::Complete(size)) => {
-                self.read_request(&request, self.answered + size).map_or(Found::Other, Found::Asked)
-            }
+            Ok(Status::Complete(size)) => match self.read_request(&request, self.answered + size) {
+                Some((asked, settings)) => {
+                    self.last = self.remember(&asked, settings);
+                    Found::Asked(asked)
+                }
+                None => Found::Other,
+            },
             Ok(Status::Partial) => Found::Incomplete,
             Err(_) => Found::Other,
         }
     }
 
+    fn remember(&mut self, asked: &Asked, settings: Arc<Settings>) -> Option<Last> {
+        let mut bytes = self.last.take().map_or_else(Vec::new, |last| last.bytes);
+        bytes.clear();
+        bytes.extend_from_slice(self.buffer.get(self.answered..asked.end)?);
+        let Asked { client, is_head, encoding, ref known, .. } = *asked;
+        let known = known.as_ref().map(|known| known.start - self.answered..known.end - self.answered);
+        (client == self.peer).then_some(Last { bytes, settings, is_head, encoding, known })
+    }
+
     /// A request for a prepared list; none if it is for anything else, or may not be answered.
-    fn read_request(&self, request: &Request<'_, '_>, end: usize) -> Option<Asked> {
+    fn read_request(&self, request: &Request<'_, '_>, end: usize) -> Option<(Asked, Arc<Settings>)> {
         let is_head = match request.method? {
             "GET" => false,
             "HEAD" => true,
@@ -173,7 +220,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let is_last = self.target.as_ref().is_some_and(|last| self.site.is_target(path, last));
         let target = if is_last { None } else { Some(self.site.target(path)?) };
         let lines = |name: &'static str| values(request.headers, name);
-        let settings = self.entrance.settings();
+        let settings = Arc::clone(&self.entrance.settings());
         let Peer(client) = http::client(self.entrance, &settings, self.peer, lines(settings.proxies.header.name()))?;
         let mut known = lines("if-none-match").map(|line| range_in(&self.buffer, line));
         let asked = Asked {
@@ -185,7 +232,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             end,
         };
         // Several lines of tags are rare.
-        known.next().is_none().then_some(asked)
+        known.next().is_none().then_some((asked, settings))
     }
 
     /// Answers a request; false if it has to be refused.
@@ -247,7 +294,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             while sent < self.head.len() + body.len() {
                 let head = self.head.get(sent..).unwrap_or_default();
                 let body = body.get(sent.saturating_sub(self.head.len())..).unwrap_or_default();
-                self.admission.touch();
+                let now = Instant::now();
+                self.admission.touch_at(now);
                 let stream = Pin::new(&mut *self.stream);
                 let written = match (head, body) {
                     (one, []) | ([], one) => stream.poll_write(cx, one),
@@ -257,7 +305,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Poll::Ready(Ok(size)) => {
                         sent += size;
-                        self.deadline = Instant::now() + self.idle;
+                        self.deadline = now + self.idle;
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {

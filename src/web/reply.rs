@@ -222,9 +222,13 @@ pub fn set(response: &mut Response, name: HeaderName, value: &str) {
 }
 
 /// Whether If-None-Match names this tag. Weak tags match, as the standard says for this header.
-pub fn knows<'a>(lines: impl Iterator<Item = &'a [u8]>, etag: &str) -> bool {
-    let mut tags = lines.filter_map(text).flat_map(|line| line.split(','));
-    tags.any(|tag| tag.trim() == "*" || strong(tag.trim()) == strong(etag))
+pub fn knows<'a>(mut lines: impl Iterator<Item = &'a [u8]>, etag: &str) -> bool {
+    lines.any(|line| {
+        // As nearly all clients write it: the tag of the answer that they have, as it was.
+        line == etag.as_bytes()
+            || text(line)
+                .is_some_and(|line| line.split(',').any(|tag| tag.trim() == "*" || strong(tag.trim()) == strong(etag)))
+    })
 }
 
 /// A tag without the mark of a weak one.

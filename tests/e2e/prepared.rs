@@ -4,6 +4,8 @@
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use nix::sys::signal::Signal;
+
 use crate::budgets::ask;
 use crate::support::*;
 
@@ -146,11 +148,39 @@ fn the_answers_are_those_of_hyper() {
         ]
         .map(|text| text.as_bytes().to_vec()),
     );
-    for bytes in kinds {
+    // And the same again: nothing of it is read then.
+    for bytes in kinds.iter().flat_map(|bytes| [bytes.clone(), bytes.repeat(3)]) {
         let (ours, hypers) = both(address, &bytes);
         assert_same(&ours, &hypers, &bytes);
         assert!(!ours.is_empty());
     }
+}
+
+#[test]
+fn the_same_request_is_answered_as_the_configuration_says_now() {
+    let folder = Folder::new("again");
+    let banned = |proxies: &str| format!("[guard]\nbans = [\"192.0.2.66\"]\n[proxy]\nnetworks = [{proxies}]\n");
+    let file = folder.write("rallypoint.toml", &(banned("") + "[luanti]\nlist = true\n"));
+    let server = Server::start_with(&["--config", file.to_str().unwrap()], &[]);
+    let mut kept: Vec<_> = ["/master.json", "/list"]
+        .map(|path| {
+            let text = String::from_utf8(request(path, "X-Forwarded-For: 192.0.2.66\r\n")).unwrap();
+            (BufReader::new(connect_from("127.0.0.2", server.address("web.listen"))), text)
+        })
+        .into();
+    let reload = |text: String| {
+        folder.write("rallypoint.toml", &text);
+        let reloads = || server.log().matches("configuration reloaded").count();
+        let before = reloads();
+        server.signal(Signal::SIGHUP);
+        until("the reload", || (reloads() > before).then_some(()));
+    };
+    let mut statuses = || kept.iter_mut().map(|(stream, text)| ask(stream, text).status()).collect::<Vec<_>>();
+    assert_eq!([statuses(), statuses()], [[200, 200]; 2], "anybody may write such a header");
+    reload(banned("") + "[luanti]\nlist = false\n");
+    assert_eq!([statuses(), statuses()], [[200, 404]; 2], "a list that is no longer there");
+    reload(banned("\"127.0.0.2\""));
+    assert_eq!(statuses(), [403, 403], "the word of a proxy");
 }
 
 #[test]

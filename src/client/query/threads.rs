@@ -24,11 +24,13 @@ impl Pace {
     /// The pace of one of so many threads.
     fn of_one_in(self, threads: usize) -> Pace {
         let part = |all: u32| (all / threads.max(1) as u32).max(1);
+        let first = self.first_in_flight / threads.max(1);
         Pace {
             per_second: part(self.per_second),
             per_ip_per_second: part(self.per_ip_per_second),
             in_flight: (self.in_flight / threads.max(1)).max(1),
-            first_in_flight: self.first_in_flight.min(FIRST_IN_FLIGHT),
+            first_in_flight: first.clamp(1, FIRST_IN_FLIGHT),
+            more_in_flight: first.saturating_sub(FIRST_IN_FLIGHT),
             ..self
         }
     }
@@ -135,6 +137,7 @@ mod tests {
         let pace = Pace::default();
         let part = pace.of_one_in(3);
         assert_eq!((part.per_second, part.per_ip_per_second, part.in_flight), (10_000, 666, 666));
+        assert_eq!((part.first_in_flight, part.more_in_flight), (500, 833), "4,000 in all, if they do not answer");
         assert_eq!(threads_for(1_000_000, pace), 1, "one thread manages that");
         let open = Pace { per_second: 1_000_000, ..pace };
         assert_eq!(threads_for(1_999, open), 1, "so few are not worth it");
