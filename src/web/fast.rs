@@ -34,6 +34,8 @@ use crate::times;
 
 /// The longest head that is read here. Few clients send more than half of this.
 const HEAD_BYTES_MAX: usize = 4 << 10;
+/// The longest request that is kept to compare the next one with it.
+const LAST_BYTES_MAX: usize = 1 << 10;
 /// The most headers that are read here.
 const HEADERS_MAX: usize = 32;
 /// Room for the head of an answer.
@@ -200,7 +202,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     fn remember(&mut self, asked: &Asked, settings: Arc<Settings>) -> Option<Last> {
         let mut bytes = self.last.take().map_or_else(Vec::new, |last| last.bytes);
         bytes.clear();
-        bytes.extend_from_slice(self.buffer.get(self.answered..asked.end)?);
+        let request = self.buffer.get(self.answered..asked.end);
+        bytes.extend_from_slice(request.filter(|request| request.len() <= LAST_BYTES_MAX)?);
         let Asked { client, is_head, encoding, ref known, .. } = *asked;
         let known = known.as_ref().map(|known| known.start - self.answered..known.end - self.answered);
         (client == self.peer).then_some(Last { bytes, settings, is_head, encoding, known })
