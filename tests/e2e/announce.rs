@@ -1,6 +1,6 @@
 //! `rallypoint announce` with a real master, and with simulated ones that misbehave.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
@@ -15,26 +15,19 @@ use crate::support::*;
 /// A running `rallypoint announce`.
 struct Announcing {
     child: Child,
-    said: Arc<Mutex<String>>,
+    said: Log,
 }
 
 impl Announcing {
     fn start(arguments: &[&str]) -> Announcing {
         let mut command = command();
-        command.arg("announce").args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let said = Arc::<Mutex<String>>::default();
-        let (lines, shared) = (BufReader::new(child.stderr.take().unwrap()).lines(), said.clone());
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                *shared.lock().unwrap() += &(line + "\n");
-            }
-        });
-        Announcing { child, said }
+        let said = Log::new();
+        command.arg("announce").args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.end());
+        Announcing { child: command.spawn().unwrap(), said }
     }
 
     fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
+        self.said.text()
     }
 
     fn wait_for(&self, text: &str) {
@@ -48,8 +41,7 @@ impl Announcing {
     /// Its exit code, and its whole output.
     fn end(mut self) -> (i32, String) {
         let status = until("the end", || self.child.try_wait().unwrap());
-        // The last lines may still be in the pipe.
-        let said = until("its last lines", || (Arc::strong_count(&self.said) == 1).then(|| self.said()));
+        let said = self.said();
         assert!(!said.contains("panicked"), "{said}");
         (status.code().unwrap(), said)
     }

@@ -1,10 +1,9 @@
 //! Uploads to a real FTP server, with and without TLS, and to servers that misbehave.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rallypoint::export::ftp::{FtpFolder, Password, Settings, upload};
@@ -17,30 +16,28 @@ const PYTHON: &str = "/usr/bin/python3";
 struct FtpServer {
     child: Child,
     port: u16,
-    commands: Arc<Mutex<Vec<String>>>,
+    output: Log,
 }
 
 impl FtpServer {
     fn start(folder: &Path, options: &[&str]) -> FtpServer {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/ftp_server.py");
+        let output = Log::new();
         let mut command = Command::new(PYTHON);
-        command.arg(script).arg(folder).args(options).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().expect("Debian's python3 with python3-pyftpdlib and python3-openssl");
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first = lines.next().expect("the FTP server to start: is python3-pyftpdlib installed?").unwrap();
-        let port = first.strip_prefix("port ").unwrap().parse().unwrap();
-        let commands = Arc::<Mutex<Vec<String>>>::default();
-        let heard = commands.clone();
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                heard.lock().unwrap().push(line.trim().to_string());
-            }
+        command.arg(script).arg(folder).args(options).stdin(Stdio::null()).stdout(output.end()).stderr(Stdio::null());
+        let child = command.spawn().expect("Debian's python3 with python3-pyftpdlib and python3-openssl");
+        let mut server = FtpServer { child, port: 0, output };
+        server.port = until("the FTP server's port", || {
+            assert!(server.child.try_wait().unwrap().is_none(), "it ended: is python3-pyftpdlib installed?");
+            let output = server.output.text();
+            output.lines().next()?.strip_prefix("port ").map(|port| port.parse().unwrap())
         });
-        FtpServer { child, port, commands }
+        server
     }
 
+    /// All commands that it got: it reports each before its reply.
     fn commands(&self) -> Vec<String> {
-        self.commands.lock().unwrap().clone()
+        self.output.text().lines().skip(1).map(|line| line.trim().to_string()).collect()
     }
 
     fn target(&self, scheme: &str, folder: &str) -> FtpFolder {
@@ -113,9 +110,7 @@ fn stored_under_a_temporary_name_then_renamed_then_replaced() {
     put(&target, "secret", &settings(None), b"second").unwrap();
     assert_eq!(std::fs::read(www.join("list.xml")).unwrap(), b"second");
     assert_eq!(names(&www), ["list.xml"]);
-    // The log of the second may come after the end of the first.
-    let are_done = |all: &Vec<String>| all.iter().filter(|line| *line == "QUIT").count() == 2;
-    let commands = until("all commands", || Some(server.commands()).filter(are_done));
+    let commands = server.commands();
     let changes = ["STOR", "RNFR", "RNTO", "DELE", "PASV", "PORT"];
     let seen: Vec<_> = commands.iter().filter(|line| changes.contains(&line.split(' ').next().unwrap())).collect();
     assert_eq!(seen.len(), 8, "{seen:?}");
@@ -185,12 +180,17 @@ fn over_tls_with_a_certificate_that_is_checked() {
     }
 
     // The certificate is not trusted, and without TLS the server refuses the user.
-    let before = server.commands().len();
     let error = put(&target, "secret", &settings(None), b"x").unwrap_err();
     assert!(error.contains("cannot start TLS") && error.contains("certificate"), "{error}");
-    assert!(!server.commands()[before..].iter().any(|line| line.starts_with("USER") || line.starts_with("PASS")));
-    let error = put(&server.target("ftp", ""), "secret", &settings(None), b"x").unwrap_err();
-    assert!(error.contains("cannot log in as joe"), "{error}");
+    let plain = FtpFolder::parse(&format!("ftp://jim@127.0.0.1:{}/", server.port)).unwrap();
+    let error = put(&plain, "secret", &settings(None), b"x").unwrap_err();
+    assert!(error.contains("cannot log in as jim"), "{error}");
+    let commands = server.commands().split_off(commands.len());
+    assert_eq!(
+        commands,
+        ["AUTH TLS", "USER jim"],
+        "neither name nor password was sent to a server that is not trusted"
+    );
     let missing = settings(Some("/nowhere.pem".into()));
     let error = put(&target, "secret", &missing, b"x").unwrap_err();
     assert!(error.contains("/nowhere.pem: contains no certificates"), "{error}");

@@ -17,8 +17,8 @@ fn into_closed_pipe(arguments: &[&str]) -> (Option<i32>, String) {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut command = command();
-    command.args(arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
-    let mut running = Running::of(command.spawn().unwrap());
+    command.args(arguments);
+    let mut running = Running::of(command, writer);
     (running.end(), running.log())
 }
 
@@ -94,7 +94,7 @@ fn a_server_runs_on_when_its_log_cannot_be_written() {
     for stderr in [Stdio::from(full()), Stdio::from(closed)] {
         let mut simulate = command();
         simulate.args(["simulate", "hyperbol"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
-        let mut servers = Running::of(simulate.spawn().unwrap());
+        let mut servers = Running::logging(simulate, Log::new());
         let address = servers.lines(1).remove(0);
         ends(0, &["query", &address]);
         assert_eq!(servers.interrupt(), Some(0));
@@ -112,13 +112,13 @@ fn simulated_servers_run_on_without_a_reader_and_end_on_a_full_disk() {
     let mut simulate = command();
     let (reader, closed) = std::io::pipe().unwrap();
     drop(reader);
-    simulate.args(["simulate", "hyperbol"]).stdin(Stdio::null()).stdout(closed).stderr(Stdio::piped());
-    let servers = Running::of(simulate.spawn().unwrap());
+    simulate.args(["simulate", "hyperbol"]);
+    let servers = Running::of(simulate, closed);
     until("it to run", || servers.log().contains("servers are running").then_some(()));
     assert_eq!(servers.interrupt(), Some(0));
     let mut simulate = command();
-    simulate.args(["simulate", "hyperbol"]).stdin(Stdio::null()).stdout(full()).stderr(Stdio::piped());
-    let mut servers = Running::of(simulate.spawn().unwrap());
+    simulate.args(["simulate", "hyperbol"]);
+    let mut servers = Running::of(simulate, full());
     assert_eq!(servers.end(), Some(1));
     assert!(servers.log().contains("cannot write to stdout: No space left"), "{}", servers.log());
 }

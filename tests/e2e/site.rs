@@ -286,8 +286,7 @@ fn names_of_games_never_lead_out_of_the_folder() {
 fn hosted(folder: &Path) -> (Running, String) {
     let mut python = Command::new("python3");
     python.args(["-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory"]).arg(folder);
-    let child = python.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut server = Running::of(child);
+    let mut server = Running::of(python, Stdio::piped());
     let line = server.lines(1).remove(0);
     let port = line.split(" port ").nth(1).unwrap().split(' ').next().unwrap().to_string();
     (server, format!("http://127.0.0.1:{port}"))

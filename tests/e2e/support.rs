@@ -1,11 +1,13 @@
 //! Starts the real program, and talks to it as its clients do.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a test waits for a condition before it fails.
@@ -82,11 +84,38 @@ impl Drop for Folder {
     }
 }
 
+/// What a program writes, in a file without a name. What it wrote before it answered is there when its answer is: a thread that
+/// reads a pipe may be late.
+pub struct Log(File);
+
+impl Log {
+    pub fn new() -> Log {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("rallypoint-{}-log-{number}", std::process::id()));
+        let file = File::options().read(true).append(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        Log(file)
+    }
+
+    /// The end that the program writes to.
+    pub fn end(&self) -> Stdio {
+        self.0.try_clone().unwrap().into()
+    }
+
+    /// All whole lines.
+    pub fn text(&self) -> String {
+        let mut bytes = vec![0; self.0.metadata().unwrap().len() as usize];
+        self.0.read_exact_at(&mut bytes, 0).unwrap();
+        bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1));
+        String::from_utf8(bytes).unwrap()
+    }
+}
+
 /// A running `rallypoint serve`. It is killed when the test ends.
 pub struct Server {
     child: Child,
-    log: Arc<Mutex<String>>,
-    reader: Option<std::thread::JoinHandle<()>>,
+    log: Log,
     /// In the order of the configuration.
     listening: HashMap<String, Vec<SocketAddr>>,
 }
@@ -122,18 +151,9 @@ impl Server {
         for assignment in set {
             command.args(["--set", assignment]);
         }
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let log = Arc::<Mutex<String>>::default();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let shared = log.clone();
-        let reader = std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                let mut log = shared.lock().unwrap();
-                log.push_str(&line);
-                log.push('\n');
-            }
-        });
-        let mut server = Server { child, log, reader: Some(reader), listening: HashMap::new() };
+        let log = Log::new();
+        let child = command.stdin(Stdio::null()).stderr(log.end()).spawn().unwrap();
+        let mut server = Server { child, log, listening: HashMap::new() };
         server.wait_for_log("is ready");
         for line in server.log().lines() {
             if let Some((before, address)) = line.split_once(": listening on ") {
@@ -145,7 +165,7 @@ impl Server {
     }
 
     pub fn log(&self) -> String {
-        self.log.lock().unwrap().clone()
+        self.log.text()
     }
 
     pub fn wait_for_log(&mut self, text: &str) {
@@ -176,7 +196,6 @@ impl Server {
     /// Waits for the end; returns its status and its whole log.
     pub fn end(mut self) -> (ExitStatus, String) {
         let status = until("the program to end", || self.child.try_wait().unwrap());
-        self.reader.take().unwrap().join().unwrap(); // the last lines, too
         (status, self.log())
     }
 

@@ -4,8 +4,7 @@
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Output, Stdio};
-use std::sync::Mutex;
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::{Signal, kill};
@@ -20,34 +19,32 @@ use crate::support::*;
 pub struct Running {
     child: Child,
     stdout: Option<BufReader<std::process::ChildStdout>>,
-    log: std::sync::Arc<Mutex<String>>,
-    reader: Option<std::thread::JoinHandle<()>>,
+    log: Log,
 }
 
 impl Running {
     pub fn start(arguments: &[&str]) -> Running {
         let mut command = command();
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Running::of(command.spawn().unwrap())
+        command.args(arguments);
+        Running::of(command, Stdio::piped())
     }
 
-    /// Reads its output, if that is a pipe.
-    pub fn of(mut child: Child) -> Running {
+    /// Reads its stdout, if that is a pipe.
+    pub fn of(mut command: Command, stdout: impl Into<Stdio>) -> Running {
+        let log = Log::new();
+        command.stdin(Stdio::null()).stdout(stdout).stderr(log.end());
+        Running::logging(command, log)
+    }
+
+    /// Its stdin, stdout and stderr are set already.
+    pub fn logging(mut command: Command, log: Log) -> Running {
+        let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().map(BufReader::new);
-        let log = std::sync::Arc::<Mutex<String>>::default();
-        let reader = child.stderr.take().map(|stderr| {
-            let shared = log.clone();
-            std::thread::spawn(move || {
-                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                    *shared.lock().unwrap() += &(line + "\n");
-                }
-            })
-        });
-        Running { child, stdout, log, reader }
+        Running { child, stdout, log }
     }
 
     pub fn log(&self) -> String {
-        self.log.lock().unwrap().clone()
+        self.log.text()
     }
 
     pub fn lines(&mut self, count: usize) -> Vec<String> {
@@ -67,13 +64,9 @@ impl Running {
         self.end()
     }
 
-    /// Waits for its end, and for all of its output.
+    /// Waits for its end.
     pub fn end(&mut self) -> Option<i32> {
-        let status = until("the program to end", || self.child.try_wait().unwrap());
-        if let Some(reader) = self.reader.take() {
-            reader.join().unwrap();
-        }
-        status.code()
+        until("the program to end", || self.child.try_wait().unwrap()).code()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
-use std::sync::{Arc, Mutex};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -14,35 +13,28 @@ use crate::support::*;
 struct Watch {
     child: Child,
     /// Its stderr.
-    said: Arc<Mutex<String>>,
+    said: Log,
 }
 
 impl Watch {
     fn start(url: &str, arguments: &[&str]) -> (Watch, BufReader<ChildStdout>) {
         let mut watch = command();
         watch.args(["watch", url, "--every", "1s"]).args(arguments);
-        let mut child = watch.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = Log::new();
+        let mut child = watch.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said.end()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        let said = Arc::<Mutex<String>>::default();
-        let (stderr, heard) = (BufReader::new(child.stderr.take().unwrap()), said.clone());
-        // This thread ends with the program.
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                heard.lock().unwrap().push_str(&format!("{line}\n"));
-            }
-        });
         (Watch { child, said }, lines)
     }
 
     fn until_it_says(&self, text: &str) {
-        until(text, || self.said.lock().unwrap().contains(text).then_some(()));
+        until(text, || self.said.text().contains(text).then_some(()));
     }
 
     /// Stops it with a signal; returns its stderr.
     fn stop(mut self) -> String {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
         let status = until("its end", || self.child.try_wait().unwrap());
-        let said = self.said.lock().unwrap().clone();
+        let said = self.said.text();
         assert!(status.success(), "{status}: {said}");
         said
     }
