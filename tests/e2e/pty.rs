@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nix::pty::{Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, tcgetattr};
+use nix::unistd::Pid;
 
 use crate::support::*;
 
@@ -111,6 +113,15 @@ impl Pty {
     pub fn resize(&self, rows: u16, columns: u16) {
         self.screen.lock().unwrap().set_size(cells(rows), cells(columns));
         self.set_size(rows, columns);
+    }
+
+    /// Makes the window tiny for a moment, so short that the program only hears that there is a new size, which is the old one.
+    pub fn squeeze(&self, program: &OnPty) {
+        let mut screen = self.screen.lock().unwrap();
+        let (rows, columns) = screen.screen().size();
+        screen.set_size(cells(1), cells(1));
+        screen.set_size(rows, columns);
+        kill(Pid::from_raw(program.0.id() as i32), Signal::SIGWINCH).unwrap();
     }
 
     /// Sets the size to zero, as on serial lines.

@@ -89,6 +89,8 @@ fn a_larger_window_is_filled_and_a_tiny_one_works() {
     }
     pty.resize(24, 80);
     pty.until("every server again", all);
+    pty.squeeze(&watch);
+    pty.until("every server after a moment in a tiny window", all);
     pty.press("q");
     watch.end();
 }

@@ -40,6 +40,7 @@ pub const KEYS: [(&str, &str); 18] = [
 pub enum Action {
     Nothing,
     Refresh,
+    /// Draw everything, whatever the terminal shows.
     Redraw,
     Suspend,
     Quit,
@@ -62,7 +63,9 @@ impl Screen {
                 self.on_mouse(*mouse);
                 Action::Nothing
             }
-            _ => Action::Nothing, // e.g. a new size: the caller redraws after every event
+            // Also if the size is the same again: what was cut off meanwhile is lost.
+            Event::Resize(..) => Action::Redraw,
+            _ => Action::Nothing, // the caller draws after every event
         }
     }
 

@@ -250,6 +250,7 @@ fn help_names_every_key_and_long_names_are_cut() {
     let control = |key| Event::Key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::CONTROL));
     let actions = ['c', 'z', 'l', 'x'].map(|key| screen.on(&control(key)));
     assert_eq!(actions, [Action::Quit, Action::Suspend, Action::Redraw, Action::Nothing]);
+    assert_eq!(screen.on(&Event::Resize(80, 24)), Action::Redraw);
 }
 
 #[test]
