@@ -430,8 +430,8 @@ impl App {
             }),
             None => {
                 let (cores, others) = (self.cores.clone(), Handle::current());
-                self.accept(listener, Some(cores), move |stream, peer, admission| {
-                    service.clone().serve_on(others.clone(), stream, peer, admission)
+                self.accept(listener, Some(cores.clone()), move |stream, peer, admission| {
+                    service.clone().serve_on(cores.clone(), others.clone(), stream, peer, admission)
                 });
             }
         }

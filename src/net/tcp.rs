@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use socket2::SockRef;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -219,6 +220,11 @@ fn spawn<F: Future<Output = ()> + Send + 'static>(
             task(stream).await;
         }
     });
+}
+
+/// The processor on which the last packet of a connection arrived, where the system tells.
+pub fn arrives_on(stream: &TcpStream) -> Option<usize> {
+    SockRef::from(stream).cpu_affinity().ok()
 }
 
 /// Lets a warning through once a minute.

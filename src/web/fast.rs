@@ -1,6 +1,7 @@
 //! A connection while it asks for nothing but lists that everybody shares: their answers are [prepared](super::answers), so a
 //! request costs one read and one write. Anything else (other paths, parameters, bodies, HTTP/1.0, what cannot be read, a client
-//! that is refused) is left to hyper, with the bytes that were read. A connection that was left to hyper stays there.
+//! that is refused) is left to hyper, with the bytes that were read. A connection that was left to hyper stays there. Until then, it may
+//! [move](crate::net::cores) to another core between two requests.
 //!
 //! What holds for all connections holds here: who the client is, its budget, the time that a head and a pause in reading may
 //! take, and that a client that does not read its answer can be evicted.
@@ -27,6 +28,7 @@ use super::charge::REQUEST_BYTES;
 use super::{Peer, Site, http, reply};
 use crate::budget::Kind;
 use crate::model::Now;
+use crate::net::cores::Place;
 use crate::net::guard::Admission;
 use crate::net::stopped;
 use crate::net::tcp::{Entrance, Settings};
@@ -41,8 +43,23 @@ const HEADERS_MAX: usize = 32;
 /// Room for the head of an answer.
 const ANSWER_HEAD_BYTES: usize = 1024;
 
+/// Why a connection is not served here any more.
+pub enum Left {
+    /// It has ended, or the program stops.
+    Ended,
+    /// Something else was asked for: what was read of it.
+    Other(Bytes),
+    /// Its place is on another core now.
+    Moved,
+}
+
+/// The place of a connection, and what tells on which processor its packets arrive.
+pub struct Moving<'a, S>(pub &'a mut Place, pub fn(&S) -> Option<usize>);
+
 pub struct Connection<'a, S> {
     stream: &'a mut S,
+    /// None if it has to stay.
+    moving: Option<Moving<'a, S>>,
     site: &'a Site,
     entrance: &'a Entrance,
     peer: SocketAddr,
@@ -102,6 +119,7 @@ enum Found {
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     pub fn new(
         stream: &'a mut S,
+        moving: Option<Moving<'a, S>>,
         site: &'a Site,
         entrance: &'a Entrance,
         peer: SocketAddr,
@@ -112,6 +130,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let deadline = Instant::now() + idle;
         Connection {
             stream,
+            moving,
             site,
             entrance,
             peer,
@@ -130,8 +149,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
-    /// Serves until something else is asked for, which is returned; none at the end of the connection or of the program.
-    pub async fn serve(mut self) -> io::Result<Option<Bytes>> {
+    /// Serves while lists are asked for that everybody shares, and this is the place for it.
+    pub async fn serve(mut self) -> io::Result<Left> {
         loop {
             let found = match self.find_again() {
                 Some(again) => Found::Asked(again),
@@ -140,19 +159,31 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             match found {
                 Found::Asked(asked) => {
                     let end = asked.end;
+                    // Asked before the answer is sent: over loopback, this thread itself receives its acknowledgement, wherever it
+                    // runs.
+                    let moves = self.moves(end);
                     if !self.answer(asked).await? {
-                        return Ok(Some(self.rest()));
+                        return Ok(Left::Other(self.rest()));
                     }
                     self.answered = end;
+                    if moves {
+                        return Ok(Left::Moved);
+                    }
                 }
                 Found::Incomplete if self.filled - self.answered < HEAD_BYTES_MAX => {
                     if !self.read().await? {
-                        return Ok(None);
+                        return Ok(Left::Ended);
                     }
                 }
-                Found::Incomplete | Found::Other => return Ok(Some(self.rest())),
+                Found::Incomplete | Found::Other => return Ok(Left::Other(self.rest())),
             }
         }
+    }
+
+    /// Whether it moves after the request that ends here, which must be the last one that was read.
+    fn moves(&mut self, end: usize) -> bool {
+        let moving = self.moving.as_mut().filter(|_| end == self.filled);
+        moving.is_some_and(|Moving(place, processor)| place.moves(|| processor(self.stream)))
     }
 
     /// What is not answered.

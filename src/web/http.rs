@@ -28,9 +28,11 @@ use tokio_io_timeout::TimeoutStream;
 use tower::Service;
 use tracing::{debug, warn};
 
+use super::fast::{self, Left, Moving};
 use super::routes::POSTS;
-use super::{Home, Peer, Site, TEXT, api, fast, reply, router};
+use super::{Home, Peer, Site, TEXT, api, reply, router};
 use crate::hub::Refusal;
+use crate::net::cores::{Cores, Place};
 use crate::net::guard::Admission;
 use crate::net::stopped;
 use crate::net::tcp::{self, Entrance};
@@ -57,6 +59,14 @@ pub struct HttpService {
     pub stop: watch::Receiver<bool>,
 }
 
+/// Where a connection goes on.
+enum Next {
+    /// In the runtime for other answers, with what was read.
+    Others(Bytes),
+    /// On the core of this place.
+    Core(Place),
+}
+
 impl HttpService {
     pub fn new(site: Arc<Site>, home: Home, entrance: Arc<Entrance>, stop: watch::Receiver<bool>) -> HttpService {
         site.add_home(home);
@@ -69,27 +79,67 @@ impl HttpService {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        if let Some(begun) = self.serve_prepared(&mut stream, peer, &admission).await {
+        if let Left::Other(begun) = self.serve_prepared(&mut stream, None, peer, &admission).await {
             self.serve_others(stream, begun, peer, admission).await;
         }
     }
 
-    /// The same on a runtime for prepared answers, which nothing else may hold up: a connection that asks for something else
+    /// The same on the cores for prepared answers, which nothing else may hold up: a connection that asks for something else
     /// goes on in another runtime.
-    pub async fn serve_on(self, others: Handle, mut stream: TcpStream, peer: SocketAddr, admission: Arc<Admission>) {
-        let Some(begun) = self.serve_prepared(&mut stream, peer, &admission).await else { return };
-        let Ok(stream) = stream.into_std() else { return };
-        let serve = async move {
-            let Ok(stream) = TcpStream::from_std(stream) else { return };
-            // A runtime does not know at first that it can write. The answer would seem to be one that the client does not take.
-            if timeout(self.entrance.settings().idle, stream.writable()).await.is_ok() {
-                self.serve_others(stream, begun, peer, admission).await;
+    pub async fn serve_on(
+        self,
+        cores: Arc<Cores>,
+        others: Handle,
+        stream: TcpStream,
+        peer: SocketAddr,
+        admission: Arc<Admission>,
+    ) {
+        let mut next = self.serve_at(cores.place(), stream, peer, &admission).await;
+        while let Some((stream, place)) = next {
+            let (service, admission) = (self.clone(), admission.clone());
+            // A set of tasks ends them when it is dropped.
+            let mut task = JoinSet::new();
+            match place {
+                Next::Others(begun) => {
+                    let serve = async move {
+                        let stream = TcpStream::from_std(stream).ok()?;
+                        // A runtime does not know at first that it can write. The answer would seem to be one that the client does
+                        // not take.
+                        timeout(service.entrance.settings().idle, stream.writable()).await.ok()?.ok()?;
+                        service.serve_others(stream, begun, peer, admission).await;
+                        None
+                    };
+                    task.spawn_on(serve, &others);
+                }
+                Next::Core(place) => {
+                    let Some(core) = place.handle().cloned() else { return };
+                    debug!(%peer, "HTTP connection moves to another core");
+                    let serve = async move {
+                        let stream = TcpStream::from_std(stream).ok()?;
+                        service.serve_at(Some(place), stream, peer, &admission).await
+                    };
+                    task.spawn_on(serve, &core);
+                }
             }
+            next = task.join_next().await.and_then(Result::ok).flatten();
+        }
+    }
+
+    /// Answers requests for prepared lists on this thread. Returns the connection and where it goes on, if it does.
+    async fn serve_at(
+        &self,
+        mut place: Option<Place>,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        admission: &Admission,
+    ) -> Option<(std::net::TcpStream, Next)> {
+        let moving = place.as_mut().map(|place| Moving(place, tcp::arrives_on));
+        let next = match self.serve_prepared(&mut stream, moving, peer, admission).await {
+            Left::Ended => return None,
+            Left::Other(begun) => Next::Others(begun),
+            Left::Moved => Next::Core(place?),
         };
-        // A set of tasks ends them when it is dropped.
-        let mut task = JoinSet::new();
-        task.spawn_on(serve, &others);
-        task.join_next().await;
+        Some((stream.into_std().ok()?, next))
     }
 
     /// Serves a connection with other answers, and only these.
@@ -100,19 +150,23 @@ impl HttpService {
         HttpService { router, ..self }.serve_others(stream, Bytes::new(), peer, admission).await;
     }
 
-    /// Answers requests for prepared lists. The bytes of the first other request are returned, if there is one.
-    async fn serve_prepared<S>(&self, stream: &mut S, peer: SocketAddr, admission: &Admission) -> Option<Bytes>
+    /// Answers requests for prepared lists. Returns why no more are answered.
+    async fn serve_prepared<S>(
+        &self,
+        stream: &mut S,
+        moving: Option<Moving<'_, S>>,
+        peer: SocketAddr,
+        admission: &Admission,
+    ) -> Left
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let fast = fast::Connection::new(stream, &self.site, &self.entrance, peer, admission, self.stop.clone());
-        match fast.serve().await {
-            Ok(begun) => begun,
-            Err(error) => {
-                debug!(%peer, %error, "HTTP connection ended");
-                None
-            }
-        }
+        let (site, entrance, stop) = (&self.site, &self.entrance, self.stop.clone());
+        let fast = fast::Connection::new(stream, moving, site, entrance, peer, admission, stop);
+        fast.serve().await.unwrap_or_else(|error| {
+            debug!(%peer, %error, "HTTP connection ended");
+            Left::Ended
+        })
     }
 
     /// Serves a connection of which these bytes were read.

@@ -4,7 +4,10 @@
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use rallypoint::net::cores::processors;
 
 use crate::budgets::ask;
 use crate::support::*;
@@ -227,6 +230,48 @@ fn requests_in_any_number_of_pieces_and_many_at_once() {
     let (ours, hypers) = both(address, &many);
     assert_eq!(ours.matches("HTTP/1.1 200 OK\r\n").count(), 207);
     assert_same(&ours, &hypers, &many);
+}
+
+/// Connections that move from core to core are answered as before, also with what is not prepared.
+#[test]
+fn connections_that_move_notice_nothing() {
+    let processors: Vec<_> = processors().take(2).collect();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    if cores < 2 {
+        return; // there is nowhere to move to
+    }
+    let server = filled(&["log=debug", "guard.exempt=127.0.0.0/8"]);
+    let text = String::from_utf8(request("/master.json", "")).unwrap();
+    let mut kept: Vec<_> = (0..2 * cores).map(|_| BufReader::new(connect(server.address("web.listen")))).collect();
+    let first = ask(&mut kept[0], &text);
+    let (half, other_half) = text.split_at(20);
+    // One request, several at once, and the beginning of the next one with it.
+    let (two, four) = (text.repeat(2) + half, text.repeat(4));
+    let parts = [&*text, &two, "", other_half, &four, "", "", ""];
+    let moves = || server.log().matches("HTTP connection moves to another core").count();
+    for processor in processors.iter().chain(&processors) {
+        // Packets over loopback arrive where they are sent.
+        let mut only = CpuSet::new();
+        only.set(*processor).unwrap();
+        sched_setaffinity(Pid::from_raw(0), &only).unwrap(); // this test's own thread
+        let before = moves();
+        until("a connection to move", || {
+            for stream in &mut kept {
+                for part in parts.repeat(10) {
+                    let answer = ask(stream, part);
+                    assert_eq!((answer.status(), &answer.body), (200, &first.body));
+                }
+            }
+            (moves() > before).then_some(())
+        });
+    }
+    for stream in kept.iter_mut().skip(1) {
+        let other = ask(stream, std::str::from_utf8(OTHER).unwrap());
+        assert_eq!((other.status(), ask(stream, &text).body), (200, first.body.clone()));
+    }
+    server.signal(Signal::SIGTERM);
+    let (status, log) = server.end();
+    assert!(status.success(), "it does not stop while connections are open: {log}");
 }
 
 #[test]
