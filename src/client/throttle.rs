@@ -1,6 +1,7 @@
 //! Congestion control: how many queries may be in flight. An answer that finds the receive buffer full is dropped, and one
 //! that waits in a queue comes too late: both look like a silent server. So the limit starts low enough for any machine and
-//! grows while answers are quick and this thread would manage more of them. Losses and late answers halve it; without them it grows again. Callers pass in the time.
+//! grows while answers are quick and this thread would manage more of them. Losses and late answers halve it; without them it
+//! grows again. Callers pass in the time.
 
 /// Losses within this time count as one event: one burst that was too large.
 const STEP_US: u64 = 100_000;
@@ -39,6 +40,8 @@ pub struct Throttle {
     came: u64,
     /// How much the limit may grow when that is of use.
     earned: usize,
+    /// How far it may grow before it is known again how many come.
+    grows_to: usize,
 }
 
 impl Throttle {
@@ -60,6 +63,7 @@ impl Throttle {
             rate_us: 0,
             came: 0,
             earned: 0,
+            grows_to: in_flight,
         }
     }
 
@@ -118,20 +122,31 @@ impl Throttle {
     /// Lets the limit grow by what quick answers have earned, unless about as many come as one thread manages. What counts is how many come,
     /// not how long they take: servers that are far away or silent hold up others as well.
     fn grow(&mut self, now_us: u64) {
-        if !self.has_lost() && self.earned > 0 && self.manages_more(now_us) {
-            let more = self.earned.min(self.in_flight);
-            self.earned -= more;
-            self.in_flight = (self.in_flight + more).min(self.most);
+        if self.has_lost() || self.earned == 0 {
+            return;
         }
+        if self.enough_come(now_us) == Some(false) {
+            // Perhaps this thread has only waited for its processor: what comes after a step shows whether it was enough.
+            (self.rate_us, self.came, self.grows_to) = (now_us, 0, self.in_flight * 2);
+        }
+        let more = self.earned.min(self.grows_to.saturating_sub(self.in_flight));
+        self.earned -= more;
+        self.in_flight = (self.in_flight + more).min(self.most);
     }
 
-    fn manages_more(&mut self, now_us: u64) -> bool {
+    /// Whether about as many answers come as one thread manages.
+    pub fn is_busy(&mut self, now_us: u64) -> bool {
+        self.enough_come(now_us) == Some(true)
+    }
+
+    /// The same; none while it is too early to tell.
+    fn enough_come(&mut self, now_us: u64) -> Option<bool> {
         let mut counted_us = now_us.saturating_sub(self.rate_us);
         while counted_us > RATE_US_MAX {
             (self.came, counted_us) = (self.came / 2, counted_us / 2);
             self.rate_us = now_us - counted_us;
         }
-        counted_us >= RATE_US && self.came * 1_000_000 < ENOUGH_PER_SECOND * counted_us
+        (counted_us >= RATE_US).then(|| self.came * 1_000_000 >= ENOUGH_PER_SECOND * counted_us)
     }
 
     /// Raises the limit while too few answers come, and after a while without losses. Call regularly.
@@ -244,6 +259,36 @@ mod tests {
         assert_eq!(answers(20, 1_000), 20_000);
     }
 
+    /// A thread that has to wait for its processor hears nothing meanwhile, and asking more would not help.
+    #[test]
+    fn a_pause_among_many_answers_makes_it_grow_by_one_step() {
+        for (per_ms, pause_ms) in [45, 50, 70].into_iter().flat_map(|per_ms| [10, 25, 90].map(|pause| (per_ms, pause)))
+        {
+            let mut throttle = Throttle::new(500, 20_000, 1_000_000, 900_000, 3_600_000);
+            for ms in (0..200).chain(200 + pause_ms..500) {
+                (0..per_ms).for_each(|_| throttle.answered(ms * 1_000, 1_000, 500));
+                throttle.recover(ms * 1_000);
+                let most = if ms < 200 { 500 } else { 1_000 };
+                assert!(throttle.in_flight() <= most, "{per_ms} {pause_ms} {ms}: {}", throttle.in_flight());
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_busy_while_about_as_many_come_as_a_thread_manages() {
+        let mut throttle = Throttle::new(500, 20_000, 1_000_000, 900_000, 3_600_000);
+        for ms in 0..200 {
+            let per_ms = if ms < 100 { 45 } else { 30 };
+            (0..per_ms).for_each(|_| throttle.answered(ms * 1_000, 1_000, 500));
+            match (ms, throttle.is_busy(ms * 1_000)) {
+                (0..5, is_busy) => assert!(!is_busy, "{ms}: too early to tell"),
+                (5..100, is_busy) => assert!(is_busy, "{ms}"),
+                (180.., is_busy) => assert!(!is_busy, "{ms}"),
+                _ => {}
+            }
+        }
+    }
+
     #[test]
     fn a_list_that_begins_with_silent_servers_holds_up_nothing() {
         for (room, expected) in [(1_000_000, 2_000), (1_200, 1_200), (100, 100)] {
@@ -262,7 +307,7 @@ mod tests {
     #[test]
     fn bursts_with_pauses_between_them_are_no_high_rate() {
         let mut throttle = Throttle::new(500, 70_000, 1_000_000, 900_000, 3_600_000);
-        for (burst, grown) in [(1, 1_500), (2, 2_500)] {
+        for (burst, grown) in [(1, 1_000), (2, 2_000)] {
             (0..500).for_each(|_| throttle.answered(burst * 30_000, 30_000, 500));
             assert_eq!(throttle.in_flight(), grown);
         }

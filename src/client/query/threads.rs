@@ -15,7 +15,7 @@ const SERVERS: usize = 1_000;
 /// How many servers a thread takes at once.
 const PART: usize = 64;
 /// Servers in flight that a thread begins with: few enough that what is known about them stays in its processor's cache.
-const FIRST_IN_FLIGHT: usize = 500;
+const FIRST_IN_FLIGHT: usize = 250;
 
 /// The parts that nobody has taken yet.
 type Rest<'a> = Mutex<ChunksMut<'a, Found>>;
@@ -64,7 +64,7 @@ fn with(threads: usize, found: &mut [Found], pace: Pace, finished: impl Fn() + S
     let rest = Mutex::new(found.chunks_mut(part));
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(query_parts(&mut || take(&rest), pace, all_loopback, |_| finished()))
+        runtime.block_on(query_parts(&mut || take(&rest), pace, all_loopback, true, |_| finished()))
     };
     std::thread::scope(|scope| {
         let spawn = |_| std::thread::Builder::new().name("query".into()).spawn_scoped(scope, run).ok();
@@ -116,7 +116,7 @@ mod tests {
             asked += 1;
             if asked == 1 { None } else { part.take() }
         };
-        query_parts(&mut more, Pace::default(), true, |_| {}).await.unwrap();
+        query_parts(&mut more, Pace::default(), true, true, |_| {}).await.unwrap();
         assert!(found.iter().all(|server| server.state == State::Answered));
     }
 
@@ -137,7 +137,7 @@ mod tests {
         let pace = Pace::default();
         let part = pace.of_one_in(3);
         assert_eq!((part.per_second, part.per_ip_per_second, part.in_flight), (10_000, 666, 666));
-        assert_eq!((part.first_in_flight, part.more_in_flight), (500, 833), "4,000 in all, if they do not answer");
+        assert_eq!((part.first_in_flight, part.more_in_flight), (250, 1_083), "4,000 in all, if they do not answer");
         assert_eq!(threads_for(1_000_000, pace), 1, "one thread manages that");
         let open = Pace { per_second: 1_000_000, ..pace };
         assert_eq!(threads_for(1_999, open), 1, "so few are not worth it");
