@@ -383,9 +383,7 @@ fn only_its_user_can_use_the_socket() {
     let file = std::fs::symlink_metadata(&socket).unwrap();
     assert_eq!((file.mode() & 0o7777, file.uid()), (0o600, Uid::current().as_raw()));
     if Uid::current().is_root() {
-        let program = folder.path().join("rallypoint");
-        std::fs::copy(env!("CARGO_BIN_EXE_rallypoint"), &program).unwrap();
-        let mut other = Command::new(&program);
+        let mut other = Command::new(folder.program(env!("CARGO_BIN_EXE_rallypoint"), "rallypoint"));
         std::os::unix::process::CommandExt::uid(&mut other, 65_534);
         let output = other.args(["admin", "--socket", socket.to_str().unwrap(), "status"]).output().unwrap();
         assert_eq!(output.status.code(), Some(3));

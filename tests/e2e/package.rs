@@ -221,8 +221,7 @@ fn the_deb_installs_starts_upgrades_and_purges_under_systemd() {
 fn release(option: &str, name: &str, version: &str, changelog: &str, tag: Option<&str>) -> Result<String, String> {
     let folder = Folder::new(&format!("release-{name}"));
     let path = folder.path().to_str().unwrap();
-    std::fs::create_dir(folder.path().join("scripts")).unwrap();
-    std::fs::copy(Path::new(ROOT).join("scripts/release"), folder.path().join("scripts/release")).unwrap();
+    let script = folder.program(Path::new(ROOT).join("scripts/release"), "scripts/release");
     folder.write("Cargo.toml", &format!("[package]\nname = \"rallypoint\"\nversion = \"{version}\"\n"));
     folder.write("Cargo.lock", &format!("[[package]]\nname = \"rallypoint\"\nversion = \"{version}\"\n"));
     folder.write("CHANGELOG.md", changelog);
@@ -233,7 +232,7 @@ fn release(option: &str, name: &str, version: &str, changelog: &str, tag: Option
     if let Some(tag) = tag {
         run("git", &["-C", path, "tag", tag]);
     }
-    let output = output(Command::new(folder.path().join("scripts/release")).arg(option));
+    let output = output(Command::new(script).arg(option));
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }

@@ -76,6 +76,15 @@ impl Folder {
         std::fs::write(&path, text).unwrap();
         path
     }
+
+    /// A copy of a program that can be started at once. Another program makes it: whatever a test beside this one starts has
+    /// our open files for a moment, and a file that is open for writing cannot be started.
+    pub fn program(&self, from: impl AsRef<std::path::Path>, name: &str) -> std::path::PathBuf {
+        let path = self.0.join(name);
+        let status = Command::new("install").args(["-D", "-m", "755"]).arg(from.as_ref()).arg(&path).status().unwrap();
+        assert!(status.success(), "{status}");
+        path
+    }
 }
 
 impl Drop for Folder {

@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
 
 use crate::netpanzer::{Tank, say};
 use crate::plots::{data_dir, folder_with_a_week};
@@ -115,8 +114,7 @@ fn countries_and_both_pings_have_columns() {
 fn game(folder: &Folder, name: &str) -> String {
     let script =
         format!("#!/bin/sh\nprintf '%s\\n' \"$@\" > {0}/new && mv {0}/new {0}/arguments\n", folder.path().display());
-    let path = folder.write(name, &script);
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    folder.program(folder.write("script", &script), name);
     format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap())
 }
 
