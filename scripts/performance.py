@@ -57,8 +57,8 @@ def machine():
         "Rust": version(first_line("rustc", "--version")),
         "nginx": version(first_line("nginx", "-v")),
         "qstat": version(first_line("dpkg-query", "-W", "-f", "${Version}", "qstat")),
-        "xash3d-master": version(first_line(str(ROOT / "target/xash/bin/xash3d-master"), "--version")),
-        "NATS": version(first_line(str(ROOT / "target/nats/bin/nats-server"), "--version")),
+        "xash3d-master": version(first_line(str(ROOT / "target/tools/xash3d-master/bin/xash3d-master"), "--version")),
+        "NATS": version(first_line(str(ROOT / "target/tools/nats/bin/nats-server"), "--version")),
     }
 
 

@@ -1,7 +1,7 @@
 //! Attacks by one address, or by many, on a master with 100,000 servers of which 1,000 are real, and what others notice of them.
 //! With `RALLYPOINT_BASELINE=/path/to/rallypoint`, the same attacks on another build, in the same run.
 //!
-//! `tests/e2e/attacks.rs` checks the same without a clock.
+//! `tests/e2e/hostile/attacks.rs` checks the same without a clock.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -21,6 +21,8 @@ use crate::support::{Server, command};
 /// How long each attack lasts.
 const ROUND: Duration = Duration::from_secs(8);
 const NEWCOMERS: u8 = 4;
+/// Four servers each make the list long.
+const IPS: u32 = 25_000;
 
 pub fn run() {
     let baseline = std::env::var("RALLYPOINT_BASELINE").ok();
@@ -28,8 +30,8 @@ pub fn run() {
     for (name, program) in builds.chain([("this build", command())]) {
         println!("{name}");
         let server = Server::start_as(program, &[], SETTINGS);
-        fill(&server);
-        let real = Real::new();
+        fill(&server, IPS);
+        let real = Real::new(REAL);
         real.renew(&server, 3, "before");
         let mut others = Others { server: &server, real, round: 0, network: 0 };
         others.notice("no attack");
@@ -59,9 +61,9 @@ fn limited(mib: u64, is_long: bool) {
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     let limits = format!("ulimit -d {}; ulimit -n $(ulimit -H -n); export MALLOC_MMAP_THRESHOLD_=131072", mib << 10);
     let server = Server::start_after(&limits, &[SETTINGS, &["guard.idle_timeout=1h"]].concat());
-    let real = Real::new();
+    let real = Real::new(REAL);
     if is_long {
-        fill(&server);
+        fill(&server, IPS);
     }
     real.renew(&server, 3, "before");
     let attacks = [

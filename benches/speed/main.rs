@@ -15,7 +15,6 @@ mod first;
 mod http;
 mod iceball;
 mod lists;
-mod load;
 mod measure;
 mod memory;
 mod peer;
@@ -28,17 +27,10 @@ mod store;
 mod xash;
 // Shared with the end-to-end tests; not everything is needed here.
 #[allow(dead_code)]
-#[path = "../../tests/e2e/attackers.rs"]
-mod attackers;
-#[allow(dead_code)]
-#[path = "../../tests/e2e/machines.rs"]
-mod machines;
-#[allow(dead_code)]
-#[path = "../../tests/e2e/nats.rs"]
-mod nats;
-#[allow(dead_code)]
-#[path = "../../tests/e2e/support.rs"]
+#[path = "../../tests/e2e/support/mod.rs"]
 mod support;
+
+use support::{attackers, load, nats};
 
 const ALL: &[(&str, fn())] = &[
     ("iceball", iceball::run),

@@ -16,13 +16,13 @@ const SERVERS: u32 = 10_000;
 const ROUNDS: u16 = 5;
 /// Announcements per server and round: enough for a good part of a second.
 const TIMES: u16 = 5;
-/// Installed by `cargo install xash3d-master --root target/xash`.
-const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/xash/bin/xash3d-master");
+/// Installed by `scripts/tools xash3d-master`.
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools/xash3d-master/bin/xash3d-master");
 
 pub fn run() {
     Exchange { title: "Xash3D", dialect: Dialect::Xash, listener: "xash3d.listen", per_ip: 1, ratio_max: 2.5 }.run();
     if !Path::new(PROGRAM).exists() {
-        return println!("not installed: cargo install xash3d-master --root target/xash");
+        return println!("not installed: scripts/tools xash3d-master");
     }
     let (xash, server) = (Xash::start(), start_alone("xash3d.listen"));
     let sockets = [(); 2].map(|()| UdpSocket::bind("0.0.0.0:0").unwrap());

@@ -86,7 +86,7 @@ fn take<'a>(rest: &Rest<'a>) -> Option<&'a mut [Found]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::many;
+    use super::super::tests::{many, patient};
     use super::*;
     use crate::client::State;
     use crate::model::{Address, Game};
@@ -98,7 +98,7 @@ mod tests {
             let mut found = many("netpanzer", count);
             let expected: Vec<_> = found.iter().map(|server| server.address).collect();
             let finished = AtomicUsize::new(0);
-            with(threads, &mut found, Pace::default(), || _ = finished.fetch_add(1, Ordering::Relaxed)).unwrap();
+            with(threads, &mut found, patient(50), || _ = finished.fetch_add(1, Ordering::Relaxed)).unwrap();
             let addresses: Vec<_> = found.iter().map(|server| server.address).collect();
             assert_eq!(finished.load(Ordering::Relaxed), expected.len());
             assert_eq!(addresses, expected, "in their order");

@@ -1,4 +1,4 @@
-"""A launcher in Python that uses a client which was made from the OpenAPI document: see tests/e2e/openapi.rs."""
+"""A launcher in Python that uses a client which was made from the OpenAPI document: see tests/e2e/web/openapi.rs."""
 
 import sys
 

@@ -1,4 +1,4 @@
-// A launcher in TypeScript that uses types which were made from the OpenAPI document: see tests/e2e/openapi.rs.
+// A launcher in TypeScript that uses types which were made from the OpenAPI document: see tests/e2e/web/openapi.rs.
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";
 

@@ -1,0 +1,8 @@
+//! Attacks, faults and bad input, and the limits that hold against them.
+
+pub mod attacks;
+pub mod bad_input;
+pub mod faults;
+pub mod forgery;
+pub mod limits;
+pub mod no_way_in;
