@@ -1,5 +1,5 @@
 //! Laws for everything that reads bytes, each a function of one input. `fuzz_targets` runs them with libFuzzer, and
-//! `tests/e2e/fuzzing.rs` runs them on the stored inputs, so they always compile.
+//! `tests/laws` runs them on the stored inputs and on mutations of them, so they always compile.
 
 pub mod asker;
 pub mod client;
