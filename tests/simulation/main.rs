@@ -32,7 +32,10 @@ mod plan;
 mod random;
 mod world;
 
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plan::Plan;
 use world::Counts;
@@ -67,16 +70,27 @@ fn no_world_breaks_an_invariant() {
     if number("SIMULATE_HOURS").is_some() || number("SIMULATE_SEED").is_some() {
         return;
     }
-    let mut all = Counts::default();
-    for seed in 1..=10 {
-        all.add(&run(short(seed)));
-    }
-    for &(seed, duration_ms) in REGRESSION_SEEDS {
-        all.add(&run(Plan { duration_ms, ..Plan::new(seed) }));
-    }
-    for &(seed, duration_ms) in JUMPING_CLUSTERS {
-        all.add(&run(Plan { duration_ms, jump_every_ms: Some(20 * 60_000), ..Plan::new(seed) }));
-    }
+    let long = REGRESSION_SEEDS.iter().map(|&(seed, duration_ms)| Plan { duration_ms, ..Plan::new(seed) });
+    let jumping = JUMPING_CLUSTERS.iter().map(|&(seed, duration_ms)| Plan {
+        duration_ms,
+        jump_every_ms: Some(20 * 60_000),
+        ..Plan::new(seed)
+    });
+    let plans: Vec<Plan> = jumping.chain(long).chain((1..=10).map(short)).collect();
+    // Each thread takes the next world.
+    let (next, all) = (AtomicUsize::new(0), Mutex::new(Counts::default()));
+    let work = || {
+        while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let counts = run(plan.clone());
+            all.lock().unwrap().add(&counts);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(work);
+        }
+    });
+    let all = all.into_inner().unwrap();
     assert!(all.lists > 0 && all.forged > 0 && all.restored > 0 && all.questions > 0 && all.jumps > 0, "{all:?}");
 }
 
