@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
 
 use axum::http::Method;
 use fantoccini::wd::WebDriverCompatibleCommand;
@@ -14,9 +15,18 @@ use url::Url;
 
 use crate::support::*;
 
-/// All tests share one browser, because it takes seconds to start and as many resources as all other tests together. A test has
-/// it alone, and finds it as if it had just been started.
-static SHARED: Mutex<Option<Session>> = Mutex::new(None);
+/// Browsers that run at once, at most: each takes as many resources as many other tests.
+const BROWSERS_MAX: usize = 2;
+
+/// Tests share browsers, because it takes seconds to start one. A test has its browser alone, and finds it as if it had just been
+/// started.
+static POOL: (Mutex<Pool>, Condvar) = (Mutex::new(Pool { idle: Vec::new(), count: 0 }), Condvar::new());
+
+struct Pool {
+    idle: Vec<Session>,
+    /// All that run, idle or not.
+    count: usize,
+}
 
 /// A running browser and its driver.
 struct Session {
@@ -28,16 +38,19 @@ struct Session {
     _profile: Folder,
 }
 
-pub struct Browser(MutexGuard<'static, Option<Session>>);
+pub struct Browser(Option<Session>);
 
 impl Browser {
     pub fn new() -> Browser {
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        // After a test that failed it may be in any state.
-        if !shared.as_ref().is_some_and(Session::reset) {
-            *shared = Some(Session::start());
+        let (pool, returned) = &POOL;
+        let mut pool = pool.lock().unwrap();
+        while pool.idle.is_empty() && pool.count == BROWSERS_MAX {
+            pool = returned.wait(pool).unwrap();
         }
-        Browser(shared)
+        let idle = pool.idle.pop();
+        pool.count += usize::from(idle.is_none());
+        drop(pool);
+        Browser(Some(idle.filter(Session::reset).unwrap_or_else(Session::start)))
     }
 
     pub fn without_script() -> Browser {
@@ -174,9 +187,21 @@ impl Browser {
     }
 }
 
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // After a test that failed it may be in any state.
+        let session = self.0.take().filter(|_| !std::thread::panicking());
+        let mut pool = POOL.0.lock().unwrap();
+        pool.count -= usize::from(session.is_none());
+        pool.idle.extend(session);
+        POOL.1.notify_one();
+    }
+}
+
 impl Session {
     fn start() -> Session {
-        let profile = Folder::new("chromium");
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let profile = Folder::new(&format!("chromium-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
         let (driver, port) = Driver::start();
         let profile_argument = format!("--user-data-dir={}", profile.path().display());
         let mut arguments: Vec<&str> = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run \
@@ -185,7 +210,9 @@ impl Session {
             .split_whitespace()
             .collect();
         arguments.push(&profile_argument);
-        let capabilities = json!({"goog:chromeOptions": {"args": arguments}});
+        // What a busy machine takes for a page or a script is no fault of theirs.
+        let patience = json!({"script": LIMIT.as_millis() as u64, "pageLoad": LIMIT.as_millis() as u64});
+        let capabilities = json!({"goog:chromeOptions": {"args": arguments}, "timeouts": patience});
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let client = runtime.block_on(async {
             let connector = hyper_util::client::legacy::connect::HttpConnector::new();
