@@ -460,28 +460,30 @@ fn axe_finds_nothing() {
     for (size, width, height) in [("desktop", 1280, 900), ("phone", 390, 844), ("wide", 1920, 1080)] {
         for scheme in ["light", "dark"] {
             browser.look(width, height, scheme);
-            for path in [
-                "/",
-                "/doctor?game=iceball&address=127.0.0.2:20737",
-                "/doctor?game=iceball&address=127.0.0.1:20737",
-                "/doctor?game=iceball&address=x",
-                "/api",
-                "/nothing",
-                "/games/iceball",
-                "/embed",
-                "/servers/iceball/127.0.0.3:20737",
-            ] {
-                browser.goto(&server, path);
-                if path == "/" {
-                    browser.until_live();
-                    browser.until("all rows", &format!("{NAMES}.length == 7"));
-                    browser.run(&format!("{}.querySelector('summary').click()", row("Two Clans United")));
-                    browser.until("a row to open", "document.querySelector('.more .chart svg')");
-                    browser.until("the plots", "document.querySelectorAll('.day svg').length >= 5");
-                    keep_picture(&browser, &format!("page-{size}-{scheme}.png"));
-                }
-                assert_eq!(found_by_axe(&browser, &axe), json!([]), "{path}, {size}, {scheme}");
-            }
+            browser.goto_live(&server, "/");
+            browser.until("all rows", &format!("{NAMES}.length == 7"));
+            browser.run(&format!("{}.querySelector('summary').click()", row("Two Clans United")));
+            browser.until("a row to open", "document.querySelector('.more .chart svg')");
+            browser.until("the plots", "document.querySelectorAll('.day svg').length >= 5");
+            keep_picture(&browser, &format!("page-{size}-{scheme}.png"));
+            assert_eq!(found_by_axe(&browser, &axe), json!([]), "{size}, {scheme}");
+        }
+    }
+    // The others have less that depends on both the size and the colours.
+    for (width, height, scheme) in [(1280, 900, "dark"), (390, 844, "light")] {
+        browser.look(width, height, scheme);
+        for path in [
+            "/doctor?game=iceball&address=127.0.0.2:20737",
+            "/doctor?game=iceball&address=127.0.0.1:20737",
+            "/doctor?game=iceball&address=x",
+            "/api",
+            "/nothing",
+            "/games/iceball",
+            "/embed",
+            "/servers/iceball/127.0.0.3:20737",
+        ] {
+            browser.goto(&server, path);
+            assert_eq!(found_by_axe(&browser, &axe), json!([]), "{path}, {width}, {scheme}");
         }
     }
 }
