@@ -365,7 +365,8 @@ mod tests {
             }
         }
         assert!(answers.refused.get() > 800 && answers.cut.get() > 0);
-        assert!(answers.bytes.get() < 100_000, "{} bytes", answers.bytes.get());
+        // 64 KiB and what a minute adds, of more than a gigabyte that was asked for.
+        assert!(answers.bytes.get() < 1_000_000, "{} bytes", answers.bytes.get());
         let client = UdpSocket::bind("127.0.0.2:0").unwrap();
         client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         client.connect(master.address).unwrap();
