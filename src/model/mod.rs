@@ -1,5 +1,6 @@
 //! The data types that all rooms share: `time`, a server's `address` and `game`, how its address was verified (`proof`), what
-//! it reports about itself (`facts`, `pairs`), its entry in the list (`server`), which `fields` of it differ, and changes to the registry (`change`).
+//! it reports about itself (`facts`, `pairs`), its entry in the list (`server`), which `fields` of it differ, and changes to the registry (`change`),
+//! and how many bytes it takes (`weight`).
 
 mod address;
 mod change;
@@ -10,6 +11,7 @@ mod pairs;
 mod proof;
 mod server;
 mod time;
+mod weight;
 
 pub use address::Address;
 pub use change::{Announce, Change, Gone, Mirrored, NamedServer, Overrides, RemoteServer, RemoteState};

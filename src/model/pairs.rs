@@ -10,7 +10,7 @@ use super::Address;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Pairs {
     /// Each name and each value with its length in front: a byte up to 127, else two with the highest bit set.
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Pairs {
@@ -145,7 +145,7 @@ impl HeartbeatKeys {
 
 /// What a server says of its game beyond the facts: names and values, in its order.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct GameRules(Pairs);
+pub struct GameRules(pub(super) Pairs);
 
 impl GameRules {
     pub const fn new() -> GameRules {

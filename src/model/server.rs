@@ -14,7 +14,7 @@ use super::{
 /// the memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Texts {
-    all: Box<str>,
+    pub(super) all: Box<str>,
     ends: [u16; 3],
 }
 
