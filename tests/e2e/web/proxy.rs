@@ -282,9 +282,9 @@ impl Drop for Program {
     }
 }
 
-/// These programs cannot let the system choose a port: this one was free a moment ago.
+/// These programs cannot let the system choose a port.
 fn free_address() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    ([127, 0, 0, 1], free_port()).into()
 }
 
 /// The sample for a program in docs/https.md, with another address of the master.
