@@ -112,7 +112,8 @@ fn no_server_of_ten_thousand_is_missed_at_full_speed() {
     let (_servers, addresses) = simulate("netpanzer", 10_000, &["--delay", "30ms"]);
     let folder = Folder::new("ten-thousand");
     let file = folder.write("servers", &addresses.join("\n"));
-    let as_fast = ["--rate", "1000000", "--in-flight", "1000000"];
+    // A busy machine may pause either program for seconds: how fast it is, the benchmark says.
+    let as_fast = ["--rate", "1000000", "--in-flight", "1000000", "--timeout", "30s"];
     let answered = json(&[&["query", "--from", file.to_str().unwrap()], &as_fast[..]].concat());
     assert_eq!(answered.len(), 10_000);
 }
