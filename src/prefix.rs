@@ -17,6 +17,12 @@ pub const LEVELS_MAX: usize = 3;
 /// Prefix lengths, narrowest first, each with the factor by which its limit exceeds the limit of the narrowest.
 const IPV4_LEVELS: [(u8, u32); 2] = [(32, 1), (24, 8)];
 const IPV6_LEVELS: [(u8, u32); 3] = [(64, 1), (56, 4), (48, 16)];
+/// Lengths of what one owner may hold, narrowest first: the levels above, and what providers hold. The wider ones have no limit;
+/// they decide who gives way first.
+const IPV4_OWNERS: [u8; 4] = [32, 24, 20, 16];
+const IPV6_OWNERS: [u8; 6] = [64, 56, 48, 40, 32, 29];
+/// Upper bound on the owners of one address.
+pub const OWNERS_MAX: usize = 6;
 
 /// An address block that shares one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +59,41 @@ impl Prefix {
         levels.iter().take(count).map(|(bits, _)| Prefix::new(ip, *bits)).collect()
     }
 
+    /// All networks whose owner may hold an address, widest first; only the narrowest prefix if `exempt` contains the address.
+    pub fn owners(ip: IpAddr, exempt: &Networks) -> ArrayVec<Prefix, OWNERS_MAX> {
+        let ip = ip.to_canonical();
+        if exempt.contains(ip) {
+            return ArrayVec::from_iter([Prefix::narrowest(ip)]);
+        }
+        owner_bits(ip).iter().rev().map(|bits| Prefix::new(ip, *bits)).collect()
+    }
+
+    /// The networks of the next narrower owners inside this one; none in the narrowest.
+    pub fn inside(self) -> impl Iterator<Item = Prefix> {
+        let narrower = owner_bits(self.network).iter().rev().find(|bits| **bits > self.bits).copied();
+        let count = narrower.map_or(0, |bits| 1u32 << (bits - self.bits).min(16));
+        (0..count).map(move |number| {
+            let bits = narrower.unwrap_or(self.bits);
+            let network = match self.network {
+                IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() | number << (32 - bits.min(32))).into(),
+                IpAddr::V6(ip) => {
+                    Ipv6Addr::from_bits(ip.to_bits() | u128::from(number) << (128 - bits.min(128))).into()
+                }
+            };
+            Prefix { network, bits }
+        })
+    }
+
+    /// Which of the owners' lengths it has, from the narrowest (0), and its network as a number, without the bits of hosts.
+    pub fn owner_level(&self) -> (usize, u64) {
+        let level = owner_bits(self.network).iter().position(|bits| *bits == self.bits).unwrap_or_default();
+        let number = match self.network {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()),
+            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
+        };
+        (level, number)
+    }
+
     fn new(ip: IpAddr, bits: u8) -> Prefix {
         let network = match ip {
             IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() & (u32::MAX << (32 - bits.min(32)))).into(),
@@ -67,6 +108,16 @@ impl Prefix {
 
     pub fn bits(&self) -> u8 {
         self.bits
+    }
+
+    /// Whether it is an address (IPv6 /64).
+    pub fn is_narrowest(&self) -> bool {
+        owner_bits(self.network).first() == Some(&self.bits)
+    }
+
+    /// Whether it is as wide as the network of a provider.
+    pub fn is_widest_owner(&self) -> bool {
+        owner_bits(self.network).last() == Some(&self.bits)
     }
 
     /// Whether no wider prefix around it has a limit.
@@ -87,6 +138,10 @@ impl std::fmt::Display for Prefix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.network, self.bits)
     }
+}
+
+fn owner_bits(ip: IpAddr) -> &'static [u8] {
+    if ip.is_ipv4() { &IPV4_OWNERS } else { &IPV6_OWNERS }
 }
 
 /// A set of networks, stored as sorted ranges that do not overlap, for lookup by binary search.
@@ -200,6 +255,32 @@ mod tests {
             let widest: Vec<_> = prefixes.iter().filter(|prefix| prefix.is_widest()).collect();
             assert_eq!(widest, [prefixes.last().unwrap()], "{ip}");
         }
+    }
+
+    #[test]
+    fn owners_nest_and_each_has_the_next_narrower_ones_inside() {
+        let owners = |ip: &str| Prefix::owners(ip.parse().unwrap(), &Networks::default());
+        let shown = |ip: &str| owners(ip).iter().map(Prefix::to_string).collect::<Vec<_>>();
+        assert_eq!(shown("203.0.113.77"), ["203.0.0.0/16", "203.0.112.0/20", "203.0.113.0/24", "203.0.113.77/32"]);
+        let v6 = ["2001:db8::/29", "2001:db9::/32", "2001:db9:f00::/40", "2001:db9:f0f::/48", "2001:db9:f0f:ab00::/56"];
+        assert_eq!(shown("2001:db9:f0f:abcd::1")[..5], v6);
+        for ip in ["203.0.113.77", "2001:db9:f0f:abcd::1"] {
+            let owners = owners(ip);
+            for pair in owners.windows(2) {
+                assert_eq!(pair[0].inside().filter(|inner| *inner == pair[1]).count(), 1, "{pair:?}");
+                assert!(
+                    pair[0].inside().count() <= 256 && pair[0].inside().all(|inner| inner.bits() == pair[1].bits())
+                );
+            }
+            assert_eq!(owners.last().unwrap().inside().count(), 0);
+            let levels: Vec<usize> = owners.iter().map(|owner| owner.owner_level().0).collect();
+            assert!(levels.iter().rev().copied().eq(0..owners.len()), "{levels:?}");
+        }
+        let exempt = Networks::new(&["203.0.113.0/24".parse().unwrap()]);
+        assert_eq!(
+            Prefix::owners("203.0.113.77".parse().unwrap(), &exempt)[..],
+            [Prefix::narrowest("203.0.113.77".parse().unwrap())]
+        );
     }
 
     #[test]

@@ -13,8 +13,7 @@ use rallypoint::model::{
 use rallypoint::protocols::CARDS;
 use rallypoint::registry::{Registry, Settings};
 
-const SETTINGS: Settings =
-    Settings { servers_max: 10_000, servers_per_ip_max: 100, ask_every_ms: 30_000, misses_max: 3 };
+const SETTINGS: Settings = Settings { servers_max: 10_000, servers_per_ip_max: 100, ..Settings::UNBOUNDED };
 const RECORDS_MAX: usize = 8;
 const ROUNDS: usize = 3;
 /// The records are about two servers.

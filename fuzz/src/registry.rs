@@ -1,5 +1,6 @@
 //! The registry as a state machine: changes of all kinds and times, as the input says. Limits hold, a weaker proof never
-//! changes a stronger one, lives end, nothing unproven is listed, and the published view is what the registry has.
+//! changes a stronger one, lives end, nothing unproven is listed, no sequence of changes takes more bytes than the ceiling, and
+//! the published view is what the registry has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -56,8 +57,11 @@ struct World {
 
 pub fn run(input: &[u8]) {
     let mut tape = Tape::new(input);
+    let servers_max = 4 + tape.below(12);
     let settings = Settings {
-        servers_max: 4 + tape.below(12),
+        servers_max,
+        // In every other world, bytes run out before places do.
+        bytes_max: if servers_max % 2 == 0 { servers_max * 400 } else { usize::MAX },
         servers_per_ip_max: 1 + tape.below(3) as u32,
         ask_every_ms: 30_000,
         misses_max: 1 + tape.below(3) as u8,
@@ -371,6 +375,7 @@ impl World {
         let states: Vec<_> = states.collect();
         assert_eq!(states.len(), self.registry.len());
         assert!(self.registry.len() <= self.settings.servers_max + self.named_most, "{} servers", states.len());
+        assert!(self.registry.bytes() <= self.settings.bytes_max, "{} bytes", self.registry.bytes());
         assert!(states.iter().all(|state| !state.listed || self.proven.contains(&state.server.address)));
         for state in states.iter().filter(|state| state.listed) {
             let server = &state.server;

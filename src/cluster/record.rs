@@ -22,7 +22,7 @@ use crate::model::{
     Address, Announce, Details, Facts, GAME_BYTES_MAX, Gone, HeartbeatKeys, Now, Origin, Player, Proof, RemoteServer,
     RemoteState, VersionText,
 };
-use crate::protocols::{allow_players, card, game, game_named};
+use crate::protocols::{bound_facts, card, game, game_named};
 use crate::registry::merge::LocalState;
 use crate::text;
 
@@ -327,7 +327,7 @@ fn read_listed(address: Address, wire: WireListed<'_>) -> Option<RemoteServer<'s
         details: wire.details.map(|details| Arc::new(read_details(details))),
         ..Facts::default()
     };
-    allow_players(&game, &mut facts);
+    bound_facts(&game, &mut facts);
     Some(RemoteServer {
         node: wire.node,
         first_seen_ms: wire.first,

@@ -35,8 +35,13 @@ use crate::store::{lives::Stamps, restore};
 const T: u64 = 1_760_000_000_000;
 const LIFE_MS: u64 = 120_000;
 const TICK_MS: u64 = 250;
-const SETTINGS: Settings =
-    Settings { servers_max: 1_000, servers_per_ip_max: 1_000, ask_every_ms: 30_000, misses_max: 1 };
+const SETTINGS: Settings = Settings {
+    servers_max: 1_000,
+    servers_per_ip_max: 1_000,
+    ask_every_ms: 30_000,
+    misses_max: 1,
+    ..Settings::UNBOUNDED
+};
 const NAMES: [&str; 3] = ["ann", "bob", "cid"];
 const PORTS: u64 = 6;
 

@@ -12,6 +12,9 @@ use crate::net::client::Header;
 use crate::notices::Target;
 use crate::settings::{Item, Key, Problem};
 
+/// The least memory with which the program is of use.
+const LEAST_MIB: usize = 16;
+
 /// The key with secrets in its values.
 pub const NOTICES: &str = "notices";
 
@@ -183,6 +186,22 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
+        name: "guard.max_memory_mib",
+        doc: "MiB of memory for everything that strangers make this program keep: servers and what they say, rendered lists,\n\
+              events and connections. 0: half of what the machine, the container or `ulimit` allows. When servers take more than an\n\
+              eighth of it, the network that holds the most loses its newest ones. See docs/capacity.md.",
+        default: "0",
+        example: "",
+        set: |config, item| {
+            let mib = item.integer(0, 1 << 20)? as usize;
+            if (1..LEAST_MIB).contains(&mib) {
+                return Err((None, format!("must be at least {LEAST_MIB}, or 0 to derive it, not {mib}")));
+            }
+            config.guard.memory_bytes_max = mib << 20;
+            Ok(())
+        },
+    },
+    Key {
         name: "guard.max_servers_per_ip",
         doc: "Servers listed for one IP address (with IPv6, for one /64). Wider networks around it have larger limits: an\n\
               IPv4 /24 8 times this one, an IPv6 /56 4 times, a /48 16 times. Those that you name yourself do not count.",
@@ -237,8 +256,8 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "guard.max_list_mib",
-        doc: "MiB of memory for rendered lists, including those that slow readers have not taken yet. Before this\n\
-              is reached, connections of the networks that hold the most are closed. With more than 500,000 servers it should be larger.",
+        doc: "MiB of guard.max_memory_mib for rendered lists, including those that slow readers have not taken yet; a quarter of it\n\
+              at most. Before this is reached, connections of the networks that hold the most are closed.",
         default: "256",
         example: "",
         set: |config, item| {

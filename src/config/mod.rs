@@ -83,7 +83,9 @@ pub struct Guard {
     pub connections_per_ip_max: usize,
     pub idle: Duration,
     pub list_bytes_per_second: u64,
-    /// What rendered lists may take in memory.
+    /// What strangers may make this program keep in memory; 0: as the system allows.
+    pub memory_bytes_max: usize,
+    /// What rendered lists may take of it.
     pub list_bytes_held_max: usize,
     pub bans: Vec<IpNet>,
     pub hidden_names: Vec<Pattern>,
@@ -123,6 +125,7 @@ impl Default for Config {
                 connections_per_ip_max: 0,
                 idle: Duration::ZERO,
                 list_bytes_per_second: 0,
+                memory_bytes_max: 0,
                 list_bytes_held_max: 0,
                 bans: Vec::new(),
                 hidden_names: Vec::new(),
@@ -323,7 +326,7 @@ impl Config {
     /// The longest that a server can stay listed without a sign of life.
     pub fn life_max(&self) -> Duration {
         let lives = self.protocols.iter().map(|section| section.life_max_ms());
-        Duration::from_millis(lives.max().unwrap_or(0).max(self.registry().mirrored_life_ms()))
+        Duration::from_millis(lives.max().unwrap_or(0).max(self.registry(usize::MAX).mirrored_life_ms()))
     }
 
     /// The servers that the operator names, of all protocols.
@@ -366,10 +369,11 @@ impl Config {
         tcp::Settings { proxies, idle: self.guard.idle }
     }
 
-    /// The registry's settings.
-    pub fn registry(&self) -> Settings {
+    /// The registry's settings; `bytes_max` is what there is memory for.
+    pub fn registry(&self, bytes_max: usize) -> Settings {
         Settings {
             servers_max: self.guard.servers_max,
+            bytes_max,
             servers_per_ip_max: self.guard.servers_per_ip_max,
             ask_every_ms: self.probe.every.as_millis() as u64,
             misses_max: self.probe.misses,

@@ -403,7 +403,7 @@ mod tests {
     }
 
     fn hub() -> Arc<Hub> {
-        Arc::new(Hub::new(Settings { servers_max: 100, servers_per_ip_max: 100, ask_every_ms: 30_000, misses_max: 3 }))
+        Arc::new(Hub::new(Settings { servers_max: 100, servers_per_ip_max: 100, ..Settings::UNBOUNDED }))
     }
 
     #[test]

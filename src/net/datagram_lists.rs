@@ -256,7 +256,7 @@ mod tests {
 
     impl Master {
         fn start(address: &str) -> Master {
-            let settings = Settings { servers_max: 9, servers_per_ip_max: 9, ask_every_ms: 30_000, misses_max: 3 };
+            let settings = Settings { servers_max: 9, servers_per_ip_max: 9, ..Settings::UNBOUNDED };
             let (hub, stop) = (Arc::new(Hub::new(settings)), Arc::new(AtomicBool::new(false)));
             let budgets = budget::Settings {
                 servers_per_ip_max: 32,

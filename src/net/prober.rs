@@ -487,8 +487,7 @@ mod tests {
     }
 
     fn silence(time: &Arc<VirtualTime>) -> (Prober, Worker<Silence>) {
-        let limits =
-            registry::Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 30_000, misses_max: 3 };
+        let limits = registry::Settings { servers_max: 10, servers_per_ip_max: 10, ..registry::Settings::UNBOUNDED };
         let settings = settings(1_000, 100, Duration::from_secs(30));
         let (hub, ledger) = (Arc::new(Hub::simulated(limits, time.clone(), 7)), Arc::new(Ledger::new()));
         Worker::over(Silence, hub, ledger, Arc::new(Metrics::new()), settings, [7; 16])

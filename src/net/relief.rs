@@ -56,8 +56,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_goes_on_at_once_after_only_the_cache_was_in_the_way() {
-        let settings =
-            crate::registry::Settings { servers_max: 1, servers_per_ip_max: 1, ask_every_ms: 1, misses_max: 1 };
+        let settings = crate::registry::Settings {
+            servers_max: 1,
+            servers_per_ip_max: 1,
+            ask_every_ms: 1,
+            misses_max: 1,
+            ..crate::registry::Settings::UNBOUNDED
+        };
         let hub = Arc::new(Hub::new(settings));
         let limits = Settings {
             connections_max: 9,

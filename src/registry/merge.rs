@@ -219,9 +219,6 @@ impl Registry {
         if let Some(at) = self.find(address) {
             return self.merge_into(at, listed, end_ms, now);
         }
-        if !is_named && let Err(refusal) = self.make_room_for(address.ip(), listed.via.is_some()) {
-            return Outcome::Refused(refusal);
-        }
         let server = Server {
             foreign: true,
             node: listed.node,
@@ -231,6 +228,9 @@ impl Registry {
             via: listed.via.clone(),
             ..Server::announced(announce)
         };
+        if !is_named && let Err(refusal) = self.make_room_for(address.ip(), server.bytes(), server.via.is_some()) {
+            return Outcome::Refused(refusal);
+        }
         self.removals.forget(address, strength);
         let at = self.insert(server, end_ms, announce.asked, true);
         self.queue_ask(at, now.mono_ms + self.spread_ms(at));
@@ -348,7 +348,8 @@ mod tests {
     use crate::registry::Settings;
 
     const T: u64 = 1_760_000_000_000;
-    const SETTINGS: Settings = Settings { servers_max: 3, servers_per_ip_max: 1, ask_every_ms: 30_000, misses_max: 3 };
+    const SETTINGS: Settings =
+        Settings { servers_max: 3, servers_per_ip_max: 1, ask_every_ms: 30_000, misses_max: 3, ..Settings::UNBOUNDED };
 
     fn at(ms: u64) -> Now {
         Now { mono_ms: 5_000 + ms, unix_ms: T + ms }

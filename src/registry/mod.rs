@@ -7,12 +7,12 @@ mod limits;
 pub mod merge;
 mod mirror;
 mod moderation;
-mod prefix_counts;
-mod ranking;
+pub mod networks;
 mod read_ahead;
 pub mod recent;
 mod restore;
 pub mod servers;
+mod shares;
 mod updates;
 pub mod view;
 mod wheel;
@@ -29,10 +29,9 @@ use crate::model::{
 use merge::Removals;
 use mirror::MirroredSlots;
 use moderation::Moderation;
-use prefix_counts::PrefixCounts;
-use ranking::Ranking;
 pub use restore::Life;
 use restore::Unsettled;
+use shares::Shares;
 use wheel::{Tick, Wheel};
 
 /// A timestamp this far ahead of now was made before the clock was set back, and is ignored.
@@ -48,11 +47,24 @@ const NAMED_CHECK_MS: u64 = 60_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub servers_max: usize,
+    /// What all servers together may take, in bytes.
+    pub bytes_max: usize,
     pub servers_per_ip_max: u32,
     /// Interval between two queries to a server.
     pub ask_every_ms: u64,
     /// A server is removed from the list after this many unanswered queries in a row.
     pub misses_max: u8,
+}
+
+impl Settings {
+    /// No bounds, and the default intervals: for what needs only some of them.
+    pub const UNBOUNDED: Settings = Settings {
+        servers_max: usize::MAX,
+        bytes_max: usize::MAX,
+        servers_per_ip_max: u32::MAX,
+        ask_every_ms: 30_000,
+        misses_max: 3,
+    };
 }
 
 /// The outcome of a change.
@@ -70,11 +82,11 @@ pub enum Outcome {
 /// Why a proven server is not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The list is full, and no network has more servers than its own would have.
+    /// The list or its memory is full, and no network holds more than its own would hold.
     Full,
     /// Its IP address (IPv6 /64) has reached its limit.
     FullForIp,
-    /// A wider network around its address has reached its limit.
+    /// A wider network around its address has reached its limit, and no address in it has more servers than its own would have.
     FullForNetwork,
     /// The operator's configuration names another game at this address.
     OtherGameConfigured,
@@ -134,9 +146,7 @@ pub struct Registry {
     hasher: RandomState,
     /// Decides when servers that arrive together are queried: see [`Registry::spread_ms`].
     spread_key: u64,
-    prefix_counts: PrefixCounts,
-    /// Only while the list is nearly full.
-    ranking: Option<Ranking>,
+    shares: Shares,
     ends: Wheel,
     asks: Wheel,
     named: HashMap<Address, NamedServer>,
@@ -195,8 +205,7 @@ impl Registry {
             by_address: HashTable::new(),
             spread_key: hasher.hash_one(0),
             hasher,
-            prefix_counts: PrefixCounts::default(),
-            ranking: None,
+            shares: Shares::default(),
             ends: Wheel::new(now.mono_ms),
             asks: Wheel::new(now.mono_ms),
             named: HashMap::new(),
@@ -222,7 +231,7 @@ impl Registry {
         self.by_address.is_empty()
     }
 
-    /// Lower limits remove no servers; they apply to newcomers.
+    /// Lower limits of places remove no servers; they apply to newcomers. Servers that take more than there is memory for go.
     pub fn set_settings(&mut self, settings: Settings, now: Now) {
         let interval_changed = settings.ask_every_ms != self.settings.ask_every_ms;
         self.settings = settings;
@@ -234,6 +243,12 @@ impl Registry {
     }
 
     pub fn apply(&mut self, change: &Change<'_>, now: Now) -> Outcome {
+        let outcome = self.apply_whole(change, now);
+        self.shed();
+        outcome
+    }
+
+    fn apply_whole(&mut self, change: &Change<'_>, now: Now) -> Outcome {
         match change {
             Change::Announce(announce) => self.announce(announce, now),
             Change::Mirror(mirrored) => self.mirror(mirrored, now),
@@ -350,14 +365,12 @@ impl Registry {
     }
 
     fn add(&mut self, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
-        if !self.named.contains_key(&announce.address) {
-            let ip = announce.address.ip();
-            let fits = self.prefix_counts.fits(ip, self.settings.servers_per_ip_max);
-            if let Err(refusal) = fits.and_then(|()| self.make_room_for(ip, false)) {
-                return Outcome::Refused(refusal);
-            }
-        }
         let server = Server { node: self.node, ..Server::announced(announce) };
+        if !self.named.contains_key(&announce.address)
+            && let Err(refusal) = self.admit(announce.address.ip(), server.bytes(), false)
+        {
+            return Outcome::Refused(refusal);
+        }
         self.removals.forget(announce.address, announce.proof.strength());
         let at = self.insert(server, end_ms, announce.asked, true);
         if announce.asked {
@@ -654,7 +667,7 @@ impl Registry {
 
     fn mark(&mut self, at: u32) {
         self.set_digest(at, 0); // what its last answer said may no longer be what is known
-        self.recount_proof(at);
+        self.reweigh(at);
         self.recount_mirrored(at);
         if let Some(slot) = self.slots.get_mut(at as usize)
             && !slot.dirty

@@ -142,8 +142,13 @@ mod tests {
     use crate::registry::{Outcome, Settings};
 
     const T: u64 = 1_760_000_000_000;
-    const SETTINGS: Settings =
-        Settings { servers_max: 100, servers_per_ip_max: 9, ask_every_ms: 30_000, misses_max: 3 };
+    const SETTINGS: Settings = Settings {
+        servers_max: 100,
+        servers_per_ip_max: 9,
+        ask_every_ms: 30_000,
+        misses_max: 3,
+        ..Settings::UNBOUNDED
+    };
 
     fn at(ms: u64) -> Now {
         Now { mono_ms: ms, unix_ms: T + ms }

@@ -135,7 +135,9 @@ impl Registry {
                 at
             }
             None => {
-                if !is_named && let Err(refusal) = self.make_room_for(server.address.ip(), server.via.is_some()) {
+                if !is_named
+                    && let Err(refusal) = self.make_room_for(server.address.ip(), server.bytes(), server.via.is_some())
+                {
                     return Outcome::Refused(refusal);
                 }
                 let at = self.insert_shared(server, end_ms, asked, true);
@@ -204,8 +206,13 @@ mod tests {
     use crate::registry::merge::LocalState;
 
     const T: u64 = 1_760_000_000_000;
-    const SETTINGS: Settings =
-        Settings { servers_max: 100, servers_per_ip_max: 100, ask_every_ms: 30_000, misses_max: 3 };
+    const SETTINGS: Settings = Settings {
+        servers_max: 100,
+        servers_per_ip_max: 100,
+        ask_every_ms: 30_000,
+        misses_max: 3,
+        ..Settings::UNBOUNDED
+    };
     const LIFE_MS: u64 = 120_000;
 
     fn address() -> Address {

@@ -17,7 +17,8 @@ use crate::moderation::{Statement, Subject, TIME_MS_MAX};
 use crate::protocols::game_named;
 use crate::registry::Settings;
 
-const SETTINGS: Settings = Settings { servers_max: 100, servers_per_ip_max: 2, ask_every_ms: 30_000, misses_max: 3 };
+const SETTINGS: Settings =
+    Settings { servers_max: 100, servers_per_ip_max: 2, ask_every_ms: 30_000, misses_max: 3, ..Settings::UNBOUNDED };
 const NO_HISTORY: history::Settings = history::Settings { every_s: 60, bytes_max: 0 };
 const LIFE_MS: u64 = 120_000;
 

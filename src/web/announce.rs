@@ -20,7 +20,7 @@ use super::filter::Wrong;
 use super::json::Place;
 use super::{Peer, Site, origin, parameters, reply};
 use crate::model::{Address, Details, Facts, GAME_BYTES_MAX, HeartbeatKeys, MASTER, Player, VersionText};
-use crate::protocols::{Heartbeat, Verdict, allow_players, card, is_one_host, query_of};
+use crate::protocols::{Heartbeat, Verdict, bound_facts, card, is_one_host, query_of};
 use crate::text;
 
 /// The longest name, map and mode, the longest text of a player or a rule's name, and the longest value of a rule, in characters.
@@ -235,7 +235,7 @@ impl Announcement {
                 return Err(Wrong::parameter(said, error));
             }
             let mut facts = self.facts();
-            allow_players(&heartbeat.game, &mut facts);
+            bound_facts(&heartbeat.game, &mut facts);
             heartbeat.said = Some(Box::new(facts));
         }
         Ok(heartbeat)

@@ -250,6 +250,11 @@ impl Site {
         }
     }
 
+    /// Bounds what changes that readers of events have not taken yet keep in memory.
+    pub fn set_changes_bytes_max(&self, bytes_max: usize) {
+        self.events.set_bytes_max(bytes_max);
+    }
+
     pub fn set_pages(&self, pages: Pages) {
         geo::set_countries(pages.database.clone());
         self.pages.store(Arc::new(pages));

@@ -27,7 +27,7 @@ use crate::model::{Address, Facts, Game};
 use crate::net::prober::Unproven;
 use crate::prefix::quota::{self, Quota};
 use crate::protocols::event::Severity;
-use crate::protocols::{Card, allow_players, card_of, game, is_one_host, query_of};
+use crate::protocols::{Card, bound_facts, card_of, game, is_one_host, query_of};
 
 /// Tests at a time in all, and of one address (or IPv6 /64).
 const TESTS_MAX: usize = 64;
@@ -104,7 +104,7 @@ pub struct TestSaid {
 
 impl TestSaid {
     fn new(game: &Game, mut facts: Facts<'_>) -> TestSaid {
-        allow_players(game, &mut facts);
+        bound_facts(game, &mut facts);
         TestSaid {
             players_current: facts.shown_players(),
             players_max: facts.players_max,

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::NAME;
 use crate::model::{Details, Facts, Game, GameRules, Player};
-use crate::protocols::allow_players;
+use crate::protocols::bound_facts;
 use crate::text;
 
 /// Upper bound on what is kept. A full server of 128 clients has 22 KiB with all skins.
@@ -180,7 +180,7 @@ impl Info {
             details: Some(Arc::new(Details { players, rules }.bounded())),
             ..Facts::default()
         };
-        allow_players(&Game::Own(NAME), &mut facts);
+        bound_facts(&Game::Own(NAME), &mut facts);
         facts
     }
 

@@ -5,4 +5,5 @@ pub mod bad_input;
 pub mod faults;
 pub mod forgery;
 pub mod limits;
+pub mod memory;
 pub mod no_way_in;

@@ -490,3 +490,73 @@ pub fn fill(server: &Server, ips: u32) {
         (before >= count.into()).then_some(())
     });
 }
+
+/// DDNet servers that say as much as their game may: 32 at each of so many addresses, each address in a network of its own. Returns
+/// how many were accepted.
+pub fn fat_servers(server: &Server, addresses: u16) -> usize {
+    let web = server.address("web.listen");
+    let register = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let ip = Ipv4Addr::from([127, 128 + high, low, 1]);
+        let games: Vec<_> = (0..32).map(|_| UdpSocket::bind((ip, 0)).unwrap()).collect();
+        let mut connection = connect_from(&ip.to_string(), web);
+        games.iter().enumerate().filter(|(at, game)| register_fat(&mut connection, game, (number, *at))).count()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|thread| scope.spawn(move || (thread..addresses).step_by(4).map(register).sum::<usize>()))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    })
+}
+
+/// Registers one of them: it is sent a token to the game's port, and returns it with its info.
+fn register_fat(connection: &mut TcpStream, game: &UdpSocket, (address, at): (u16, usize)) -> bool {
+    let port = game.local_addr().unwrap().port();
+    let mut post = |token: &str, body: &str| {
+        let length = body.len();
+        let request = format!(
+            "POST /ddnet/15/register HTTP/1.1\r\nHost: localhost\r\n\
+             Address: tw-0.6+udp://connecting-address.invalid:{port}\r\nSecret: {address}-{at}-secret\r\n\
+             Challenge-Secret: x\r\n{token}Info-Serial: 0\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"}\n") {
+            let mut some = [0; 1_024];
+            match connection.read(&mut some) {
+                Ok(size) if size > 0 => answer.extend_from_slice(&some[..size]),
+                _ => return String::new(),
+            }
+        }
+        String::from_utf8(answer).unwrap()
+    };
+    post("", "");
+    let mut buffer = [0; 300];
+    game.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let Ok((size, _)) = game.recv_from(&mut buffer) else { return false };
+    let challenge = String::from_utf8_lossy(&buffer[14..size]).into_owned();
+    let Some((_, token)) = challenge.trim_end_matches('\0').split_once('\0') else { return false };
+    post(&format!("Challenge-Token: {token}\r\n"), &fat_info(address, at)).ends_with("{\"status\":\"success\"}\n")
+}
+
+/// The info of a full server whose players have long names and skins that hardly compress.
+fn fat_info(address: u16, at: usize) -> String {
+    let clients = (0..128u64).map(|player| {
+        let noise = scattered(u64::from(address) << 32 | (at as u64) << 16 | player);
+        format!(
+            r#"{{"name":"{:015x}","clan":"{:011x}","country":-1,"score":{},"is_player":true,"skin":{{"name":"{noise:016x}","color_body":{},"color_feet":{}}}}}"#,
+            noise >> 4,
+            noise >> 20,
+            noise % 1_000,
+            noise % 16_777_216,
+            noise % 16_777_215,
+        )
+    });
+    let clients: Vec<_> = clients.collect();
+    let map = format!("{:016x}", scattered(at as u64));
+    format!(
+        r#"{{"max_clients":128,"max_players":128,"passworded":false,"game_type":"fat","name":"fat {address} {at}","map":{{"name":"{map}"}},"version":"0.6.4","clients":[{}]}}"#,
+        clients.join(",")
+    )
+}
