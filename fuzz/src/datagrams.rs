@@ -142,7 +142,7 @@ fn list(service: &DatagramService, rules: &dyn DatagramRules, from: SocketAddr, 
     let again = rules.datagram(&Context { now: START, view: &VIEW }, from, request, &mut Reply::new());
     assert!(matches!(&again, Effect::List(again) if again == request), "{request:?} becomes {again:?}");
     let list = rules.list(request).expect("a list").render(&VIEW);
-    let packets: Vec<&[u8]> = packets::split(&list).collect();
+    let packets: Vec<&[u8]> = packets::split(list.whole()).collect();
     let (mark, end) = rules.last_packet();
     let (last, others) = packets.split_last().expect("a last packet");
     assert!(packets.len() <= PACKETS_MAX && packets.iter().all(|packet| packet.len() <= PACKET_BYTES_MAX));
@@ -163,6 +163,6 @@ fn list(service: &DatagramService, rules: &dyn DatagramRules, from: SocketAddr, 
     if let Some(introduction) = rules.introduction(request, from) {
         assert!(introduction.datagram.len() <= INTRODUCTION_BYTES_MAX);
         let told = introduction.servers.render(&VIEW);
-        assert!(packets::addresses(&told).all(|address| is_listed(&address)), "somebody who is not listed is told");
+        assert!(packets::addresses(told.whole()).all(|address| is_listed(&address)), "somebody who is not listed is told");
     }
 }

@@ -39,14 +39,14 @@ mod tests {
     use super::*;
     use crate::budget;
     use crate::net::guard::Settings;
-    use crate::registry::view::{Renderer, View};
+    use crate::registry::view::{Body, Renderer, View};
     use std::net::IpAddr;
 
     struct OwnList;
 
     impl Renderer for OwnList {
-        fn render(&self, _view: &View) -> Vec<u8> {
-            vec![0; 900]
+        fn render(&self, _view: &View) -> Body {
+            vec![0; 900].into()
         }
 
         fn is_common(&self) -> bool {

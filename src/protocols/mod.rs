@@ -391,7 +391,7 @@ impl Output {
     pub fn bytes(&self, view: &View) -> Bytes {
         match self {
             Output::Bytes(bytes) => bytes.clone(),
-            Output::List(renderer) => renderer.render(view).into(),
+            Output::List(renderer) => renderer.render(view).to_vec().into(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The published list: an immutable snapshot with a serial, the deltas that led to it, and the lists rendered from it.
 //! Readers share a view and never wait for a writer.
 
+mod body;
 mod publish;
 
 use std::collections::HashMap;
@@ -9,21 +10,21 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
 use super::servers::{OfBlock, Servers};
 use crate::model::{MASTER, Server};
 
+pub use body::{Body, Writer};
 pub use publish::{Batch, Delta, Publisher};
 
 /// Renders a view: `/master.json`, a page, a protocol's list.
 pub trait Renderer: Send + Sync {
-    fn render(&self, view: &View) -> Vec<u8>;
+    fn render(&self, view: &View) -> Body;
 
     /// The same with a [tag](Tag) of what it says, if that is less than its bytes: times and round trips change with every
     /// proof. None: the tag is of its bytes.
-    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
+    fn render_tagged(&self, view: &View) -> (Body, Option<Tag>) {
         (self.render(view), None)
     }
 
@@ -52,7 +53,7 @@ pub trait Renderer: Send + Sync {
 
 /// A rendered list, shared by all its readers.
 pub struct Rendered {
-    pub body: Bytes,
+    pub body: Body,
     /// A hash of the content, so it stays the same across views and restarts that change nothing of it.
     pub etag: String,
     /// When the list was as it is here, milliseconds since 1970; none for what is not a list.
@@ -60,7 +61,7 @@ pub struct Rendered {
     /// The [version](Renderer::version) that a renderer made; none for what is not a list.
     pub version: Option<u64>,
     /// Other encodings of the body, each made on first request.
-    variants: [OnceLock<Option<Bytes>>; VARIANTS],
+    variants: [OnceLock<Option<Body>>; VARIANTS],
     /// Whether a thread has begun to make each.
     begun: [AtomicBool; VARIANTS],
     /// For how many lists to come each is made in advance.
@@ -101,10 +102,10 @@ impl Rendered {
         self.body.len() >= Rendered::LARGE_BYTES
     }
 
-    pub fn new(body: impl Into<Bytes>) -> Rendered {
+    pub fn new(body: impl Into<Body>) -> Rendered {
         let body = body.into();
         let mut tag = Tag::default();
-        tag.0.write(&body);
+        body.pieces().iter().for_each(|piece| tag.0.write(piece));
         Rendered {
             etag: tag.text(),
             body,
@@ -117,7 +118,7 @@ impl Rendered {
     }
 
     /// What a renderer made of this view. With a tag of its own it is weak: lists that say the same may differ in some bytes.
-    pub fn of(view: &View, body: impl Into<Bytes>, tag: Option<Tag>) -> Rendered {
+    pub fn of(view: &View, body: impl Into<Body>, tag: Option<Tag>) -> Rendered {
         let rendered = Rendered { as_of_ms: Some(view.published_at_ms), ..Rendered::new(body) };
         match tag {
             Some(tag) => Rendered { etag: format!("W/{}", tag.text()), ..rendered },
@@ -130,7 +131,7 @@ impl Rendered {
     }
 
     /// The body in another encoding, if it has been made.
-    pub fn made(&self, number: usize) -> Option<Option<Bytes>> {
+    pub fn made(&self, number: usize) -> Option<Option<Body>> {
         self.variants.get(number)?.get().cloned()
     }
 
@@ -155,7 +156,7 @@ impl Rendered {
     }
 
     /// The body in another encoding, made by the first caller; None if it is of no use.
-    pub fn variant(&self, number: usize, make: impl FnOnce(&Bytes) -> Option<Bytes>) -> Option<Bytes> {
+    pub fn variant(&self, number: usize, make: impl FnOnce(&Body) -> Option<Body>) -> Option<Body> {
         self.variants.get(number)?.get_or_init(|| make(&self.body)).clone()
     }
 }
@@ -167,7 +168,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    pub fn make(self, make: impl FnOnce(&Bytes) -> Option<Bytes>) {
+    pub fn make(self, make: impl FnOnce(&Body) -> Option<Body>) {
         self.list.variant(self.number, make);
     }
 }
@@ -316,7 +317,7 @@ mod tests {
         let rendered = Rendered::new("body");
         assert_eq!(rendered.as_of_ms, None);
         assert_eq!(Rendered::of(&View::new(1, 77, Vec::new()), "body", None).as_of_ms, Some(77));
-        assert_eq!(rendered.variant(0, |body| Some(body.slice(1..))), Some("ody".into()));
+        assert_eq!(rendered.variant(0, |_| Some("ody".into())), Some("ody".into()));
         assert_eq!(rendered.variant(0, |_| None), Some("ody".into()));
         assert_eq!(rendered.variant(1, |_| None), None);
         assert_eq!(rendered.variant(VARIANTS, |body| Some(body.clone())), None);
@@ -324,7 +325,7 @@ mod tests {
         let begun = rendered.begin(2).unwrap();
         assert!(rendered.begin(2).is_none() && rendered.begin(VARIANTS).is_none(), "another caller makes it");
         drop(begun);
-        rendered.begin(2).unwrap().make(|body| Some(body.slice(1..)));
+        rendered.begin(2).unwrap().make(|_| Some("ody".into()));
         assert_eq!(rendered.made(2), Some(Some("ody".into())));
     }
 
@@ -345,14 +346,14 @@ mod tests {
     fn a_list_is_common_and_as_old_as_its_view_unless_its_renderer_says_otherwise() {
         struct Count;
         impl Renderer for Count {
-            fn render(&self, view: &View) -> Vec<u8> {
+            fn render(&self, view: &View) -> Body {
                 view.servers.len().to_string().into()
             }
         }
         assert!(!Count.is_stale() && Count.is_common() && Count.group().is_none());
         let view = View::new(7, 0, Vec::new());
         let (list, tag) = Count.render_tagged(&view);
-        assert!(list == b"0" && tag.is_none() && Count.version(&view) == 7);
+        assert!(list == "0".into() && tag.is_none() && Count.version(&view) == 7);
     }
 
     #[test]

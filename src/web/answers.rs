@@ -6,14 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use axum::response::Response;
-use bytes::Bytes;
 
 use super::reply::{self, Encoded, Fresh};
 use super::{JSON, Peer, Site, api, cors, http};
 use crate::hub::Refusal;
 use crate::metrics::{Counter, Metrics};
 use crate::protocols::section::{Route, RouteAnswer};
-use crate::registry::view::{Rendered, Renderer, VARIANTS};
+use crate::registry::view::{Body, Rendered, Renderer, VARIANTS};
 
 /// A path whose list all clients share. Requests with parameters are not for this.
 pub struct Target {
@@ -137,7 +136,7 @@ pub struct Form {
     pub whole: Box<[u8]>,
     /// The head for a client that has the list already.
     pub not_modified: Box<[u8]>,
-    pub body: Bytes,
+    pub body: Body,
 }
 
 impl Form {

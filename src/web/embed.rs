@@ -15,7 +15,7 @@ use super::search::Search;
 use super::template::{PageError, Template};
 use super::{HTML, Peer, SVG, Site, api};
 use crate::model::{Address, Server};
-use crate::registry::view::{Rendered, Renderer, View};
+use crate::registry::view::{Body, Rendered, Renderer, View};
 
 /// Rows where the address has no limit.
 const ROWS: u16 = 10;
@@ -51,10 +51,10 @@ struct EmbedRenderer {
 }
 
 impl Renderer for EmbedRenderer {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         let Selection { total, players, page, .. } = self.filter.select(view, &self.search);
         let servers = page.iter().map(|server| Row::new(server, None)).collect();
-        self.page.template.render(&Variables { title: &self.page.title, total, players, servers }).into_bytes()
+        self.page.template.render(&Variables { title: &self.page.title, total, players, servers }).into()
     }
 
     fn is_common(&self) -> bool {

@@ -33,6 +33,7 @@ use crate::geo;
 use crate::hub::Refusal;
 use crate::net::stopped;
 use crate::registry::recent::Recent;
+use crate::registry::view;
 
 /// The least time between two frames, so that many changes make a few frames per second. A change after a pause is told at once.
 const GATHER: Duration = Duration::from_millis(200);
@@ -80,7 +81,7 @@ type SnapshotCell = tokio::sync::Mutex<Option<Written>>;
 #[derive(Clone)]
 struct Written {
     serial: u64,
-    bytes: Bytes,
+    body: view::Body,
     /// A new one before this time would take more than its share of a core.
     good_until: Instant,
 }
@@ -212,10 +213,10 @@ impl Events {
         let (writer, form) = (site.clone(), form.clone());
         let write = move || {
             let (view, started) = (writer.hub.view(), Instant::now());
-            let bytes = form.snapshot(&view, &writer.search, &id(writer.events.run, view.serial));
-            let bytes = writer.hub.held().count(bytes);
+            let body = form.snapshot(&view, &writer.search, &id(writer.events.run, view.serial));
+            let body = writer.hub.held().count(body);
             let good_until = Instant::now() + (started.elapsed() * SNAPSHOT_SHARE).min(SNAPSHOT_AGE_MAX);
-            Written { serial: view.serial, bytes, good_until }
+            Written { serial: view.serial, body, good_until }
         };
         let written = site.hub.work(is_common, ip, write).await?;
         *last = Some(written.clone());
@@ -297,7 +298,7 @@ struct Standing {
 
 static STANDING: LazyLock<HashMap<Pieces, Standing>> = LazyLock::new(|| {
     let all = Pieces::ALL.into_iter().map(|pieces| {
-        let piece = |text: &[u8]| pieces.piece(|writer| writer.write_all(text)).unwrap_or_default();
+        let piece = |text: &[u8]| pieces.piece::<Vec<u8>>(|writer| writer.write_all(text)).unwrap_or_default();
         let begin = [pieces.beginning(), &piece(b"retry: 2000\n\n")].concat().into();
         let (alive, reset) = (piece(b": alive\n\n").into(), piece(b"event: reset\nid:\ndata: {}\n\n").into());
         (pieces, Standing { begin, alive, reset })
@@ -368,7 +369,7 @@ pub async fn events(
                 Ok(snapshot) => snapshot,
                 Err(refusal) => return reply::refused(refusal),
             };
-            first.push_back(written.bytes);
+            first.extend(written.body.pieces().iter().cloned());
             (written.serial, news)
         }
     };
@@ -629,7 +630,7 @@ mod tests {
         let form = Form::new(Filter::default(), Columns::BRIEF, Pieces::Plain);
         let cell = events.snapshots.get(form, |_| Arc::default());
         let good_until = now + Duration::from_secs(1);
-        *cell.lock().await = Some(Written { serial: 1, bytes: Bytes::new(), good_until });
+        *cell.lock().await = Some(Written { serial: 1, body: view::Body::default(), good_until });
         events.forget_snapshots(now);
         assert!(cell.lock().await.is_some());
         events.forget_snapshots(good_until);

@@ -14,12 +14,12 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use httparse::{Header, Request, Status};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -32,6 +32,7 @@ use crate::net::cores::Place;
 use crate::net::guard::Admission;
 use crate::net::stopped;
 use crate::net::tcp::{Entrance, Settings};
+use crate::registry::view::Body;
 use crate::times;
 
 /// The longest head that is read here. Few clients send more than half of this.
@@ -294,14 +295,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     /// Writes the head of an answer, and returns its body.
-    fn compose(&mut self, form: &Form, asked: &Asked, now: Now) -> Bytes {
+    fn compose(&mut self, form: &Form, asked: &Asked, now: Now) -> Body {
         let known = asked.known.clone().and_then(|known| self.buffer.get(known));
         let is_known = known.is_some_and(|line| reply::knows([line].into_iter(), &form.etag));
         self.head.clear();
         self.head.extend_from_slice(if is_known { &form.not_modified } else { &form.whole });
         self.head.extend_from_slice(&date(now.unix_ms / 1_000));
         self.head.extend_from_slice(b"\r\n\r\n");
-        if is_known || asked.is_head { Bytes::new() } else { form.body.clone() }
+        if is_known || asked.is_head { Body::default() } else { form.body.clone() }
     }
 
     /// Reads what there is; false at the end of the connection or of the program.
@@ -322,7 +323,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     /// Sends the head and a body.
-    async fn write(&mut self, body: &[u8]) -> io::Result<()> {
+    async fn write(&mut self, body: &Body) -> io::Result<()> {
+        let (first, rest) = body.pieces().split_first().map_or((&[][..], &[][..]), |(first, rest)| (first, rest));
+        self.write_part(first).await?;
+        self.head.clear();
+        for piece in rest {
+            self.write_part(piece).await?;
+        }
+        self.stream.flush().await?;
+        self.admission.release();
+        Ok(())
+    }
+
+    /// Sends the head, if there is any, and a piece.
+    async fn write_part(&mut self, body: &[u8]) -> io::Result<()> {
         let mut sent = 0;
         poll_fn(|cx| {
             while sent < self.head.len() + body.len() {
@@ -348,8 +362,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     }
                 }
             }
-            ready!(Pin::new(&mut *self.stream).poll_flush(cx))?;
-            self.admission.release();
             Poll::Ready(Ok(()))
         })
         .await

@@ -19,7 +19,7 @@ use super::search::Search;
 use crate::encodings::Pieces;
 use crate::hub::Held;
 use crate::model::{Address, Fields, Server};
-use crate::registry::view::{Batch, Delta, View};
+use crate::registry::view::{Batch, Body, Delta, View, Writer};
 
 /// A server is in one frame of this time at most: readers would pay for one that changes all the time.
 const SERVER_EVERY: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ impl Form {
     }
 
     /// An event as a piece of the stream. JSON has no line breaks of its own, so one `data` line is enough.
-    fn event(&self, name: &str, id: &str, data: &impl Serialize) -> Vec<u8> {
+    fn event<W: Write + Default>(&self, name: &str, id: &str, data: &impl Serialize) -> W {
         let write = |writer: &mut dyn Write| {
             let mut writer = BufWriter::with_capacity(BUFFER_BYTES, writer);
             write!(writer, "event: {name}\nid: {id}\ndata: ")?;
@@ -76,9 +76,10 @@ impl Form {
     }
 
     /// The whole list.
-    pub fn snapshot(&self, view: &View, search: &Search, id: &str) -> Vec<u8> {
+    pub fn snapshot(&self, view: &View, search: &Search, id: &str) -> Body {
         let servers = self.matcher.all(view, search);
-        self.event("snapshot", id, &Snapshot { serial: view.serial, servers: Rows { form: self, servers } })
+        let snapshot = Snapshot { serial: view.serial, servers: Rows { form: self, servers } };
+        self.event::<Writer>("snapshot", id, &snapshot).finish()
     }
 }
 
@@ -363,7 +364,7 @@ impl Frame {
         // Others get what is rendered meanwhile. Two readers of one form may both render it: what most read is prepared.
         let bytes = self.render(&changes, reader, form, run).map(|bytes| match bytes.len() {
             ..LONG_PIECE => bytes.into(),
-            LONG_PIECE.. => held.count(bytes),
+            LONG_PIECE.. => held.share(bytes.into()),
         });
         let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
         if rendered.len() < FORMS_MAX {

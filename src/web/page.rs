@@ -19,7 +19,7 @@ use crate::config;
 use crate::geo::{self, countries};
 use crate::model::{Address, Facts, Game, Server};
 use crate::protocols::{CARDS, Card, Games, card, own_card};
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Body, Renderer, View};
 use crate::store::history::{ALL_GAMES, Range};
 
 pub const BUILT_IN_TEMPLATE: &str = include_str!("../../assets/index.html");
@@ -253,12 +253,12 @@ impl IndexRenderer {
 }
 
 impl Renderer for IndexRenderer {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         let countries = geo::version();
         let drawn = self.plots.as_ref().map_or(0, |plots| plots.drawn());
         let (variables, missing) = self.index.variables(&self.ask, view, &self.search, self.plots.as_deref());
         *self.last() = Last { missing, drawn, until: Some(Instant::now() + plots::KEPT), countries };
-        self.index.template.render(&variables).into_bytes()
+        self.index.template.render(&variables).into()
     }
 
     /// Whether missing plots are there now, some have become old, or countries have changed.
@@ -505,8 +505,10 @@ mod tests {
 
     fn page(query: &str, home: Option<&'static str>, view: &View) -> String {
         let index = Arc::new(Index::load(&Config::default().web).unwrap());
-        String::from_utf8(IndexRenderer::new(index, Ask::parse(query, home), Arc::default(), None).render(view))
-            .unwrap()
+        String::from_utf8(
+            IndexRenderer::new(index, Ask::parse(query, home), Arc::default(), None).render(view).to_vec(),
+        )
+        .unwrap()
     }
 
     fn view(name: &str) -> View {
@@ -586,7 +588,7 @@ mod tests {
         std::fs::write(&path, "{{ title }}: {{ servers | length }}").unwrap();
         let index = Arc::new(Index::load(&web).unwrap());
         let ask = Ask::parse("", None);
-        assert_eq!(IndexRenderer::new(index, ask, Arc::default(), None).render(&view("x")), b"Rallypoint: 1");
+        assert_eq!(IndexRenderer::new(index, ask, Arc::default(), None).render(&view("x")).to_vec(), b"Rallypoint: 1");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

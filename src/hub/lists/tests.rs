@@ -1,14 +1,15 @@
 //! Lists as views change, clients wait and memory is short.
 
 use super::*;
+use crate::registry::view::Body;
 use std::sync::mpsc;
 
 #[test]
 fn a_large_list_that_nobody_asks_for_is_freed_and_a_small_one_stays() {
     struct Bytes(usize);
     impl Renderer for Bytes {
-        fn render(&self, _: &View) -> Vec<u8> {
-            vec![0; self.0]
+        fn render(&self, _: &View) -> Body {
+            vec![0; self.0].into()
         }
     }
     let (lists, views) = (Lists::new(SharedAccounts::default()), Views::default());
@@ -69,10 +70,10 @@ fn slow_and(is_common: bool) -> (Arc<Slow>, mpsc::Receiver<u64>, mpsc::Sender<()
 }
 
 impl Renderer for Slow {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         self.begins.send(view.serial).unwrap();
         self.may_go_on.lock().unwrap().recv().unwrap();
-        view.serial.to_string().into_bytes()
+        view.serial.to_string().into()
     }
 
     fn is_stale(&self) -> bool {
@@ -249,8 +250,8 @@ fn a_list_that_takes_long_is_prepared_beside_those_who_ask_for_it() {
 struct OfGroup;
 
 impl Renderer for OfGroup {
-    fn render(&self, view: &View) -> Vec<u8> {
-        view.serial.to_string().into_bytes()
+    fn render(&self, view: &View) -> Body {
+        view.serial.to_string().into()
     }
 
     fn group(&self) -> Option<usize> {

@@ -18,7 +18,7 @@ use super::wire::{self, ToMaster, integer};
 use crate::model::{Address, Server};
 use crate::protocols::{ListRequest, packets as rendered};
 use crate::registry::recent::Recent;
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Body, Renderer, View};
 
 /// The keys of an announcement that lists are filtered by. What a server says later, in a status, does not change them.
 pub const GAME_KEY: &[u8] = b"gamename";
@@ -86,8 +86,8 @@ struct GameList {
 }
 
 impl Renderer for GameList {
-    fn render(&self, view: &View) -> Vec<u8> {
-        let Ok(ToMaster::List(request)) = ToMaster::parse(&self.request) else { return Vec::new() };
+    fn render(&self, view: &View) -> Body {
+        let Ok(ToMaster::List(request)) = ToMaster::parse(&self.request) else { return Body::default() };
         let index = self.shared.index(view);
         let wanted = request.game.or_else(|| index.by_protocol.get(&request.protocol).map(|(_, game)| &**game));
         let lists_all = wanted.is_some_and(|game| self.shared.tags.lists_all(game));
@@ -104,7 +104,7 @@ impl Renderer for GameList {
         for packet in packets::encode(request.extended, entries.map(|entry| entry.server.address), PACKETS_MAX) {
             rendered::push(&mut list, &packet);
         }
-        list
+        list.into()
     }
 
     fn is_common(&self) -> bool {
@@ -305,7 +305,7 @@ mod tests {
     /// The ports of a list, in its order.
     fn listed(text: &str) -> Vec<u16> {
         let lists = Lists::new(Tags::default());
-        let list = lists.renderer(&canonical(&lists, text)).render(&view());
+        let list = lists.renderer(&canonical(&lists, text)).render(&view()).to_vec();
         assert!(packets::decode(split(&list).last().unwrap()).unwrap().end);
         addresses(&list).iter().map(Address::port).collect()
     }
@@ -329,7 +329,7 @@ mod tests {
         let lists = Lists::new(Tags::default());
         let liar = Made { address: "203.0.113.1:1", game: "Liar", tag: "QuakeArena-1", protocol: "71", clients: 1 };
         let view = View::new(1, 0, vec![Arc::new(server(&liar)), Arc::new(server(&SERVERS[1]))]);
-        let list = lists.renderer(&canonical(&lists, "getservers 71")).render(&view);
+        let list = lists.renderer(&canonical(&lists, "getservers 71")).render(&view).to_vec();
         assert_eq!(addresses(&list), ["203.0.113.1:2".parse().unwrap()], "a tag does not speak for another game");
     }
 
@@ -359,7 +359,7 @@ mod tests {
         servers[3].overrides = Overrides { priority: 5, ..Overrides::default() };
         servers[4].overrides = Overrides { priority: -5, ..Overrides::default() };
         let view = View::new(1, 0, servers.into_iter().map(Arc::new).collect());
-        let list = lists.renderer(&canonical(&lists, "getservers 71 empty full")).render(&view);
+        let list = lists.renderer(&canonical(&lists, "getservers 71 empty full")).render(&view).to_vec();
         assert_eq!(addresses(&list).iter().map(Address::port).collect::<Vec<_>>(), [4, 3, 2, 5]);
 
         let many = |rotate: usize| {
@@ -369,7 +369,7 @@ mod tests {
                 (1..=450).map(|port| Arc::new(Server { address: at(port), ..server(&made) })).collect();
             servers.rotate_left(rotate);
             let lists = Lists::new(Tags::default());
-            lists.renderer(&canonical(&lists, "getservers Xonotic 3")).render(&View::new(1, 0, servers))
+            lists.renderer(&canonical(&lists, "getservers Xonotic 3")).render(&View::new(1, 0, servers)).to_vec()
         };
         assert_eq!(many(0), many(77));
         let packets = many(0);
@@ -392,8 +392,8 @@ mod tests {
         assert!(first.group().is_some() && first.group() == another.group() && first.group() != elsewhere.group());
         let (first_view, view) = (view(), View::new(2, 0, Vec::new()));
         let index = lists.shared.index(&first_view);
-        first.render(&first_view);
-        lists.renderer(&canonical(&lists, "getservers 71")).render(&first_view);
+        first.render(&first_view).to_vec();
+        lists.renderer(&canonical(&lists, "getservers 71")).render(&first_view).to_vec();
         assert!(Arc::ptr_eq(&index, &lists.shared.index(&first_view)), "made once");
         assert!(!Arc::ptr_eq(&index, &lists.shared.index(&view)));
     }
@@ -432,7 +432,7 @@ mod tests {
         let view = View::new(1, 0, vec![Arc::new(server)]);
         let found = |text: &str| {
             let lists = Lists::new(Tags::default());
-            addresses(&lists.renderer(&canonical(&lists, text)).render(&view)).len()
+            addresses(&lists.renderer(&canonical(&lists, text)).render(&view).to_vec()).len()
         };
         assert_eq!((found("getservers Xonotic 3"), found("getservers Xonotic 99")), (1, 0));
         assert_eq!((found("getservers Xonotic 3 ffa"), found("getservers Xonotic 3 gametype=ctf")), (1, 0));
@@ -460,7 +460,7 @@ mod tests {
         let view = |server: &Server| View::new(1, 0, vec![Arc::new(server.clone())]);
         let list = |server: &Server| {
             let lists = Lists::new(Tags::default());
-            addresses(&lists.renderer(&canonical(&lists, "getservers Xonotic 3")).render(&view(server))).len()
+            addresses(&lists.renderer(&canonical(&lists, "getservers Xonotic 3")).render(&view(server)).to_vec()).len()
         };
         assert_eq!(list(&named), 0, "nobody knows its protocol");
         for key in ["protocol", "com_protocol"] {

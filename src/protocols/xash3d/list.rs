@@ -18,7 +18,7 @@ use crate::model::Address;
 use crate::prefix::{Networks, Prefix};
 use crate::protocols::{ListRequest, packets as rendered};
 use crate::registry::recent::Recent;
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Body, Renderer, View};
 use crate::text;
 
 /// The longest list: about 20,000 servers. The budget decides how much of it is sent.
@@ -167,7 +167,7 @@ struct GameList {
 }
 
 impl Renderer for GameList {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         let mut list = Vec::new();
         let mut push = |packets: Vec<Vec<u8>>| packets.iter().for_each(|packet| rendered::push(&mut list, packet));
         match &self.content {
@@ -177,7 +177,7 @@ impl Renderer for GameList {
                 push(packets::encode(*ipv6, update.filter(|at| at.ipv4().is_none() == *ipv6).take(1), 1));
             }
             Content::Servers { request, old, behind_nat } => {
-                let Ok(ToMaster::Query(wanted)) = ToMaster::parse(request) else { return list };
+                let Ok(ToMaster::Query(wanted)) = ToMaster::parse(request) else { return list.into() };
                 let index = self.index(view);
                 let servers = index.servers(&wanted, *old);
                 match behind_nat {
@@ -190,7 +190,7 @@ impl Renderer for GameList {
                 }
             }
         }
-        list
+        list.into()
     }
 
     fn is_common(&self) -> bool {
@@ -369,7 +369,7 @@ mod tests {
     /// The ports of a list, in its order.
     fn listed(filter: &str) -> Vec<u16> {
         let lists = Lists::new(Gate::default());
-        ports(&lists.renderer(&canonical(&lists, WORLD, false, filter)).render(&view(servers())))
+        ports(&lists.renderer(&canonical(&lists, WORLD, false, filter)).render(&view(servers())).to_vec())
     }
 
     #[test]
@@ -406,7 +406,9 @@ mod tests {
     #[test]
     fn a_region_has_only_its_own_servers_and_a_client_those_of_its_family() {
         let lists = Lists::new(Gate::default());
-        let list = |region, ipv6| ports(&lists.renderer(&canonical(&lists, region, ipv6, "")).render(&view(servers())));
+        let list = |region, ipv6| {
+            ports(&lists.renderer(&canonical(&lists, region, ipv6, "")).render(&view(servers())).to_vec())
+        };
         assert_eq!((list(3, false), list(0, false), list(WORLD, true)), (vec![5], vec![], vec![6]));
     }
 
@@ -431,7 +433,7 @@ mod tests {
             let request = canonical(&lists, WORLD, false, filter);
             let Ok(ToMaster::Query(again)) = ToMaster::parse(&request) else { panic!() };
             assert_eq!(lists.canonical(&again), request, "{filter}: canonical is canonical");
-            ports(&lists.renderer(&request).render(&view(servers())))
+            ports(&lists.renderer(&request).render(&view(servers())).to_vec())
         };
         let all = [2, 4, 3, 1];
         for (filter, expected) in [
@@ -448,7 +450,7 @@ mod tests {
         let request = canonical(&lists, WORLD, true, r"\key\deadbeef\map\crossfire");
         let Ok(ToMaster::Query(wanted)) = ToMaster::parse(&request) else { panic!() };
         assert_eq!((wanted.key, wanted.map), (Some(0xdead_beef), None));
-        let list_of_six = lists.renderer(&request).render(&view(servers()));
+        let list_of_six = lists.renderer(&request).render(&view(servers())).to_vec();
         let found: Vec<_> =
             split(&list_of_six).flat_map(|packet| packets::decode(packet, 0).unwrap().servers).collect();
         assert_eq!(found, ["[2001:db8::7]:27010".parse().unwrap()]);
@@ -477,12 +479,12 @@ mod tests {
         let gate = Gate { title: "https://example.org".into(), map: "Update please".into(), ..Gate::default() };
         let lists = Lists::new(gate);
         let request: ListRequest = b"\xff\xff\xff\xffinfo 48".iter().copied().collect();
-        let list = lists.renderer(&request).render(&view(Vec::new()));
+        let list = lists.renderer(&request).render(&view(Vec::new())).to_vec();
         let info = Info::parse(split(&list).next().unwrap()).unwrap();
         assert_eq!((info.protocol, info.host, info.map), (48, &b"https://example.org"[..], &b"Update please"[..]));
         assert_eq!((info.gamedir, info.max, info.deathmatch), (&b"valve"[..], 32, true));
         let request: ListRequest = b"\xff\xff\xff\xffinfo 49".iter().copied().collect();
-        let list = lists.renderer(&request).render(&view(Vec::new()));
+        let list = lists.renderer(&request).render(&view(Vec::new())).to_vec();
         assert_eq!(Info::parse(split(&list).next().unwrap()).unwrap().protocol, 49, "as it asks");
     }
 
@@ -491,7 +493,7 @@ mod tests {
         let lists = Lists::new(Gate::default());
         let told = |filter: &str| {
             let request = canonical(&lists, WORLD, false, filter);
-            let list = lists.behind_nat(&request).unwrap().render(&view(servers()));
+            let list = lists.behind_nat(&request).unwrap().render(&view(servers())).to_vec();
             addresses(&list).map(|address| address.port()).collect::<Vec<_>>()
         };
         assert_eq!(told(""), [2]);
@@ -505,7 +507,7 @@ mod tests {
         let many: Vec<_> = many.chain([honest]).map(Arc::new).collect();
         let request = canonical(&lists, WORLD, false, "");
         let told = |serial| {
-            let list = lists.behind_nat(&request).unwrap().render(&View::new(serial, 0, many.clone()));
+            let list = lists.behind_nat(&request).unwrap().render(&View::new(serial, 0, many.clone())).to_vec();
             addresses(&list).map(|address| address.port()).collect::<Vec<_>>()
         };
         let (one, other) = (told(9), told(10));
@@ -519,7 +521,7 @@ mod tests {
         let mut servers = servers();
         servers[0].overrides = Overrides { priority: 5, ..Overrides::default() };
         let lists = Lists::new(Gate::default());
-        let list = lists.renderer(&canonical(&lists, WORLD, false, r"\gamedir\valve")).render(&view(servers));
+        let list = lists.renderer(&canonical(&lists, WORLD, false, r"\gamedir\valve")).render(&view(servers)).to_vec();
         assert_eq!(ports(&list), [1, 2, 3]);
     }
 
@@ -590,7 +592,7 @@ mod tests {
         };
         let order = |servers: Vec<Server>| {
             let lists = Lists::new(Gate::default());
-            ports(&lists.renderer(&canonical(&lists, WORLD, false, "")).render(&view(servers)))
+            ports(&lists.renderer(&canonical(&lists, WORLD, false, "")).render(&view(servers)).to_vec())
         };
         let listed = order(some(1..=20));
         assert!(!listed.is_sorted() && !listed.iter().rev().is_sorted(), "{listed:?}");
@@ -604,7 +606,7 @@ mod tests {
         let lists = Lists::new(Gate::default());
         let list = |gamedir: &str| {
             let request = canonical(&lists, WORLD, false, &format!(r"\gamedir\{gamedir}"));
-            ports(&lists.renderer(&request).render(&view(servers())))
+            ports(&lists.renderer(&request).render(&view(servers())).to_vec())
         };
         assert_eq!(list(&longest), [1]);
         assert_eq!(list(&format!("{longest}g")), [0; 0]);

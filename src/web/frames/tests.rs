@@ -281,10 +281,10 @@ proptest! {
         frames.extend(gathered.frame(start + Duration::from_millis(time + 1_000), usize::MAX).map(Arc::new));
         prop_assert!(gathered.is_empty());
         let mut expected = List::new();
-        apply(&mut expected, &snapshots.last().unwrap().1);
+        apply(&mut expected, &snapshots.last().unwrap().1.to_vec());
         for (mut serial, snapshot) in snapshots {
             let (mut known, began) = (List::new(), serial);
-            apply(&mut known, &snapshot);
+            apply(&mut known, &snapshot.to_vec());
             let news: Vec<_> = frames.iter().filter(|frame| frame.is_news(serial)).cloned().collect();
             for some in news.chunks(joins) {
                 let frame = Frame::joined(some).unwrap();

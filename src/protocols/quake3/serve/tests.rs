@@ -202,7 +202,7 @@ fn a_game_announces_itself_and_is_found() {
         ("getservers wolfmp 60 full empty", "wolfmp", "60"),
     ] {
         let (Effect::List(canonical), _) = effect(&rules, T, game_server(), framed(request).leak()) else { panic!() };
-        let list = rules.list(&canonical).unwrap().render(&view);
+        let list = rules.list(&canonical).unwrap().render(&view).to_vec();
         let mut found: Vec<Address> =
             split(&list).flat_map(|packet| packets::decode(packet).unwrap().servers).collect();
         found.sort();
