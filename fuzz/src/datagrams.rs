@@ -163,6 +163,9 @@ fn list(service: &DatagramService, rules: &dyn DatagramRules, from: SocketAddr, 
     if let Some(introduction) = rules.introduction(request, from) {
         assert!(introduction.datagram.len() <= INTRODUCTION_BYTES_MAX);
         let told = introduction.servers.render(&VIEW);
-        assert!(packets::addresses(told.whole()).all(|address| is_listed(&address)), "somebody who is not listed is told");
+        assert!(
+            packets::addresses(told.whole()).all(|address| is_listed(&address)),
+            "somebody who is not listed is told"
+        );
     }
 }

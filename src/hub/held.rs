@@ -10,6 +10,9 @@ use tokio::sync::Notify;
 
 use crate::registry::view::Body;
 
+/// What may be kept beside the cache is at most this fraction (1/N) of all: it is a list for each path, in four encodings.
+const PINNED_SHARE: usize = 64;
+
 #[derive(Debug)]
 pub struct Held {
     bytes: AtomicUsize,
@@ -72,6 +75,11 @@ impl Held {
     /// Whether all of them together take more than they may.
     pub fn is_over(&self) -> bool {
         self.bytes() > self.max.load(Ordering::Relaxed)
+    }
+
+    /// Whether a list of this size may be kept by others than the cache, which frees it when memory is short.
+    pub fn may_pin(&self, bytes: usize) -> bool {
+        bytes <= self.max.load(Ordering::Relaxed) / PINNED_SHARE
     }
 
     /// Whether they take so much that some have to go: three quarters of it.

@@ -75,8 +75,9 @@ impl Target {
             return Ok(same);
         }
         let prepared = Arc::new(Prepared::new(list));
-        // A large list is the hub's alone, which frees it when nobody asks for it.
-        self.last.store(Some(prepared.clone()).filter(|prepared| !prepared.list.is_large()));
+        // A large list is the hub's alone, which frees it when nobody asks for it, or when memory is short.
+        let may_pin = site.hub.held().may_pin(prepared.list.body.len());
+        self.last.store(Some(prepared.clone()).filter(|prepared| may_pin && !prepared.list.is_large()));
         Ok(prepared)
     }
 

@@ -34,6 +34,31 @@ fn a_large_list_that_nobody_asks_for_is_freed_and_a_small_one_stays() {
     assert_eq!(read(&large).body.len(), Rendered::LARGE_BYTES, "rendered again");
 }
 
+#[tokio::test]
+async fn common_lists_have_a_bound_too() {
+    struct Bytes(usize);
+    impl Renderer for Bytes {
+        fn render(&self, _: &View) -> Body {
+            vec![0; self.0].into()
+        }
+    }
+    let (lists, views) = (Lists::new(SharedAccounts::default()), Views::default());
+    let [first, second, third, fourth] = [1_500, 1_000, 900, 1].map(|size| Arc::new(Bytes(size)) as Arc<dyn Renderer>);
+    let get = async |renderer| lists.get(renderer, [192, 0, 2, 1].into(), || views.newest()).await;
+    lists.held.set_max(2_000);
+    for (renderer, held) in [(&first, 1_500), (&second, 2_500), (&third, 1_900)] {
+        let asked_at_ms = lists.cells().iter().map(|(_, cell)| cell.asked_at_ms()).max().unwrap_or(0);
+        get(renderer).await.unwrap();
+        lists.cell(renderer).asked_at_ms.store(asked_at_ms + 1, Ordering::Relaxed);
+        assert_eq!(lists.held.bytes(), held, "the one that nobody has asked for for longest makes room");
+    }
+    let readers = [get(&second).await.unwrap(), get(&third).await.unwrap()];
+    lists.held.set_max(1_800);
+    assert_eq!(get(&fourth).await.err(), Some(Refusal::Busy), "readers hold them all");
+    drop(readers);
+    assert_eq!(get(&fourth).await.unwrap().body.len(), 1);
+}
+
 #[test]
 fn an_expensive_list_is_good_for_19_times_as_long_as_it_took() {
     let start = Instant::now();

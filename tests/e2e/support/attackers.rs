@@ -499,8 +499,7 @@ pub fn fat_servers(server: &Server, addresses: u16) -> usize {
         let [high, low] = number.to_be_bytes();
         let ip = Ipv4Addr::from([127, 128 + high, low, 1]);
         let games: Vec<_> = (0..32).map(|_| UdpSocket::bind((ip, 0)).unwrap()).collect();
-        let mut connection = connect_from(&ip.to_string(), web);
-        games.iter().enumerate().filter(|(at, game)| register_fat(&mut connection, game, (number, *at))).count()
+        games.iter().enumerate().filter(|(at, game)| register_fat(web, game, (number, *at))).count()
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
@@ -511,25 +510,19 @@ pub fn fat_servers(server: &Server, addresses: u16) -> usize {
 }
 
 /// Registers one of them: it is sent a token to the game's port, and returns it with its info.
-fn register_fat(connection: &mut TcpStream, game: &UdpSocket, (address, at): (u16, usize)) -> bool {
-    let port = game.local_addr().unwrap().port();
-    let mut post = |token: &str, body: &str| {
-        let length = body.len();
+fn register_fat(web: SocketAddr, game: &UdpSocket, (address, at): (u16, usize)) -> bool {
+    let local = game.local_addr().unwrap();
+    let post = |token: &str, body: &str| {
+        let (port, length) = (local.port(), body.len());
         let request = format!(
-            "POST /ddnet/15/register HTTP/1.1\r\nHost: localhost\r\n\
+            "POST /ddnet/15/register HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
              Address: tw-0.6+udp://connecting-address.invalid:{port}\r\nSecret: {address}-{at}-secret\r\n\
              Challenge-Secret: x\r\n{token}Info-Serial: 0\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        connection.write_all(request.as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"}\n") {
-            let mut some = [0; 1_024];
-            match connection.read(&mut some) {
-                Ok(size) if size > 0 => answer.extend_from_slice(&some[..size]),
-                _ => return String::new(),
-            }
-        }
-        String::from_utf8(answer).unwrap()
+        let (mut connection, mut answer) = (connect_from(&local.ip().to_string(), web), String::new());
+        // A refused request may be closed before it is read to its end.
+        let _ = connection.write_all(request.as_bytes()).and_then(|()| connection.read_to_string(&mut answer));
+        answer
     };
     post("", "");
     let mut buffer = [0; 300];
