@@ -4,6 +4,7 @@
 //! of one address also counts for every wider prefix around it, and each of those has its own, larger limit.
 
 pub mod quota;
+pub mod ranking;
 
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -45,6 +46,10 @@ impl Hash for Prefix {
 }
 
 impl Prefix {
+    /// Before and after all others in their order.
+    const FIRST: Prefix = Prefix { network: IpAddr::V4(Ipv4Addr::UNSPECIFIED), bits: 0 };
+    const LAST: Prefix = Prefix { network: IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)), bits: u8::MAX };
+
     /// The narrowest prefix around an address: the address itself, or its IPv6 /64.
     pub fn narrowest(ip: IpAddr) -> Prefix {
         let ip = ip.to_canonical();
@@ -92,6 +97,22 @@ impl Prefix {
             IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
         };
         (level, number)
+    }
+
+    /// The one at the same place in another network, by the bits that the other one leaves open.
+    fn moved_into(self, around: Prefix) -> Prefix {
+        let network = match (around.network, self.network) {
+            (IpAddr::V4(ip), IpAddr::V4(own)) => {
+                let open = u32::MAX.checked_shr(around.bits.into()).unwrap_or(0);
+                Ipv4Addr::from_bits(ip.to_bits() | own.to_bits() & open).into()
+            }
+            (IpAddr::V6(ip), IpAddr::V6(own)) => {
+                let open = u128::MAX.checked_shr(around.bits.into()).unwrap_or(0);
+                Ipv6Addr::from_bits(ip.to_bits() | own.to_bits() & open).into()
+            }
+            _ => around.network,
+        };
+        Prefix { network, ..self }
     }
 
     fn new(ip: IpAddr, bits: u8) -> Prefix {

@@ -214,7 +214,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "guard.max_connections",
-        doc: "TCP connections in all; one more closes the one that has been idle longest.",
+        doc: "TCP connections in all; one more closes the longest idle one of the network that holds the most.",
         default: "8192",
         example: "",
         set: |config, item| {

@@ -2,6 +2,7 @@
 
 pub mod attacks;
 pub mod bad_input;
+pub mod connections;
 pub mod faults;
 pub mod forgery;
 pub mod limits;
