@@ -61,7 +61,7 @@ pub fn run(input: &[u8]) {
     let settings = Settings {
         servers_max,
         // In every other world, bytes run out before places do.
-        bytes_max: if servers_max % 2 == 0 { servers_max * 400 } else { usize::MAX },
+        bytes_max: if servers_max.is_multiple_of(2) { servers_max * 400 } else { usize::MAX },
         servers_per_ip_max: 1 + tape.below(3) as u32,
         ask_every_ms: 30_000,
         misses_max: 1 + tape.below(3) as u8,
