@@ -116,6 +116,7 @@ impl App {
         let memory = Memory::of(&config.guard);
         let hub = Arc::new(Hub::new(config.registry(memory.servers)));
         hub.set_exempt(config.guard.exempt());
+        hub.set_game_limits(config.guard.game_limits.clone());
         let guard = Arc::new(Guard::new(config.guard.settings(connections_max(&config, memory))));
         hub.held().set_max(memory.lists);
         hub.set_accounts(Arc::new(accounts::Searches::new(guard.clone(), &hub)));
@@ -353,6 +354,7 @@ impl App {
         }
         self.hub.set_settings(self.config.registry(memory.servers));
         self.hub.set_exempt(guard.exempt());
+        self.hub.set_game_limits(guard.game_limits.clone());
         self.hub.held().set_max(memory.lists);
         self.announcements.set_limits(guard.servers_per_ip_max, guard.exempt());
         self.site.set_changes_bytes_max(memory.changes);

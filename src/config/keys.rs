@@ -1,5 +1,6 @@
 //! The keys that belong to no protocol, by their whole path.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,13 +8,18 @@ use ipnet::IpNet;
 
 use super::Config;
 use crate::mirror::Upstream;
+use crate::model::GAME_BYTES_MAX;
 use crate::moderation::PATTERNS_MAX;
 use crate::net::client::Header;
 use crate::notices::Target;
+use crate::registry::per_game::GameLimits;
 use crate::settings::{Item, Key, Problem};
 
 /// The least memory with which the program is of use.
 const LEAST_MIB: usize = 16;
+
+/// The largest limit for a game in a network.
+const PER_GAME_MAX: i64 = 1_000_000;
 
 /// The key with secrets in its values.
 pub const NOTICES: &str = "notices";
@@ -209,6 +215,18 @@ pub const KEYS: &[Key<Config>] = &[
         example: "",
         set: |config, item| {
             config.guard.servers_per_ip_max = item.integer(1, 65_535)? as u32;
+            Ok(())
+        },
+    },
+    Key {
+        name: "guard.max_per_game_and_network",
+        doc: "Servers of one game listed for one network (IPv4 /24, IPv6 /48): one number for every game, or a list for some, e.g.\n\
+              [\"xonotic=64\", \"*=200\"], where `*` is every other game. 0: no limit. It applies to new servers, and not to those\n\
+              that you name yourself or that are in guard.exempt. `rallypoint admin game NAME` shows who has how many.",
+        default: "0",
+        example: "",
+        set: |config, item| {
+            config.guard.game_limits = game_limits(item)?;
             Ok(())
         },
     },
@@ -461,6 +479,28 @@ fn networks(item: &Item<'_>) -> Result<Vec<IpNet>, Problem> {
         let network = "an address or network like \"203.0.113.7\" or \"198.51.100.0/24\"";
         address.map_or_else(|| item.parsed(network), |ip| Ok(ip.into()))
     })
+}
+
+/// A number of servers for all games, or games with theirs: a list, or separated by commas as in `--set`.
+fn game_limits(item: &Item<'_>) -> Result<GameLimits, Problem> {
+    let limits = match item.text() {
+        Ok(text) => text.split(',').map(game_limit).collect::<Result<_, _>>()?,
+        Err(_) if item.is_list() => item.list("a list", |item| game_limit(item.text()?))?,
+        Err(_) => vec![("*".into(), item.integer(0, PER_GAME_MAX)? as u32)],
+    };
+    let mut named: BTreeMap<String, u32> = limits.into_iter().collect();
+    let others = named.remove("*").unwrap_or(0);
+    Ok(GameLimits { named, others })
+}
+
+fn game_limit(text: &str) -> Result<(String, u32), Problem> {
+    let limit = text.rsplit_once('=').and_then(|(game, most)| {
+        let most = most.trim().parse().ok().filter(|most| i64::from(*most) <= PER_GAME_MAX)?;
+        let is_name = (1..=GAME_BYTES_MAX).contains(&game.trim().len());
+        is_name.then(|| (game.trim().to_string(), most))
+    });
+    let what = format!("a game and a number from 0 to {PER_GAME_MAX} like \"xonotic=64\"");
+    limit.ok_or_else(|| (None, format!("must be {what}, not \"{text}\"")))
 }
 
 /// A file's path; an empty one means none.

@@ -27,6 +27,7 @@ use crate::prefix::Networks;
 use crate::protocols::section::{Configured, Listener, Section};
 use crate::protocols::{CARDS, Card};
 use crate::registry::Settings;
+use crate::registry::per_game::GameLimits;
 use crate::settings::{Item, Key, KeyText, Problem, nearest};
 use crate::store::history;
 use keys::{KEYS, NOTICES};
@@ -79,6 +80,7 @@ pub struct Probe {
 pub struct Guard {
     pub servers_max: usize,
     pub servers_per_ip_max: u32,
+    pub game_limits: GameLimits,
     pub connections_max: usize,
     pub connections_per_ip_max: usize,
     pub idle: Duration,
@@ -121,6 +123,7 @@ impl Default for Config {
             guard: Guard {
                 servers_max: 0,
                 servers_per_ip_max: 0,
+                game_limits: GameLimits::default(),
                 connections_max: 0,
                 connections_per_ip_max: 0,
                 idle: Duration::ZERO,

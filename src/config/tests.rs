@@ -79,6 +79,13 @@ fn wrong_types_and_impossible_values() {
         ("[guard]\nmax_servers_per_ip = \"3\"", "not the text \"3\""),
         ("[guard]\nmax_servers = 99999999999999999999", "must be a whole number"),
         ("[guard]\nbans = [\"203.0.113.0/33\"]", "must be an address or network"),
+        ("[guard]\nmax_per_game_and_network = -1", "must be a whole number from 0 to 1000000, not the number -1"),
+        (
+            "[guard]\nmax_per_game_and_network = [\n\"a=1\",\n\"b\"]",
+            ":4: guard.max_per_game_and_network: must be a game and a",
+        ),
+        ("[guard]\nmax_per_game_and_network = \"=5\"", "like \"xonotic=64\", not \"=5\""),
+        ("[guard]\nmax_per_game_and_network = [\"a=1000001\"]", "from 0 to 1000000 like"),
         ("[iceball]\nlife = \"0s\"", "must be a time like \"30s\" or \"5m\", from \"1s\" to \"1d\""),
         ("[iceball]\nlife = 30", "must be a time"),
         ("[iceball]\nversion = \"two\"", "must be a version like"),
@@ -160,6 +167,16 @@ fn set_overrides_any_key() {
     assert!(set("iceball.listen").unwrap_err().contains("write --set iceball.listen=VALUE"));
     let word = set("iceball.servers=[{address=\"192.0.2.1:5\", official=true}]").unwrap();
     assert!(word.named_servers()[0].overrides.official);
+}
+
+#[test]
+fn limits_of_games_are_one_number_or_some_for_each() {
+    let limits = |text: &str| set(&format!("guard.max_per_game_and_network={text}")).unwrap().guard.game_limits;
+    assert_eq!(Config::default().guard.game_limits, GameLimits::default());
+    assert_eq!(limits("64"), GameLimits { others: 64, ..GameLimits::default() });
+    let some = limits("[\"a=b = 3\", \"*=200\"]");
+    assert_eq!(some, GameLimits { named: [("a=b".to_string(), 3)].into(), others: 200 });
+    assert_eq!(limits("a=b=3, *=200"), some);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use super::shares::Scarce;
 use super::{Refusal, Registry};
-use crate::model::{Address, Proof};
+use crate::model::{Address, Proof, Server};
 use crate::prefix::Networks;
 
 impl Registry {
@@ -23,6 +23,7 @@ impl Registry {
         let mut counted: Vec<_> = counted.filter_map(|(at, slot)| Some((slot.server.as_ref()?, at))).collect();
         counted.sort_by_key(|(server, at)| (server.first_seen_ms, *at));
         counted.into_iter().for_each(|(server, at)| self.shares.add(at, server.address.ip(), server.bytes()));
+        self.count_games();
     }
 
     /// What all entries that count for limits take, in bytes.
@@ -38,7 +39,13 @@ impl Registry {
 
     /// Makes room for a newcomer that is not a named server: in the networks around it, and in all. A mirrored one takes nobody's
     /// place.
-    pub(super) fn admit(&mut self, ip: IpAddr, bytes: usize, is_mirrored: bool) -> Result<(), Refusal> {
+    pub(super) fn admit(&mut self, server: &Server) -> Result<(), Refusal> {
+        let (ip, bytes, is_mirrored) = (server.address.ip(), server.bytes(), server.via.is_some());
+        // First, so that nobody gives way to one who is refused all the same.
+        if let Err((Refusal::FullForIp, _)) = self.shares.fits(ip, self.settings.servers_per_ip_max) {
+            return Err(Refusal::FullForIp);
+        }
+        self.make_room_for_game(ip, &server.game, is_mirrored)?;
         while let Err((refusal, full)) = self.shares.fits(ip, self.settings.servers_per_ip_max) {
             let is_network = refusal == Refusal::FullForNetwork && !is_mirrored;
             let gives_way = || self.shares.gives_way_to(ip, bytes, Some(full), Scarce::Places);
@@ -82,6 +89,7 @@ impl Registry {
 
     /// Counts an entry for its networks, or no longer.
     pub(super) fn count(&mut self, at: u32, ip: IpAddr, counts: bool) {
+        self.recount_game(at);
         if !counts {
             return self.shares.remove(at, ip);
         }
@@ -98,8 +106,9 @@ impl Registry {
         }
     }
 
-    /// Updates what an entry counts for: its bytes, and whether it is cookie-proven. Call it whenever an entry has changed.
+    /// Updates what an entry counts for: its game, its bytes, and whether it is cookie-proven. Call it whenever an entry has changed.
     pub(super) fn reweigh(&mut self, at: u32) {
+        self.recount_game(at);
         let Some(slot) = self.slots.get_mut(at as usize) else { return };
         let ip = slot.address.ip();
         let is_proven = slot.listed && slot.server.as_ref().is_some_and(|server| server.verified_by == Proof::Cookie);

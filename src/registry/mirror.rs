@@ -72,7 +72,7 @@ impl Registry {
             via: Some(via.clone()),
             ..Server::new(*address, game.clone(), Proof::Query, now.unix_ms, facts)
         };
-        if let Err(refusal) = self.admit(address.ip(), server.bytes(), true) {
+        if let Err(refusal) = self.admit(&server) {
             return Outcome::Refused(refusal);
         }
         self.removals.forget(*address, Strength::Mirrored);

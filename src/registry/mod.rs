@@ -8,6 +8,7 @@ pub mod merge;
 mod mirror;
 mod moderation;
 pub mod networks;
+pub mod per_game;
 mod read_ahead;
 pub mod recent;
 mod restore;
@@ -29,6 +30,7 @@ use crate::model::{
 use merge::Removals;
 use mirror::MirroredSlots;
 use moderation::Moderation;
+use per_game::PerGame;
 pub use restore::Life;
 use restore::Unsettled;
 use shares::Shares;
@@ -88,6 +90,8 @@ pub enum Refusal {
     FullForIp,
     /// A wider network around its address has reached its limit, and no address in it has more servers than its own would have.
     FullForNetwork,
+    /// The network around its address has as many servers of its game as the operator allows, and no address there has more of them.
+    FullForGame,
     /// The operator's configuration names another game at this address.
     OtherGameConfigured,
     /// Its life had ended when the proof arrived.
@@ -147,6 +151,7 @@ pub struct Registry {
     /// Decides when servers that arrive together are queried: see [`Registry::spread_ms`].
     spread_key: u64,
     shares: Shares,
+    per_game: PerGame,
     ends: Wheel,
     asks: Wheel,
     named: HashMap<Address, NamedServer>,
@@ -206,6 +211,7 @@ impl Registry {
             spread_key: hasher.hash_one(0),
             hasher,
             shares: Shares::default(),
+            per_game: PerGame::default(),
             ends: Wheel::new(now.mono_ms),
             asks: Wheel::new(now.mono_ms),
             named: HashMap::new(),
@@ -367,7 +373,7 @@ impl Registry {
     fn add(&mut self, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
         let server = Server { node: self.node, ..Server::announced(announce) };
         if !self.named.contains_key(&announce.address)
-            && let Err(refusal) = self.admit(announce.address.ip(), server.bytes(), false)
+            && let Err(refusal) = self.admit(&server)
         {
             return Outcome::Refused(refusal);
         }
@@ -438,6 +444,10 @@ impl Registry {
             // Its answer to a query may have come in between. That is the newer proof, but does not renew its life.
             let is_prolonged = slot.asked && same_game && server.verified_by == announce.proof && end_ms > slot.end_ms;
             return if is_prolonged { self.prolong(at, announce, end_ms) } else { Outcome::Stale };
+        }
+        let is_newcomer = !same_game && slot.counted;
+        if is_newcomer && self.per_game.full(announce.address.ip(), &announce.game, self.shares.exempt()).is_some() {
+            return Outcome::Refused(Refusal::FullForGame);
         }
         // Of two different announcements of the same millisecond, the one that arrives later wins. Its timestamp orders them
         // for other nodes, and makes a replay of either one stale.
@@ -649,20 +659,6 @@ impl Registry {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         half + (mixed ^ (mixed >> 31)) % half
-    }
-
-    fn digest(&self, at: u32) -> u64 {
-        self.digests.get(at as usize).copied().unwrap_or(0)
-    }
-
-    fn set_digest(&mut self, at: u32, digest: u64) {
-        let place = at as usize;
-        if digest != 0 && self.digests.len() <= place {
-            self.digests.resize(place + 1, 0);
-        }
-        if let Some(known) = self.digests.get_mut(place) {
-            *known = digest;
-        }
     }
 
     fn mark(&mut self, at: u32) {

@@ -209,31 +209,15 @@ impl Shares {
     /// the newcomer's own network would then be as heavy.
     pub fn gives_way_to(&self, ip: IpAddr, bytes: usize, inside: Option<Prefix>, scarce: Scarce) -> Option<u32> {
         let more = Held { entries: 1, units: units(bytes), stamp: 0 }.of(scarce);
+        let held = |prefix: &Prefix| self.held(prefix).of(scarce);
         let own = Prefix::owners(ip, &self.exempt);
-        let own = own.into_iter().filter(|own| inside.is_none_or(|inside| own.bits() > inside.bits()));
-        let mut around = inside;
-        for own in own {
-            let heaviest = self.heaviest(around, scarce)?;
-            let would_hold = self.held(&own).of(scarce).saturating_add(more);
-            if heaviest != own && self.held(&heaviest).of(scarce) > would_hold {
-                return self.newest_of_the_heaviest(heaviest, scarce);
-            }
-            // Its own network can hold no more than now, but the shares inside it may be uneven.
-            around = Some(own);
-        }
-        None
+        self.newest(&heaviest_beside(&own, inside, more, held, |around| self.heaviest(around, scarce))?)
     }
 
     /// The entry that gives way when those that are there take too much.
     pub fn gives_way(&self, scarce: Scarce) -> Option<u32> {
-        self.newest_of_the_heaviest(self.heaviest(None, scarce)?, scarce)
-    }
-
-    fn newest_of_the_heaviest(&self, mut around: Prefix, scarce: Scarce) -> Option<u32> {
-        while let Some(heaviest) = self.heaviest(Some(around), scarce) {
-            around = heaviest;
-        }
-        self.newest(&around)
+        let heaviest = |around| self.heaviest(around, scarce);
+        self.newest(&address_in(heaviest(None)?, heaviest))
     }
 
     /// The heaviest network inside another one, or (None) the heaviest of the widest. None in the narrowest.
@@ -243,9 +227,14 @@ impl Shares {
         };
         // An exempt address is an owner of its own, and holds nothing of the networks around it.
         let is_apart = |prefix: &Prefix| prefix.is_narrowest() && self.exempt.contains(prefix.network());
-        let inside = around.inside().filter(|prefix| !is_apart(prefix)).map(|prefix| (self.held(&prefix), prefix));
-        let held = inside.filter(|(held, _)| held.of(scarce) > 0);
-        held.max_by_key(|(held, _)| held.weight(scarce)).map(|(_, prefix)| prefix)
+        let weight = |prefix: &Prefix| if is_apart(prefix) { (0, 0) } else { self.held(prefix).weight(scarce) };
+        heaviest_inside(around, weight)
+    }
+
+    /// The entries of an address, from the newest on.
+    pub fn entries(&self, address: &Prefix) -> impl Iterator<Item = u32> {
+        let older = |slot: &u32| self.members.get(*slot as usize).map(|member| member.older);
+        std::iter::successors(self.newest(address), move |slot| older(slot).filter(|older| *older != NONE))
     }
 
     fn newest(&self, address: &Prefix) -> Option<u32> {
@@ -352,6 +341,42 @@ impl Owner<u32> {
         let narrow = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
         Owner { newest, units, entries: narrow(entries), proven: narrow(proven) }
     }
+}
+
+/// The address that gives way to a newcomer whose owners are `own`, widest first, inside a network or (None) of all: the heaviest in
+/// the heaviest. None if the newcomer's own network would then be as heavy.
+pub fn heaviest_beside(
+    own: &[Prefix],
+    inside: Option<Prefix>,
+    more: u32,
+    held: impl Fn(&Prefix) -> u32,
+    heaviest: impl Fn(Option<Prefix>) -> Option<Prefix>,
+) -> Option<Prefix> {
+    let mut around = inside;
+    for own in own.iter().filter(|own| inside.is_none_or(|inside| own.bits() > inside.bits())) {
+        let other = heaviest(around)?;
+        if other != *own && held(&other) > held(own).saturating_add(more) {
+            return Some(address_in(other, heaviest));
+        }
+        // Its own network can hold no more than now, but the shares inside it may be uneven.
+        around = Some(*own);
+    }
+    None
+}
+
+/// The heaviest of the networks that are the next narrower ones inside another one, of those that hold anything.
+pub fn heaviest_inside<W: Ord + Default>(around: Prefix, weight: impl Fn(&Prefix) -> W) -> Option<Prefix> {
+    let inside = around.inside().map(|prefix| (weight(&prefix), prefix));
+    let held = inside.filter(|(weight, _)| *weight > W::default());
+    held.max_by(|(one, _), (other, _)| one.cmp(other)).map(|(_, prefix)| prefix)
+}
+
+/// From a network to the heaviest address in it.
+fn address_in(mut network: Prefix, heaviest: impl Fn(Option<Prefix>) -> Option<Prefix>) -> Prefix {
+    while let Some(inside) = heaviest(Some(network)) {
+        network = inside;
+    }
+    network
 }
 
 /// Keeps no row for a network that holds nothing.

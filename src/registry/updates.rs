@@ -151,6 +151,20 @@ impl Registry {
         }
         if was_listed { Outcome::Changed } else { Outcome::Refreshed }
     }
+
+    pub(super) fn digest(&self, at: u32) -> u64 {
+        self.digests.get(at as usize).copied().unwrap_or(0)
+    }
+
+    pub(super) fn set_digest(&mut self, at: u32, digest: u64) {
+        let place = at as usize;
+        if digest != 0 && self.digests.len() <= place {
+            self.digests.resize(place + 1, 0);
+        }
+        if let Some(known) = self.digests.get_mut(place) {
+            *known = digest;
+        }
+    }
 }
 
 /// The facts of an answer with the version that the server announced, where the answer has none: not every game's query tells

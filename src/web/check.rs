@@ -408,6 +408,10 @@ pub fn refusal_advice(refusal: Refusal) -> &'static str {
             "If they are yours, run fewer servers in this network. Otherwise ask the operator of this master to add the \
              network to guard.exempt, or the server to the configuration."
         }
+        Refusal::FullForGame => {
+            "If they are yours, run fewer servers of this game in this network. Otherwise ask the operator of this master to raise \
+             guard.max_per_game_and_network, or to add the server to the configuration."
+        }
         Refusal::StrongerProof => {
             "Two servers announce the same address and port. If both are yours, stop one of them or give it another port. \
              This one can be listed once the other no longer answers."
@@ -481,6 +485,9 @@ fn refused(refusal: Refusal) -> &'static str {
         }
         Refusal::FullForIp => "Verified, but refused: too many servers at its address.",
         Refusal::FullForNetwork => "Verified, but refused: too many servers in the network around its address.",
+        Refusal::FullForGame => {
+            "Verified, but refused: the network around its address has as many servers of this game as the operator allows."
+        }
         Refusal::OtherGameConfigured => "Refused: the operator has configured another game for this address.",
         Refusal::Late => "Refused: the proof of its address arrived too late.",
         Refusal::NotListed => "Refused: the server is not listed.",
