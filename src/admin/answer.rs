@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tracing::info;
 
@@ -192,12 +192,19 @@ impl Answers {
     /// A game's servers, and who holds them.
     fn game(&self, name: &str) -> Result<Vec<Value>, String> {
         let holdings = self.holdings(Some(name))?;
-        let mut game = holding(&holdings.all);
-        game["game"] = name.into();
-        game["largest_share"] =
-            networks::By::ALL.map(|by| (by.name(), json!(holdings.largest_share(by)))).into_iter().collect();
-        game["networks"] = largest(&holdings, By::Servers).into();
-        Ok(vec![game])
+        let shares: Map<String, Value> = networks::By::ALL
+            .map(|by| (by.name().to_string(), holdings.largest_share(by).into()))
+            .into_iter()
+            .collect();
+        Ok(vec![holding(
+            &holdings.all,
+            [
+                ("game", name.into()),
+                ("limit", self.hub.game_limit(name).into()),
+                ("largest_share", shares.into()),
+                ("networks", largest(&holdings, By::Servers).into()),
+            ],
+        )])
     }
 
     fn holdings(&self, game: Option<&str>) -> Result<Holdings, String> {
@@ -310,17 +317,20 @@ impl Answers {
 }
 
 fn largest(holdings: &Holdings, by: By) -> Vec<Value> {
+    let all = holdings.all.of(by.into()).max(1) as f64;
     let row = |(network, held): (Prefix, &Holding)| {
-        let mut row = holding(held);
-        row["network"] = network.to_string().into();
-        row
+        let share = held.of(by.into()) as f64 / all;
+        holding(held, [("network", network.to_string().into()), ("share", share.into())])
     };
     holdings.largest(by.into(), NETWORKS_MAX).into_iter().map(row).collect()
 }
 
-fn holding(held: &Holding) -> Value {
+/// What servers hold together, and what else there is to say of them.
+fn holding<const N: usize>(held: &Holding, more: [(&str, Value); N]) -> Value {
     let proofs: BTreeMap<&str, u64> = held.proofs.iter().map(|(proof, count)| (proof.name(), *count)).collect();
-    json!({ "servers": held.servers, "players": held.players, "bytes": held.bytes, "proofs": proofs })
+    let [servers, players, bytes] = networks::By::ALL.map(|by| (by.name(), held.of(by).into()));
+    let all = [servers, players, bytes, ("proofs", json!(proofs))].into_iter().chain(more);
+    all.map(|(name, value)| (name.to_string(), value)).collect::<Map<_, _>>().into()
 }
 
 /// Events that say that something was refused.

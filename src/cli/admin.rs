@@ -323,32 +323,47 @@ fn networks_table(rows: &[Value]) -> String {
     if rows.is_empty() {
         return "none\n".into();
     }
-    let mut cells = vec![["NETWORK", "SERVERS", "PLAYERS", "MEMORY", "PROOFS"].map(String::from)];
+    let mut cells = vec![["NETWORK", "SHARE", "SERVERS", "PLAYERS", "MEMORY", "PROOFS"].map(String::from)];
     for row in rows {
         let number = |key: &str| row[key].as_u64().unwrap_or(0);
         let memory = format!("{:.1} KiB", number("bytes") as f64 / 1024.0);
-        let counts = [number("servers"), number("players")].map(|count| count.to_string());
-        let [servers, players] = counts;
-        cells.push([clean(of(row, "network")), servers, players, memory, counted(&row["proofs"])]);
+        let [servers, players] = [number("servers"), number("players")].map(|count| count.to_string());
+        cells.push([
+            clean(of(row, "network")),
+            percent(&row["share"]),
+            servers,
+            players,
+            memory,
+            counted(&row["proofs"]),
+        ]);
     }
     aligned(&cells)
 }
 
 fn game_text(game: &Value) -> String {
     let number = |key: &str| game[key].as_u64().unwrap_or(0);
-    let share = |of: &str| format!("{:.0} %", game["largest_share"][of].as_f64().unwrap_or(0.0) * 100.0);
-    let (servers, players, bytes) = (share("servers"), share("players"), share("bytes"));
+    let shares = &game["largest_share"];
+    let [servers, players, bytes] = [&shares["servers"], &shares["players"], &shares["bytes"]].map(percent);
+    let limit = game["limit"].as_u64().map_or("none".into(), |most| format!("{most} for each network"));
     let lines = [
         ("game", clean(of(game, "game"))),
         ("servers", number("servers").to_string()),
         ("players", number("players").to_string()),
         ("memory", format!("{:.1} KiB", number("bytes") as f64 / 1024.0)),
         ("proofs", counted(&game["proofs"])),
-        ("one network", format!("at most {servers} of the servers, {players} of the players, {bytes} of the memory")),
+        (
+            "largest",
+            format!("{servers} of the servers, {players} of the players, {bytes} of the memory in one network"),
+        ),
+        ("limit", limit),
     ];
     let lines: String = lines.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect();
     let rows = game["networks"].as_array().map(Vec::as_slice).unwrap_or_default();
     format!("{lines}\n{}", networks_table(rows))
+}
+
+fn percent(share: &Value) -> String {
+    format!("{:.0}%", share.as_f64().unwrap_or(0.0) * 100.0)
 }
 
 /// `cookie 3, query 5`.
@@ -473,6 +488,18 @@ mod tests {
         );
         let reloaded = json!({ "done": "reload", "restart_needed": ["web.listen"] });
         assert!(done_text(&reloaded).ends_with("in effect only after a restart: web.listen\n"));
+        let game = json!({ "game": "a\u{1b}b", "servers": 4, "players": 9, "bytes": 2048, "proofs": { "query": 4 }, "limit": 64,
+            "largest_share": { "servers": 0.75, "players": 1.0, "bytes": 0.5 }, "networks": [
+                { "network": "192.0.2.0/24", "share": 0.75, "servers": 3, "players": 9, "bytes": 1024, "proofs": { "query": 3 } }] });
+        assert_eq!(
+            game_text(&game),
+            "game         ab\nservers      4\nplayers      9\nmemory       2.0 KiB\nproofs       query 4\n\
+             largest      75% of the servers, 100% of the players, 50% of the memory in one network\n\
+             limit        64 for each network\n\n\
+             NETWORK       SHARE  SERVERS  PLAYERS  MEMORY   PROOFS\n\
+             192.0.2.0/24  75%    3        9        1.0 KiB  query 3\n"
+        );
+        assert!(game_text(&json!({})).contains("limit        none\n"));
         assert_eq!(table(&[]), "none\n");
         let rows = [json!({ "subject": "192.0.2.1", "source": "configuration", "until": null, "reason": "" })];
         assert_eq!(table(&rows), "SUBJECT    UNTIL  BY             REASON\n192.0.2.1  -      configuration\n");
