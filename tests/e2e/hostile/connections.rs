@@ -21,7 +21,7 @@ fn idle(from: &str, to: SocketAddr) -> TcpStream {
 
 #[test]
 fn one_24_that_fills_the_table_again_and_again_evicts_no_reader_of_another_network() {
-    let server = Server::start(&["guard.max_connections=48", "guard.idle_timeout=60s"]);
+    let server = Server::start(&["guard.max_connections=48", "guard.idle_timeout=1h"]);
     let web = server.address("web.listen");
     let reader = |number: u8| Stream::over(connect_from(&format!("127.{number}.0.1"), web), "/api/v1/events", "");
     let mut readers: Vec<Stream> = (1..=8).map(reader).collect();
@@ -48,7 +48,7 @@ fn one_24_that_fills_the_table_again_and_again_evicts_no_reader_of_another_netwo
 
 #[test]
 fn where_no_network_holds_more_than_another_one_connection_gives_way_to_a_new_one() {
-    let server = Server::start(&["guard.max_connections=12", "guard.idle_timeout=60s"]);
+    let server = Server::start(&["guard.max_connections=12", "guard.idle_timeout=1h"]);
     let web = server.address("web.listen");
     let honest: Vec<TcpStream> = (1..=12).map(|network| idle(&format!("127.{network}.0.1"), web)).collect();
     let mut newcomer = Stream::over(connect_from("127.100.0.1", web), "/api/v1/events", "");

@@ -114,8 +114,9 @@ fn a_limit_for_a_game_in_a_network_is_set_while_the_program_runs() {
     until("a full network", || (server.listed().len() == 14).then_some(()));
     announce(&server, 1, 12, 1);
     until("the newcomer", || addresses(&server).contains(&"127.0.1.12:1".into()).then_some(()));
-    let left = |port: u16| addresses(&server).contains(&format!("127.0.1.1:{port}"));
-    assert_eq!((server.listed().len(), [1, 2, 3, 4].map(left)), (14, [true, true, true, false]));
+    // Which of its last three is the newest, threads decide.
+    let left = |port: &u16| addresses(&server).contains(&format!("127.0.1.1:{port}"));
+    assert_eq!((server.listed().len(), left(&1), (1..=4).filter(left).count()), (14, true, 3));
 }
 
 /// One request on an open connection: the whole answer.
