@@ -129,9 +129,10 @@ impl Registry {
         self.per_game.count(at, &prefixes, server.map(|server| &server.game));
     }
 
-    /// Makes room for a newcomer in its network, if its game has a limit there. A mirrored one takes nobody's place.
+    /// Makes room for a newcomer in its network, if its game has a limit there: for one and no more, also where the limit was lowered.
+    /// A mirrored one takes nobody's place.
     pub(super) fn make_room_for_game(&mut self, ip: IpAddr, game: &Game, is_mirrored: bool) -> Result<(), Refusal> {
-        while let Some(full) = self.per_game.full(ip, game, self.shares.exempt()) {
+        if let Some(full) = self.per_game.full(ip, game, self.shares.exempt()) {
             let gives_way = || self.gives_way_of_game(ip, game, full);
             let gone = (!is_mirrored).then(gives_way).flatten().ok_or(Refusal::FullForGame)?;
             self.remove(gone);

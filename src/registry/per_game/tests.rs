@@ -88,8 +88,12 @@ fn without_a_limit_nothing_is_counted() {
     // A limit that is set later removes nobody, and counts who is there.
     registry.set_game_limits(limits(&[], 40));
     assert_eq!((registry.len(), counted(&registry, "tanks", "192.0.2.1:1")), (416, 416));
+    assert_eq!(announce(&mut registry, "192.0.2.9:1", "tanks"), Outcome::Added);
+    assert_eq!((registry.len(), counted(&registry, "tanks", "192.0.2.9:1")), (416, 416), "one for one");
     registry.retain(|known| known.port() > 386);
-    assert_eq!(list(&mut registry, "tanks", flood("192.0.2")), 10, "up to 40");
+    assert_eq!(counted(&registry, "tanks", "192.0.2.9:1"), 29);
+    assert_eq!(list(&mut registry, "tanks", flood("192.0.2").take(11)), 11, "up to 40");
+    assert_eq!(announce(&mut registry, "192.0.2.1:9999", "tanks"), FULL);
     registry.retain(|_| false);
     assert!(registry.per_game.held.is_empty());
 }
