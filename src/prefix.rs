@@ -3,6 +3,7 @@
 //! One customer usually has an IPv6 /64, often a /56 or a /48, and sometimes an IPv4 /24. Limits therefore nest: an entry
 //! of one address also counts for every wider prefix around it, and each of those has its own, larger limit.
 
+pub mod fair;
 pub mod quota;
 
 use std::hash::{Hash, Hasher};
@@ -49,6 +50,12 @@ impl Prefix {
     pub fn narrowest(ip: IpAddr) -> Prefix {
         let ip = ip.to_canonical();
         Prefix::new(ip, if ip.is_ipv4() { IPV4_LEVELS[0].0 } else { IPV6_LEVELS[0].0 })
+    }
+
+    /// The widest prefix around an address that has a limit: an IPv4 /24, an IPv6 /48.
+    pub fn widest(ip: IpAddr) -> Prefix {
+        let ip = ip.to_canonical();
+        Prefix::new(ip, if ip.is_ipv4() { IPV4_LEVELS[1].0 } else { IPV6_LEVELS[2].0 })
     }
 
     /// All prefixes that an address counts for, narrowest first; only the narrowest if `exempt` contains the address.
@@ -254,6 +261,7 @@ mod tests {
             let prefixes = Prefix::all(ip.parse().unwrap(), &Networks::default());
             let widest: Vec<_> = prefixes.iter().filter(|prefix| prefix.is_widest()).collect();
             assert_eq!(widest, [prefixes.last().unwrap()], "{ip}");
+            assert_eq!(widest, [&Prefix::widest(ip.parse().unwrap())], "{ip}");
         }
     }
 

@@ -2,12 +2,13 @@
 //! Readers share a view and never wait for a writer.
 
 mod publish;
+mod standings;
 
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use siphasher::sip::SipHasher13;
@@ -16,6 +17,7 @@ use super::servers::{OfBlock, Servers};
 use crate::model::{MASTER, Server};
 
 pub use publish::{Batch, Delta, Publisher};
+pub use standings::{Standings, claim, sort_fairly};
 
 /// Renders a view: `/master.json`, a page, a protocol's list.
 pub trait Renderer: Send + Sync {
@@ -187,6 +189,7 @@ pub struct View {
     pub servers: Arc<Servers>,
     facts: FactSerials,
     by_game: OnceLock<ByGame>,
+    standings: Mutex<HashMap<Box<str>, Arc<OnceLock<Arc<Standings>>>>>,
 }
 
 /// The first view with the present servers and facts of each protocol. Later views differ at most in when they were proven.
@@ -212,8 +215,11 @@ type ByGame = HashMap<Box<str>, Vec<(&'static str, Vec<Arc<Server>>)>>;
 impl View {
     pub fn new(serial: u64, published_at_ms: u64, servers: Vec<Arc<Server>>) -> View {
         let facts = FactSerials { by_protocol: Vec::new(), other: serial };
-        let servers = Arc::new(Servers::new(serial, &servers));
-        View { serial, published_at_ms, servers, facts, by_game: OnceLock::new() }
+        View::of(serial, published_at_ms, Arc::new(Servers::new(serial, &servers)), facts)
+    }
+
+    fn of(serial: u64, published_at_ms: u64, servers: Arc<Servers>, facts: FactSerials) -> View {
+        View { serial, published_at_ms, servers, facts, by_game: OnceLock::new(), standings: Mutex::default() }
     }
 
     /// The first view with these servers of a protocol and these facts: the [version](Renderer::version) of a list that shows
@@ -257,6 +263,22 @@ impl View {
         let is_game = |servers: &[Arc<Server>]| servers.first().is_some_and(|server| !server.game.is_master());
         let groups = groups.map(|(game, (protocol, servers))| (&**game, *protocol, servers.as_slice()));
         groups.filter(move |(.., servers)| is_game(servers))
+    }
+
+    /// Where the servers of a list stand in the fair order: computed once for all who read a list of this name.
+    pub fn standings<'v>(&self, name: &str, servers: impl Iterator<Item = &'v Arc<Server>>) -> Arc<Standings> {
+        let mut servers = servers.peekable();
+        if servers.peek().is_none() {
+            return Arc::default(); // anybody can make up a name
+        }
+        let list = {
+            let mut lists = self.standings.lock().unwrap_or_else(PoisonError::into_inner);
+            match lists.get(name) {
+                Some(list) => list.clone(),
+                None => lists.entry(name.into()).or_default().clone(),
+            }
+        };
+        list.get_or_init(|| Arc::new(Standings::new(servers))).clone()
     }
 
     fn by_game(&self) -> &ByGame {

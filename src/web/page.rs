@@ -36,6 +36,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("../../assets/script/common.js"),
     include_str!("../../assets/script/charts.js"),
     include_str!("../../assets/script/list.js"),
+    include_str!("../../assets/script/fair.js"),
     include_str!("../../assets/script/favourites.js"),
     include_str!("../../assets/script/rows.js"),
     include_str!("../../assets/script/draw.js"),

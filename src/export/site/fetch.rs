@@ -12,6 +12,7 @@ use crate::client::list::ListError;
 use crate::client::rallypoint::{PAGE, PAGES_BYTES_MAX, PAGES_MAX, PATH, encode};
 use crate::client::{RetryPolicy, Target, http};
 use crate::model::{Address, GAME_BYTES_MAX};
+use crate::prefix::fair::{self, Claim};
 use crate::protocols::rows::{self, Rest};
 use crate::protocols::section::Surroundings;
 use crate::protocols::{CARDS, Card, Fetch, Take};
@@ -52,6 +53,13 @@ pub struct Row {
     pub protocol: String,
     pub players: u16,
     priority: i32,
+    address: Address,
+}
+
+impl Row {
+    fn claim(&self) -> Claim {
+        Claim { priority: self.priority, players: self.players, ip: self.address.ip() }
+    }
 }
 
 pub async fn all(master: &Target, retry: RetryPolicy) -> Result<Fetched, ListError> {
@@ -123,8 +131,9 @@ async fn list(master: &Target, retry: RetryPolicy) -> Result<List, ListError> {
             None => break,
         }
     }
+    let mut standings = fair::standings(pages.list.rows.iter().map(Row::claim)).into_iter();
     // Stable: servers that are equal stay sorted by address.
-    pages.list.rows.sort_by_key(|row| Reverse((row.priority, row.players)));
+    pages.list.rows.sort_by_cached_key(|_| Reverse(standings.next()));
     Ok(pages.list)
 }
 
@@ -177,7 +186,7 @@ fn read(json: &str) -> Option<(Address, Row)> {
     let Head { game, protocol, address, port, players_current: players, priority } = head;
     let address = Address::new(address, port)?;
     (!game.is_empty() && game.len() <= GAME_BYTES_MAX).then_some(())?;
-    Some((address, Row { json: json.into(), game, protocol, players, priority }))
+    Some((address, Row { json: json.into(), game, protocol, players, priority, address }))
 }
 
 /// One of the master's pages; None if it has no such page.

@@ -12,9 +12,10 @@ use serde::Serialize;
 use super::NAME;
 use super::serve::number;
 use crate::model::{Facts, Server};
+use crate::prefix::fair::Claim;
 use crate::protocols::join::Join;
 use crate::protocols::section::Places;
-use crate::registry::view::{Renderer, Tag, View};
+use crate::registry::view::{Renderer, Tag, View, claim, sort_fairly};
 
 /// The continents that the game's menu knows: any other ends it with an error.
 const CONTINENTS: [&[u8; 2]; 6] = [b"AF", b"AS", b"EU", b"NA", b"OC", b"SA"];
@@ -185,7 +186,12 @@ impl Renderer for ServerRows {
     fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
         let mut listed: Vec<(i64, &Server)> =
             view.of_protocol(NAME).map(|server| ((points(server) * 1_000.0) as i64, &**server)).collect();
-        listed.sort_by_key(|(points, server)| (Reverse(server.overrides.priority), Reverse(*points), server.address));
+        // The game's menu keeps this order. Points are claims as players are.
+        let claimed = |(points, server): &(i64, &Server)| {
+            let players = u16::try_from(points / 1_000).unwrap_or(if *points < 0 { 0 } else { u16::MAX });
+            Claim { players, ..claim(server) }
+        };
+        sort_fairly(&mut listed, claimed, |(points, server)| (Reverse(*points), server.address));
         let clients = listed.iter().map(|(_, server)| u64::from(server.players_current.unwrap_or(0))).sum();
         let total = Total { servers: listed.len() as u64, clients };
         let most =

@@ -1,9 +1,8 @@
 //! The lists that clients ask for. Servers are separated by game and protocol number, always by both.
 //!
 //! All requests share one index of each view: servers by game and protocol number, sorted once, the best first. A list
-//! that is cut short has the servers that most players want: the operator's priority counts first, then players.
+//! that is cut short has the servers that most players want, of as many networks as possible.
 
-use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +17,7 @@ use super::wire::{self, ToMaster, integer};
 use crate::model::{Address, Server};
 use crate::protocols::{ListRequest, packets as rendered};
 use crate::registry::recent::Recent;
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Renderer, View, claim, sort_fairly};
 
 /// The keys of an announcement that lists are filtered by. What a server says later, in a status, does not change them.
 pub const GAME_KEY: &[u8] = b"gamename";
@@ -162,10 +161,8 @@ impl Index {
             index.add(server, tags);
         }
         for of_protocol in index.by_game.values_mut().flatten() {
-            of_protocol.entries.sort_by_cached_key(|entry| {
-                let server = &entry.server;
-                (Reverse(server.overrides.priority), Reverse(server.players_current), shuffled(server.address))
-            });
+            let shuffled = |entry: &Entry| shuffled(entry.server.address);
+            sort_fairly(&mut of_protocol.entries, |entry| claim(&entry.server), shuffled);
         }
         index
     }
@@ -244,6 +241,7 @@ mod tests {
     use crate::protocols::game;
     use crate::protocols::packets::split;
 
+    #[derive(Clone, Copy)]
     struct Made {
         address: &'static str,
         game: &'static str,
@@ -378,6 +376,25 @@ mod tests {
         found.sort();
         found.dedup();
         assert_eq!(found.len(), 450);
+    }
+
+    #[test]
+    fn a_list_that_is_cut_short_has_servers_of_all_networks() {
+        let made = Made { address: "203.0.113.1:1", game: "Xonotic", tag: "DarkPlaces", protocol: "3", clients: 7 };
+        let fakes = (0..13 * 32u16).map(|number| {
+            let address = Address::new([198, 51, (number / 32) as u8, 1].into(), 1 + number % 32).unwrap();
+            Server { address, ..server(&made) }
+        });
+        let real = (0..100u8).map(|network| {
+            let address = Address::new([203, 0, network, 1].into(), 1).unwrap();
+            Server { address, ..server(&Made { clients: 1 + u16::from(network) % 3, ..made }) }
+        });
+        let lists = Lists::new(Tags::default());
+        let view = View::new(1, 0, fakes.chain(real).map(Arc::new).collect());
+        let list = lists.renderer(&canonical(&lists, "getservers Xonotic 3")).render(&view);
+        let first: Vec<_> = packets::decode(split(&list).next().unwrap()).unwrap().servers;
+        let real_at: Vec<_> = (0..).zip(&first).filter(|(_, it)| it.ip().to_string().starts_with("203")).collect();
+        assert_eq!((real_at.len(), real_at[0].0, real_at[99].0), (100, 13, 112));
     }
 
     #[test]

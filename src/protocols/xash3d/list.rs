@@ -1,9 +1,8 @@
 //! The lists that clients ask for: servers of a region, by gamedir, map, protocol number and flags.
 //!
-//! All requests share one index of each view, sorted once, the best servers first: the operator's priority counts, then
-//! players. A gamedir or map that no server has costs no search, because anybody can make one up.
+//! All requests share one index of each view, sorted once, the best servers of each network first. A gamedir or map that no
+//! server has costs no search, because anybody can make one up.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::net::SocketAddr;
@@ -15,10 +14,10 @@ use super::info::Listing;
 use super::wire::{FIELD_BYTES_MAX, Flags, Info, OLD_PROTOCOL, ToMaster, Version, WORLD, Wanted};
 use super::{NAME, packets};
 use crate::model::Address;
-use crate::prefix::{Networks, Prefix};
+use crate::prefix::fair::rounds;
 use crate::protocols::{ListRequest, packets as rendered};
 use crate::registry::recent::Recent;
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Renderer, View, claim, sort_fairly};
 use crate::text;
 
 /// The longest list: about 20,000 servers. The budget decides how much of it is sent.
@@ -239,7 +238,7 @@ impl GameList {
 struct Index {
     /// The best first.
     all: Vec<Entry>,
-    /// Positions in `all`, in the same order.
+    /// Positions in `all`; the best first, among those of this gamedir.
     by_gamedir: HashMap<Box<[u8]>, Vec<u32>>,
     /// The number of each map.
     maps: HashMap<Box<str>, u32>,
@@ -257,10 +256,8 @@ impl Index {
     fn of(view: &View) -> Index {
         let mut index = Index::default();
         let mut servers: Vec<_> = view.of_protocol(NAME).collect();
-        servers.sort_by_cached_key(|server| {
-            (Reverse(server.overrides.priority), Reverse(server.players_current), shuffled(server.address, 0))
-        });
-        for (number, server) in (0..).zip(servers) {
+        sort_fairly(&mut servers, |server| claim(server), |server| shuffled(server.address, 0));
+        for (number, server) in (0..).zip(&servers) {
             let Listing { gamedir, protocol, region, flags } = Listing::of(server);
             let of_gamedir = match index.by_gamedir.get_mut(gamedir) {
                 Some(of_gamedir) => of_gamedir,
@@ -274,6 +271,13 @@ impl Index {
                 None => *index.maps.entry(map.into()).or_insert(next),
             };
             index.all.push(Entry { address: server.address, flags, protocol, region, map });
+        }
+        // A host's servers of other games do not count.
+        for numbers in index.by_gamedir.values_mut() {
+            let mut of_gamedir: Vec<_> =
+                numbers.iter().filter_map(|number| Some((*number, *servers.get(*number as usize)?))).collect();
+            sort_fairly(&mut of_gamedir, |(_, server)| claim(server), |(_, server)| shuffled(server.address, 0));
+            *numbers = of_gamedir.into_iter().map(|(number, _)| number).collect();
         }
         index
     }
@@ -303,13 +307,8 @@ impl Index {
 fn told(servers: impl Iterator<Item = Address>, serial: u64) -> Vec<Address> {
     let mut servers: Vec<_> = servers.collect();
     servers.sort_by_cached_key(|address| shuffled(*address, serial));
-    let mut by_network: HashMap<Option<Prefix>, u32> = HashMap::new();
-    servers.sort_by_cached_key(|address| {
-        let network = Prefix::all(address.ip(), &Networks::NONE).last().copied();
-        let before = by_network.entry(network).or_default();
-        *before += 1;
-        *before
-    });
+    let mut rounds = rounds(servers.iter().map(Address::ip)).into_iter();
+    servers.sort_by_cached_key(|_| rounds.next());
     servers.truncate(NAT_MAX);
     servers
 }
@@ -512,6 +511,25 @@ mod tests {
         assert_eq!((one.len(), other.len()), (NAT_MAX, NAT_MAX));
         assert!(one.contains(&9999) && other.contains(&9999), "one network does not displace the others");
         assert_ne!(one, other, "others take their turn with the next view");
+    }
+
+    #[test]
+    fn one_of_each_network_comes_before_two_of_any_whatever_else_they_host() {
+        let host = |port: u16, gamedir: &str, players: u16| {
+            server(&format!("198.51.100.1:{port}"), &format!(r"\gamedir\{gamedir}\players\{players}\max\64"))
+        };
+        let others = (1..=40).map(|port| host(port, "cstrike", 63));
+        let one =
+            |network: u16| server(&format!("203.0.{network}.9:{}", 100 + network), r"\gamedir\cstrike\players\1\max\8");
+        let few = server("203.0.113.9:999", r"\gamedir\valve\players\20\max\32");
+        let view = view(others.chain([host(77, "valve", 60), few]).chain((0..9).map(one)).collect());
+        let lists = Lists::new(Gate::default());
+        let list = |filter: &str| ports(&lists.renderer(&canonical(&lists, WORLD, false, filter)).render(&view));
+        assert_eq!(list(r"\gamedir\valve"), [77, 999], "what a host has of another game makes no difference");
+        for (filter, few) in [(r"\gamedir\cstrike", 9), ("", 10)] {
+            let list = list(filter);
+            assert!(list[0] < 100 && list[1..=few].iter().all(|port| *port >= 100), "{filter} {list:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,89 @@
+//! An order that is fair to networks: what a few of them claim for many servers does not push everybody else down.
+//!
+//! Nobody can verify how many players a server has. Servers are therefore listed in classes: a class ends where the number of
+//! players halves, and where nobody plays. Within a class, the best server of each network comes first, then the second of each.
+//! A class does not end while too many servers above its end are further ones of networks that have one there already: then it
+//! goes on with fewer players, so that those who claim the most do not keep others below. docs/api.md has the arithmetic.
+//! `assets/script/fair.js` computes the same order.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use super::Prefix;
+
+/// So many further servers may stand above the end of a class: one fewer are an address's, by default.
+const FURTHER: usize = 32;
+/// The last round that is told apart.
+const ROUND_MAX: u32 = (1 << 11) - 1;
+
+/// What decides where a server stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The operator's; servers of another priority are another list.
+    pub priority: i32,
+    pub players: u16,
+    pub ip: IpAddr,
+}
+
+/// Where each of these stands among all of them: the larger the number, the further up. Of those that claim the same, the first
+/// comes first.
+pub fn standings(claims: impl IntoIterator<Item = Claim>) -> Vec<i64> {
+    let mut all: Vec<(Claim, usize)> = claims.into_iter().zip(0..).collect();
+    all.sort_by_key(|(claim, _)| (Reverse(claim.priority), Reverse(claim.players)));
+    let mut standings = vec![0; all.len()];
+    for of_priority in all.chunk_by(|(one, _), (next, _)| one.priority == next.priority) {
+        let (mut above, mut networks) = (0, HashSet::new());
+        let classes = of_priority.chunk_by(|(one, _), (next, _)| {
+            above += 1;
+            networks.insert(Prefix::widest(one.ip));
+            level(one.players) == level(next.players) || is_crowded(above, networks.len(), next.players)
+        });
+        for class in classes {
+            let end = class.last().map_or(0, |(claim, _)| level(claim.players));
+            for ((claim, at), round) in class.iter().zip(rounds(class.iter().map(|(claim, _)| claim.ip))) {
+                if let Some(place) = standings.get_mut(*at) {
+                    *place = standing(*claim, end, round);
+                }
+            }
+        }
+    }
+    standings
+}
+
+/// When each of these has its turn, if the best come first: 0 for the best of each network, 1 for the second of each. The
+/// addresses of a network take turns in the same way.
+pub fn rounds(ips: impl IntoIterator<Item = IpAddr>) -> Vec<u32> {
+    let mut turns: Vec<(u32, usize, IpAddr)> = ips.into_iter().zip(0..).map(|(ip, at)| (0, at, ip)).collect();
+    for prefix_of in [Prefix::narrowest, Prefix::widest] {
+        turns.sort_unstable();
+        let mut counts: HashMap<Prefix, u32> = HashMap::with_capacity(turns.len());
+        for (round, _, ip) in &mut turns {
+            let count = counts.entry(prefix_of(*ip)).or_default();
+            *round = std::mem::replace(count, *count + 1);
+        }
+    }
+    turns.sort_unstable_by_key(|(_, at, _)| *at);
+    turns.into_iter().map(|(round, ..)| round).collect()
+}
+
+/// The number of times that it can be halved, and 0 for nobody.
+fn level(players: u16) -> u32 {
+    u16::BITS - players.leading_zeros()
+}
+
+/// Whether too many of the servers above are further ones of their networks for a class to end here. That servers with players
+/// come before empty ones holds for longer, because many hosts have a few.
+fn is_crowded(above: usize, networks: usize, players_below: u16) -> bool {
+    let allowed = if players_below == 0 { 2 * networks } else { networks / 2 };
+    above - networks > FURTHER + allowed
+}
+
+/// Priority, the lowest level of the class, the round (the first is the largest) and players, in this order.
+fn standing(claim: Claim, end: u32, round: u32) -> i64 {
+    let within = end << 27 | (ROUND_MAX - round.min(ROUND_MAX)) << 16 | u32::from(claim.players);
+    i64::from(claim.priority) << 32 | i64::from(within)
+}
+
+#[cfg(test)]
+mod tests;
