@@ -7,12 +7,13 @@
 //! `assets/script/fair.js` computes the same order.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+
+use hashbrown::{HashMap, HashSet};
 
 use super::Prefix;
 
-/// So many further servers may stand above the end of a class: one fewer are an address's, by default.
+/// So many further servers may stand above the end of a class, however few networks are there: all of one address, by default.
 const FURTHER: usize = 32;
 /// The last round that is told apart.
 const ROUND_MAX: u32 = (1 << 11) - 1;
@@ -26,22 +27,25 @@ pub struct Claim {
     pub ip: IpAddr,
 }
 
-/// Where each of these stands among all of them: the larger the number, the further up. Of those that claim the same, the first
-/// comes first.
-pub fn standings(claims: impl IntoIterator<Item = Claim>) -> Vec<i64> {
-    let mut all: Vec<(Claim, usize)> = claims.into_iter().zip(0..).collect();
-    all.sort_by_key(|(claim, _)| (Reverse(claim.priority), Reverse(claim.players)));
+/// Where each of these stands among all of them: the larger the number, the further up. Those of a network that claim the same
+/// come in the order of what they have beside their claim.
+pub fn standings<K: Ord>(claims: impl IntoIterator<Item = (Claim, K)>) -> Vec<i64> {
+    let mut all: Vec<(Claim, K, usize)> =
+        claims.into_iter().zip(0..).map(|((claim, tie), at)| (claim, tie, at)).collect();
+    let best = |claim: &Claim| Reverse((claim.priority, claim.players));
+    all.sort_unstable_by(|one, other| (best(&one.0), &one.1, one.2).cmp(&(best(&other.0), &other.1, other.2)));
     let mut standings = vec![0; all.len()];
-    for of_priority in all.chunk_by(|(one, _), (next, _)| one.priority == next.priority) {
+    for of_priority in all.chunk_by(|(one, ..), (next, ..)| one.priority == next.priority) {
         let (mut above, mut networks) = (0, HashSet::new());
-        let classes = of_priority.chunk_by(|(one, _), (next, _)| {
+        let classes = of_priority.chunk_by(|(one, ..), (next, ..)| {
             above += 1;
             networks.insert(Prefix::widest(one.ip));
             level(one.players) == level(next.players) || is_crowded(above, networks.len(), next.players)
         });
         for class in classes {
-            let end = class.last().map_or(0, |(claim, _)| level(claim.players));
-            for ((claim, at), round) in class.iter().zip(rounds(class.iter().map(|(claim, _)| claim.ip))) {
+            let end = class.last().map_or(0, |(claim, ..)| level(claim.players));
+            let ips: Vec<IpAddr> = class.iter().map(|(claim, ..)| claim.ip).collect();
+            for ((claim, _, at), round) in class.iter().zip(rounds(&ips)) {
                 if let Some(place) = standings.get_mut(*at) {
                     *place = standing(*claim, end, round);
                 }
@@ -53,21 +57,22 @@ pub fn standings(claims: impl IntoIterator<Item = Claim>) -> Vec<i64> {
 
 /// When each of these has its turn, if the best come first: 0 for the best of each network, 1 for the second of each. The
 /// addresses of a network take turns in the same way.
-pub fn rounds(ips: impl IntoIterator<Item = IpAddr>) -> Vec<u32> {
-    let mut turns: Vec<(u32, usize, IpAddr)> = ips.into_iter().zip(0..).map(|(ip, at)| (0, at, ip)).collect();
+pub fn rounds(ips: &[IpAddr]) -> Vec<u32> {
+    let mut turns: Vec<(u32, usize)> = (0..ips.len()).map(|at| (0, at)).collect();
     for prefix_of in [Prefix::narrowest, Prefix::widest] {
         turns.sort_unstable();
         let mut counts: HashMap<Prefix, u32> = HashMap::with_capacity(turns.len());
-        for (round, _, ip) in &mut turns {
+        for (round, at) in &mut turns {
+            let Some(ip) = ips.get(*at) else { continue };
             let count = counts.entry(prefix_of(*ip)).or_default();
             *round = std::mem::replace(count, *count + 1);
         }
     }
-    turns.sort_unstable_by_key(|(_, at, _)| *at);
-    turns.into_iter().map(|(round, ..)| round).collect()
+    turns.sort_unstable_by_key(|(_, at)| *at);
+    turns.into_iter().map(|(round, _)| round).collect()
 }
 
-/// The number of times that it can be halved, and 0 for nobody.
+/// How often it can be halved until nobody is left.
 fn level(players: u16) -> u32 {
     u16::BITS - players.leading_zeros()
 }

@@ -189,7 +189,7 @@ pub struct View {
     pub servers: Arc<Servers>,
     facts: FactSerials,
     by_game: OnceLock<ByGame>,
-    standings: Mutex<HashMap<Box<str>, Arc<OnceLock<Arc<Standings>>>>>,
+    standings: Mutex<HashMap<Box<str>, OnceStandings>>,
 }
 
 /// The first view with the present servers and facts of each protocol. Later views differ at most in when they were proven.
@@ -208,6 +208,9 @@ impl FactSerials {
         }
     }
 }
+
+/// Whoever needs them first computes them, and others wait.
+type OnceStandings = Arc<OnceLock<Arc<Standings>>>;
 
 /// Servers by the name of their game, then by their protocol.
 type ByGame = HashMap<Box<str>, Vec<(&'static str, Vec<Arc<Server>>)>>;
@@ -331,6 +334,24 @@ mod tests {
         assert_eq!(ports(view.of_protocol("planes")), [3, 5]);
         assert_eq!(view.of_protocol("chess").count(), 0);
         assert_eq!((ports(view.masters()), ports(view.games())), (vec![4], vec![1, 2, 3, 5]));
+    }
+
+    #[test]
+    fn the_standings_of_a_list_are_computed_once_and_made_up_names_are_not_kept() {
+        let server = |network: u8, port: u16, players: u16| {
+            let facts = Facts { players_current: Some(players), ..Facts::default() };
+            let address = Address::new([192, 0, network, 1].into(), port).unwrap();
+            Arc::new(Server::new(address, Game::Own("tanks"), Proof::Query, 0, &facts))
+        };
+        let view = View::new(1, 0, vec![server(1, 1, 6), server(1, 2, 7), server(2, 3, 4), server(3, 4, 0)]);
+        let standings = view.standings("tanks", view.of_game("tanks"));
+        assert!(Arc::ptr_eq(&standings, &view.standings("tanks", view.games())));
+        let mut ports: Vec<_> = view.games().collect();
+        ports.sort_by_key(|server| std::cmp::Reverse(standings.of(server)));
+        assert_eq!(ports.iter().map(|server| server.address.port()).collect::<Vec<_>>(), [2, 3, 1, 4]);
+        assert_eq!(standings.of(&server(9, 9, 9)), 0);
+        (0..9).for_each(|number| drop(view.standings(&number.to_string(), view.of_game("made up"))));
+        assert_eq!(view.standings.lock().unwrap().len(), 1);
     }
 
     #[test]

@@ -424,6 +424,15 @@ mod tests {
     }
 
     #[test]
+    fn places_of_the_default_order_from_before_are_understood() {
+        assert_eq!(ports("after=n3~203.0.113.5:3"), [1], "the place of the server in the order of now");
+        assert_eq!(ports("after=n8~203.0.113.5:2&limit=1"), [3]);
+        assert_eq!(ports("after=203.0.113.5:2"), [3, 1]);
+        assert_eq!(ports("after=n3~203.0.113.5:77"), [0; 0], "it is gone");
+        assert_eq!(ports("sort=players&after=n3~203.0.113.5:77"), [1]);
+    }
+
+    #[test]
     fn errors_name_the_parameter() {
         for (query, parameter) in [
             ("limit=0", "limit"),

@@ -131,7 +131,7 @@ async fn list(master: &Target, retry: RetryPolicy) -> Result<List, ListError> {
             None => break,
         }
     }
-    let mut standings = fair::standings(pages.list.rows.iter().map(Row::claim)).into_iter();
+    let mut standings = fair::standings(pages.list.rows.iter().map(|row| (row.claim(), row.address))).into_iter();
     // Stable: servers that are equal stay sorted by address.
     pages.list.rows.sort_by_cached_key(|_| Reverse(standings.next()));
     Ok(pages.list)

@@ -1,3 +1,5 @@
+//! The order on lists with known places, and against the plainest way to make it.
+
 use super::*;
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -28,7 +30,8 @@ fn attackers(addresses: u16) -> Vec<One> {
 }
 
 fn standings_of(all: &[One]) -> Vec<i64> {
-    standings(all.iter().map(|one| Claim { priority: one.priority, players: one.players, ip: one.ip }))
+    let claim = |one: &One| Claim { priority: one.priority, players: one.players, ip: one.ip };
+    standings(all.iter().map(|one| (claim(one), (one.ip, one.port))))
 }
 
 fn sorted(all: &[One]) -> Vec<One> {
@@ -76,7 +79,7 @@ fn servers_of_a_few_networks_do_not_push_all_others_down() {
 
 /// As many as stand above without making the list crowded.
 #[test]
-fn who_knows_the_rule_gains_half_a_list() {
+fn an_attacker_who_knows_the_rule_gains_32_rows_and_half_as_many_as_networks() {
     let few = |addresses: u16, servers: usize| {
         let fakes =
             (0..addresses).flat_map(|number| attackers(200).into_iter().skip(usize::from(number) * 32).take(32));
@@ -118,10 +121,10 @@ fn the_addresses_of_a_network_take_turns_and_so_do_networks() {
     let ips = |all: &[&str]| all.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
     // The best first: one address of the first network has the three best.
     let v4 = ["10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.1.1", "10.0.0.2"];
-    assert_eq!(rounds(ips(&v4)), [0, 2, 4, 1, 0, 3]);
+    assert_eq!(rounds(&ips(&v4)), [0, 2, 4, 1, 0, 3]);
     let v6 = ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "2001:db8:1::1", "::ffff:10.0.0.1", "10.0.0.9"];
-    assert_eq!(rounds(ips(&v6)), [0, 2, 1, 0, 0, 1]);
-    assert_eq!(rounds([]), [0; 0]);
+    assert_eq!(rounds(&ips(&v6)), [0, 2, 1, 0, 0, 1]);
+    assert_eq!(rounds(&[]), [0; 0]);
     // Thirteen addresses of one network are one network.
     let of_one = (0..13u8).flat_map(|host| (1..=32).map(move |port| claim([198, 51, 100, host], port, 63)));
     let list = sorted(&of_one.chain(real()).collect::<Vec<_>>());

@@ -307,7 +307,7 @@ impl Index {
 fn told(servers: impl Iterator<Item = Address>, serial: u64) -> Vec<Address> {
     let mut servers: Vec<_> = servers.collect();
     servers.sort_by_cached_key(|address| shuffled(*address, serial));
-    let mut rounds = rounds(servers.iter().map(Address::ip)).into_iter();
+    let mut rounds = rounds(&servers.iter().map(Address::ip).collect::<Vec<_>>()).into_iter();
     servers.sort_by_cached_key(|_| rounds.next());
     servers.truncate(NAT_MAX);
     servers

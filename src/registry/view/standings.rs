@@ -1,8 +1,9 @@
 //! Where servers stand in the order that is [fair to networks](crate::prefix::fair).
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use crate::model::Server;
 use crate::prefix::fair::{self, Claim};
@@ -16,9 +17,8 @@ pub struct Standings {
 
 impl Standings {
     pub(super) fn new<'v>(servers: impl Iterator<Item = &'v Arc<Server>>) -> Standings {
-        let mut servers: Vec<_> = servers.collect();
-        servers.sort_unstable_by_key(|server| server.address);
-        let standings = fair::standings(servers.iter().map(|server| claim(server)));
+        let servers: Vec<_> = servers.collect();
+        let standings = fair::standings(servers.iter().map(|server| (claim(server), server.address)));
         Standings { by_place: servers.into_iter().map(place).zip(standings).collect() }
     }
 
@@ -37,9 +37,9 @@ pub fn claim(server: &Server) -> Claim {
     Claim { priority: server.overrides.priority, players: server.players_current.unwrap_or(0), ip: server.address.ip() }
 }
 
-/// Sorts what belongs to servers, the best first; those that claim the same by `tie`.
+/// Sorts what belongs to servers, the best first; those that stand alike by `tie`.
 pub fn sort_fairly<T, K: Ord>(all: &mut [T], claim: impl Fn(&T) -> Claim, tie: impl Fn(&T) -> K) {
-    all.sort_by_cached_key(tie);
-    let mut standings = fair::standings(all.iter().map(claim)).into_iter();
-    all.sort_by_cached_key(|_| Reverse(standings.next())); // keys are made in order
+    let standings = fair::standings(all.iter().map(|one| (claim(one), tie(one))));
+    let mut standings = standings.into_iter();
+    all.sort_by_cached_key(|one| (Reverse(standings.next()), tie(one))); // keys are made in order
 }

@@ -117,5 +117,5 @@ fn servers_of_thirteen_addresses_do_not_stand_above_all_others() {
     let shown = short.len().min(73);
     assert!(shown > 60 && short.len() < 60 + 13 * 32, "{}", short.len());
     assert_eq!(short.iter().take(13).filter(|it| is_real(it)).count(), 0);
-    assert!(short[13..shown].iter().all(|it| is_real(it)), "{short:?}");
+    assert!(short[13..shown].iter().all(is_real), "{short:?}");
 }
