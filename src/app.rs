@@ -129,6 +129,7 @@ impl App {
             ledger.clone(),
             metrics.clone(),
             probe_settings(&config).settings,
+            &config.probe.from,
             random()?,
         )
         .context("cannot open a UDP socket to ask game servers")?;

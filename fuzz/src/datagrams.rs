@@ -108,8 +108,16 @@ fn receive<'a>(
     let effect = rules.datagram(&Context { now, view: &VIEW }, from, bytes, &mut reply);
     let most = (bytes.len().max(PAYLOAD_BYTES_MIN) + HEADER_BYTES) * REPLY_TENTHS_MAX / 10;
     assert!(reply.len() + HEADER_BYTES <= most, "{} bytes for {}", reply.len(), bytes.len());
-    assert!(reply.is_empty() || matches!(effect, Effect::Answered(_)), "a reply besides {effect:?}");
+    assert!(
+        reply.is_empty() || matches!(effect, Effect::Answered(_) | Effect::Announced(..)),
+        "a reply besides {effect:?}"
+    );
     match effect {
+        Effect::Announced(_, Change::Announcing { address, .. }) => {
+            assert_eq!(address.socket(), from, "an announcement counts for its sender");
+            None
+        }
+        Effect::Announced(_, change) => panic!("{change:?} without a proof"),
         Effect::Answered(_) | Effect::Dropped(_) => None,
         Effect::List(request) => {
             list(service, rules, from, &request);

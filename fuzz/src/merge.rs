@@ -77,7 +77,15 @@ fn record(number: u8, tape: &mut Tape<'_>) -> (usize, RemoteState<'static>) {
     let weak = Strength::of(proof, via.is_some()).is_weak();
     let stronger_gone_ms = (weak && tape.flag()).then(|| at_ms.saturating_sub(1_000 * u64::from(tape.byte() % 4)));
     let node = number + 1;
-    let listed = RemoteServer { announce, via, node, first_seen_ms: last_seen_ms, last_seen_ms, stronger_gone_ms };
+    let listed = RemoteServer {
+        silence: Default::default(),
+        announce,
+        via,
+        node,
+        first_seen_ms: last_seen_ms,
+        last_seen_ms,
+        stronger_gone_ms,
+    };
     (server, RemoteState::Listed(listed))
 }
 

@@ -25,6 +25,9 @@ const TICK_MS: u64 = 250;
 /// Longer than any life here, with its grace.
 const LONG_MS: u64 = 12_000_000;
 
+/// How long a server that announces itself may be silent.
+const GRACE_MS: u64 = 100_000;
+
 /// Addresses of all kinds of prefixes.
 static ADDRESSES: LazyLock<Vec<Address>> = LazyLock::new(|| {
     let hosts = ["203.0.113.1", "203.0.113.2", "203.0.113.3", "198.51.100.1"];
@@ -51,6 +54,8 @@ struct World {
     exempt: Networks,
     /// What is listed, and what has been proven since.
     proven: BTreeSet<Address>,
+    /// When servers missed the first query in a row.
+    missed_ms: BTreeMap<Address, u64>,
     /// What the operator keeps off the list.
     rules: Arc<Rules>,
 }
@@ -65,6 +70,7 @@ pub fn run(input: &[u8]) {
         servers_per_ip_max: 1 + tape.below(3) as u32,
         ask_every_ms: 30_000,
         misses_max: 1 + tape.below(3) as u8,
+        grace_ms: if servers_max.is_multiple_of(3) { 0 } else { GRACE_MS },
     };
     // It takes long.
     let until_the_end = tape.byte() & 15 == 15;
@@ -79,6 +85,7 @@ pub fn run(input: &[u8]) {
         named_most: 0,
         exempt: Networks::default(),
         proven: BTreeSet::new(),
+        missed_ms: BTreeMap::new(),
         rules: Arc::default(),
     };
     for _ in 0..STEPS_MAX {
@@ -107,6 +114,7 @@ impl World {
             0..=2 => self.announce(address, game, tape),
             3 => {
                 let (life_ms, keys) = (tape.ms(), keys(tape, address));
+                self.apply(&Change::Announcing { address, protocol: game.protocol() });
                 self.apply(&Change::Heartbeat { address, game, life_ms, keys });
             }
             4 => {
@@ -118,7 +126,9 @@ impl World {
             }
             5 => {
                 let proven_at_ms = tape.flag().then(|| self.now.unix_ms.saturating_sub(tape.ms()));
-                self.apply(&Change::Miss { address, game, proven_at_ms });
+                if self.apply(&Change::Miss { address, game, proven_at_ms }) != Outcome::Stale {
+                    self.check_silence(address);
+                }
             }
             6 => self.quit(address, tape.flag()),
             7 => self.restore(address, game, tape),
@@ -133,6 +143,22 @@ impl World {
                 self.registry.due(self.now, 100, &mut due);
                 assert!(due.iter().all(|due| self.registry.address_state(due.address, self.now).is_some()));
             }
+        }
+    }
+
+    /// A server that has missed too many queries is off the list, or marked and within its grace.
+    fn check_silence(&mut self, address: Address) {
+        let Some(state) = self.registry.address_state(address, self.now) else { return };
+        if state.misses == 1 {
+            self.missed_ms.insert(address, self.now.mono_ms);
+        }
+        if state.listed && state.misses >= self.settings.misses_max {
+            let missed_ms = self.missed_ms[&address];
+            assert!(
+                state.server.is_unanswered() && state.server.via.is_none(),
+                "{address} is listed as if it answered"
+            );
+            assert!(self.now.mono_ms < missed_ms + self.settings.grace_ms, "{address} outstays its grace");
         }
     }
 
@@ -244,6 +270,7 @@ impl World {
         } else {
             let announce = self.announced(address, game, tape);
             RemoteState::Listed(RemoteServer {
+                silence: Default::default(),
                 node: tape.byte(),
                 first_seen_ms: announce.proven_at_ms.saturating_sub(tape.ms()),
                 last_seen_ms: announce.proven_at_ms,

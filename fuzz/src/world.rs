@@ -230,6 +230,7 @@ pub fn http(stop: watch::Receiver<bool>) -> (HttpService, Arc<Guard>) {
         ledger.clone(),
         metrics.clone(),
         prober::settings(1, 1, Duration::from_secs(1)),
+        &[],
         [1; 16],
     )
     .expect("a socket");

@@ -374,6 +374,7 @@ impl World {
         match what {
             0..8 => *truth = Truth { proven_ms: ms, alive_ms: ms, at_node: at, alive_at: at, ..*truth },
             8 | 9 if was_weak => {}
+            9 if registry.listed(address).is_some() => {} // the others ask first
             8 | 9 => truth.removed_ms = ms,
             12.. => truth.connected_ms = ms,
             10 => (truth.proven_ms, truth.at_node) = (ms, at),

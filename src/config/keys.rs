@@ -1,5 +1,6 @@
 //! The keys that belong to no protocol, by their whole path.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use crate::mirror::Upstream;
 use crate::moderation::PATTERNS_MAX;
 use crate::net::client::Header;
 use crate::notices::Target;
+use crate::protocols::is_one_host;
 use crate::settings::{Item, Key, Problem};
 
 /// The least memory with which the program is of use.
@@ -142,6 +144,28 @@ pub const KEYS: &[Key<Config>] = &[
         example: "",
         set: |config, item| {
             config.probe.misses = item.integer(1, 100)? as u8;
+            Ok(())
+        },
+    },
+    Key {
+        name: "probe.grace",
+        doc: "A server that announces itself regularly and no longer answers stays on the list for so long after its last answer,\n\
+              below the others and marked: somebody may keep it from answering (docs/proofs.md). \"0s\": it is taken off like any.",
+        default: "\"10m\"",
+        example: "",
+        set: |config, item| {
+            config.probe.grace = item.duration(Duration::ZERO, Duration::from_secs(3_600))?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "probe.from",
+        doc: "Addresses of this machine to query from, e.g. [\"203.0.113.7\", \"203.0.113.8\"], at most eight; empty: the system chooses. With two of a family, the last\n\
+              query before a server is taken off the list comes from another address than those before it.",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.probe.from = own_addresses(item)?;
             Ok(())
         },
     },
@@ -454,6 +478,9 @@ pub const KEYS: &[Key<Config>] = &[
     },
 ];
 
+/// Upper bound on the addresses to query from: each takes sockets of its own.
+const SOURCES_MAX: usize = 8;
+
 /// Networks; an address alone is a network, too.
 fn networks(item: &Item<'_>) -> Result<Vec<IpNet>, Problem> {
     item.list("a list of addresses or networks", |item| {
@@ -461,6 +488,18 @@ fn networks(item: &Item<'_>) -> Result<Vec<IpNet>, Problem> {
         let network = "an address or network like \"203.0.113.7\" or \"198.51.100.0/24\"";
         address.map_or_else(|| item.parsed(network), |ip| Ok(ip.into()))
     })
+}
+
+/// Addresses of this machine, each once.
+fn own_addresses(item: &Item<'_>) -> Result<Vec<IpAddr>, Problem> {
+    let what = "a list of at most eight addresses of this machine, each once";
+    let all: Vec<IpAddr> =
+        item.list(what, |item| Ok(item.parsed::<IpAddr>("an address like \"203.0.113.7\"")?.to_canonical()))?;
+    let is_usable = |(at, ip): (usize, &IpAddr)| is_one_host(*ip) && !all.iter().take(at).any(|other| other == ip);
+    match all.len() <= SOURCES_MAX && all.iter().enumerate().all(is_usable) {
+        true => Ok(all),
+        false => Err((None, format!("must be {what}"))),
+    }
 }
 
 /// A file's path; an empty one means none.

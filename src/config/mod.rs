@@ -4,7 +4,7 @@
 pub mod keys;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,6 +72,10 @@ pub struct Web {
 pub struct Probe {
     pub every: Duration,
     pub misses: u8,
+    /// How long a server that announces itself may leave our queries unanswered.
+    pub grace: Duration,
+    /// The addresses to ask from; empty: the system chooses.
+    pub from: Vec<IpAddr>,
     pub per_second_max: u32,
 }
 
@@ -117,7 +121,13 @@ impl Default for Config {
                 token: String::new(),
             },
             protocols: CARDS.iter().map(|card| (card.section)()).collect(),
-            probe: Probe { every: Duration::ZERO, misses: 0, per_second_max: 0 },
+            probe: Probe {
+                every: Duration::ZERO,
+                misses: 0,
+                grace: Duration::ZERO,
+                from: Vec::new(),
+                per_second_max: 0,
+            },
             guard: Guard {
                 servers_max: 0,
                 servers_per_ip_max: 0,
@@ -266,12 +276,13 @@ impl Config {
         let data_dir = (self.data_dir != new.data_dir).then_some("data_dir");
         let admin = (self.admin_socket != new.admin_socket).then_some("admin.socket");
         let cluster = (self.cluster != new.cluster).then_some("cluster");
+        let from = (self.probe.from != new.probe.from).then_some("probe.from");
         let other_life = |(old, new): &((&Card, &dyn Section), (&Card, &dyn Section))| {
             self.is_clustered() && old.1.life_max_ms() != new.1.life_max_ms()
         };
         let lives = self.sections().zip(new.sections()).filter(other_life);
         let lives = lives.map(|((card, _), _)| format!("{}.life", card.name));
-        let general = data_dir.into_iter().chain(admin).chain(cluster).map(String::from);
+        let general = data_dir.into_iter().chain(admin).chain(cluster).chain(from).map(String::from);
         changed.map(|((path, _), _)| path).chain(general).chain(lives).collect()
     }
 
@@ -377,6 +388,7 @@ impl Config {
             servers_per_ip_max: self.guard.servers_per_ip_max,
             ask_every_ms: self.probe.every.as_millis() as u64,
             misses_max: self.probe.misses,
+            grace_ms: self.probe.grace.as_millis() as u64,
         }
     }
 }

@@ -91,6 +91,9 @@ fn wrong_types_and_impossible_values() {
         ("[netpanzer]\npublic = \"x\"", "must be an address like"),
         ("[proxy]\nheader = \"x-real-ip\"", ":2: proxy.header: must be \"x-forwarded-for\" or \"forwarded\", not"),
         ("[proxy]\nnetworks = [\"proxy.example\"]", ":2: proxy.networks: must be an address or network"),
+        ("[probe]\nfrom = [\"here\"]", ":2: probe.from: must be an address like"),
+        ("[probe]\nfrom = [\"192.0.2.1\", \"192.0.2.1\"]", ":2: probe.from: must be a list of at most eight"),
+        ("[probe]\nfrom = [\"0.0.0.0\"]", ":2: probe.from: must be a list of at most eight"),
         ("[probe]\nevery = \"1h\"", "from \"1s\" to \"15m\""),
         (
             "[[hyperbol.servers]]\naddress = \"1.2.3.4:5\"\nflavor = 256",

@@ -20,5 +20,5 @@ pub use fields::Fields;
 pub use game::{Carried, GAME_BYTES_MAX, Game, MASTER};
 pub use pairs::{GameRules, HeartbeatKeys, Pairs};
 pub use proof::{Proof, Strength};
-pub use server::{Origin, Server, Texts, round_trip};
+pub use server::{Origin, Server, Silence, Texts, round_trip};
 pub use time::{Now, SharedTime};

@@ -225,6 +225,8 @@ pub struct Introduction {
 pub enum Effect<'a> {
     /// The reply is sent, unless it [is a complaint](event::Event::is_complaint) that must be withheld. No state is kept.
     Answered(event::Event),
+    /// The same, and what the datagram says counts for a server that is listed already, although it may be forged.
+    Announced(event::Event, Change<'a>),
     /// A server has proven its address.
     Change(Change<'a>),
     /// A request for a list. Another thread sends as much of it as the budget grants.

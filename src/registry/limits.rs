@@ -166,8 +166,15 @@ mod tests {
 
     fn remote(address: Address) -> Change<'static> {
         let announce = announcement(address, Proof::Cookie);
-        let listed =
-            RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, via: None, stronger_gone_ms: None };
+        let listed = RemoteServer {
+            silence: Default::default(),
+            announce,
+            node: 9,
+            first_seen_ms: T,
+            last_seen_ms: T,
+            via: None,
+            stronger_gone_ms: None,
+        };
         Change::Merge(Box::new(RemoteState::Listed(listed)))
     }
 

@@ -3,6 +3,7 @@
 //! Only proven servers have an entry. The registry remembers which entries changed since the last [`Registry::drain`];
 //! [`view`] turns those into the published list and its deltas.
 
+mod asks;
 mod limits;
 pub mod merge;
 mod mirror;
@@ -13,6 +14,7 @@ pub mod recent;
 mod restore;
 pub mod servers;
 mod shares;
+mod silence;
 mod updates;
 pub mod view;
 mod wheel;
@@ -24,22 +26,22 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 
 use crate::model::{
-    Address, Announce, Change, Facts, Game, NamedServer, Now, Proof, Server, SharedTime, Strength, round_trip,
+    Address, Announce, Change, Facts, NamedServer, Now, Proof, Server, SharedTime, Silence, Strength, round_trip,
 };
+pub use asks::Due;
 use merge::Removals;
 use mirror::MirroredSlots;
 use moderation::Moderation;
 pub use restore::Life;
 use restore::Unsettled;
 use shares::Shares;
+use silence::{Silent, announced_ms};
 use wheel::{Tick, Wheel};
 
 /// A timestamp this far ahead of now was made before the clock was set back, and is ignored.
 const SKEW_MAX_MS: u64 = 5_000;
 /// A proof that changed nothing is published when the published one is older than 1/4 of a life.
 const REPUBLISH_PART: u64 = 4;
-/// The shortest time between an announcement that was itself an answer to a query, and the next query.
-const AFTER_QUERY_MS: u64 = 1_100;
 /// How often a named server whose life has ended is checked.
 const NAMED_CHECK_MS: u64 = 60_000;
 
@@ -54,6 +56,8 @@ pub struct Settings {
     pub ask_every_ms: u64,
     /// A server is removed from the list after this many unanswered queries in a row.
     pub misses_max: u8,
+    /// A server that announces itself stays listed for so long after its last answer; 0: it is removed like any other.
+    pub grace_ms: u64,
 }
 
 impl Settings {
@@ -64,6 +68,7 @@ impl Settings {
         servers_per_ip_max: u32::MAX,
         ask_every_ms: 30_000,
         misses_max: 3,
+        grace_ms: 0,
     };
 }
 
@@ -118,21 +123,6 @@ pub struct AddressState {
     pub life_left_ms: u64,
 }
 
-/// A server to query now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Due {
-    pub address: Address,
-    pub game: Game,
-    /// A named server, which other nodes may not know.
-    pub named: bool,
-    /// It answered the last query.
-    pub proven: bool,
-    /// Its newest proof.
-    pub proven_at_ms: u64,
-    /// Identifies the answer that says what is known about it; 0: none does.
-    pub digest: u64,
-}
-
 pub struct Registry {
     settings: Settings,
     /// This node's tag; 0 without a cluster.
@@ -156,6 +146,7 @@ pub struct Registry {
     dirty: Vec<u32>,
     /// By slot: identifies the answer whose facts are those of the server, or 0. As long as the last slot that had one.
     digests: Vec<u64>,
+    silent: Silent,
 }
 
 /// In a cache line of its own.
@@ -214,6 +205,7 @@ impl Registry {
             moderation: Moderation::default(),
             dirty: Vec::new(),
             digests: Vec::new(),
+            silent: Silent::default(),
         }
     }
 
@@ -253,6 +245,7 @@ impl Registry {
             Change::Announce(announce) => self.announce(announce, now),
             Change::Mirror(mirrored) => self.mirror(mirrored, now),
             Change::Heartbeat { address, game, life_ms, keys } => self.heartbeat(*address, game, *life_ms, keys, now),
+            Change::Announcing { address, protocol } => self.announcing(*address, protocol, now),
             Change::Answer { address, game, rtt_us, facts, digest } => {
                 self.answer(*address, game, *rtt_us, facts.as_ref(), *digest, now)
             }
@@ -299,23 +292,6 @@ impl Registry {
             }
         }
         true
-    }
-
-    /// Appends up to `most` servers that are due for a query, and schedules the next query of each.
-    pub fn due(&mut self, now: Now, most: usize, out: &mut Vec<Due>) {
-        for _ in 0..most {
-            let Some((tick, at)) = self.asks.pop_due(now.mono_ms) else { return };
-            let Some(slot) = self.slots.get(at as usize) else { continue };
-            let Some(server) = &slot.server else { continue };
-            if slot.asked && slot.ask_tick == tick {
-                let named = self.is_named(slot.address);
-                let proven = matches!(server.verified_by, Proof::Query | Proof::Cookie) && slot.misses == 0;
-                let (address, proven_at_ms) = (slot.address, slot.proven_at_ms);
-                let digest = self.digest(at);
-                out.push(Due { address, game: server.game.clone(), named, proven, proven_at_ms, digest });
-                self.queue_ask(at, now.mono_ms + self.settings.ask_every_ms);
-            }
-        }
     }
 
     /// Removes every entry that `keep` rejects.
@@ -397,6 +373,9 @@ impl Registry {
     fn prolong(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64) -> Outcome {
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
+        if slot.asked && slot.misses == 0 {
+            self.silent.note_gap(at, announced_ms(slot.end_ms, server), end_ms.saturating_sub(announce.life_ms));
+        }
         slot.end_ms = end_ms;
         slot.restored_end_s = 0;
         let last_seen_ms = announce.proven_at_ms.max(server.last_seen_ms);
@@ -431,6 +410,7 @@ impl Registry {
             && slot.listed
             && server.verified_by == announce.proof
             && server.via.is_none()
+            && server.silence() == Silence::None
             && server.keys == announce.keys
             && (knows_more || server.matches_facts(&announce.facts));
         let is_tie = is_comparable && announce.proven_at_ms == slot.proven_at_ms;
@@ -442,10 +422,13 @@ impl Registry {
         // Of two different announcements of the same millisecond, the one that arrives later wins. Its timestamp orders them
         // for other nodes, and makes a replay of either one stale.
         let proven_at_ms = announce.proven_at_ms + u64::from(is_tie);
+        if same_game && slot.asked && slot.misses == 0 {
+            self.silent.note_gap(at, announced_ms(slot.end_ms, server), end_ms.saturating_sub(announce.life_ms));
+        }
+        self.silent.end(at, &mut slot.misses);
         slot.end_ms = end_ms;
         slot.restored_end_s = 0;
         slot.proven_at_ms = proven_at_ms;
-        slot.misses = 0;
         let sooner = self.ends.tick_for(end_ms) < slot.end_tick;
         let newly_asked = asked && !slot.asked;
         slot.asked = asked;
@@ -461,7 +444,7 @@ impl Registry {
         if !unchanged || !is_same_life || published_age_ms >= announce.life_ms / REPUBLISH_PART {
             let same_facts = unchanged || knows_more;
             let updated = if same_facts { Server::clone(server) } else { server.with_facts(&announce.facts) };
-            *server = Arc::new(Server {
+            let renewed = Server {
                 game: announce.game.clone(),
                 verified_by: announce.proof,
                 foreign: false,
@@ -474,7 +457,8 @@ impl Registry {
                 via: None,
                 keys: announce.keys.clone(),
                 ..updated
-            });
+            };
+            *server = Arc::new(renewed.with_silence(Silence::None));
             self.mark(at);
         }
         if sooner {
@@ -589,6 +573,7 @@ impl Registry {
 
     fn remove(&mut self, at: u32) {
         let Some(slot) = self.slots.get_mut(at as usize) else { return };
+        self.silent.forget(at);
         slot.server = None;
         let (address, counted) = (slot.address, slot.counted);
         if let Ok(entry) = self.by_address.find_entry(self.hasher.hash_one(address), |&other| other == at) {
@@ -620,35 +605,6 @@ impl Registry {
             slot.end_tick = self.ends.tick_for(when_ms);
             self.ends.add(slot.end_tick, at);
         }
-    }
-
-    fn queue_ask(&mut self, at: u32, when_ms: u64) {
-        if let Some(slot) = self.slots.get_mut(at as usize)
-            && slot.asked
-        {
-            slot.ask_tick = self.asks.tick_for(when_ms);
-            self.asks.add(slot.ask_tick, at);
-        }
-    }
-
-    /// Delays the next query of a server that was just queried in another way: some answer only once a second.
-    fn delay_query(&mut self, at: u32, now: Now) {
-        let soon_ms = now.mono_ms + AFTER_QUERY_MS;
-        let soon = self.asks.tick_for(soon_ms);
-        if self.slots.get(at as usize).is_some_and(|slot| slot.asked && slot.ask_tick < soon) {
-            self.queue_ask(at, soon_ms);
-        }
-    }
-
-    /// A time in the second half of the interval, different for each slot, so that servers that arrive together are not
-    /// queried together.
-    fn spread_ms(&self, at: u32) -> u64 {
-        let half = (self.settings.ask_every_ms / 2).max(1);
-        // A step of SplitMix64: well mixed, and the key is secret.
-        let mut mixed = self.spread_key.wrapping_add(u64::from(at).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        half + (mixed ^ (mixed >> 31)) % half
     }
 
     fn digest(&self, at: u32) -> u64 {

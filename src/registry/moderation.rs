@@ -189,6 +189,7 @@ mod tests {
     fn every_source_of_servers_obeys() {
         let merged = |announce: Announce<'static>| {
             let listed = RemoteServer {
+                silence: Default::default(),
                 announce,
                 node: 9,
                 first_seen_ms: T,
@@ -263,6 +264,7 @@ mod tests {
         for (announce, outcome) in [(weaker, Outcome::Refused(Refusal::StrongerProof)), (older, Outcome::Stale)] {
             assert_eq!(registry.apply(&Change::Announce(announce.clone()), at(20)), outcome);
             let remote = RemoteServer {
+                silence: Default::default(),
                 announce,
                 node: 9,
                 first_seen_ms: T,
@@ -303,6 +305,7 @@ mod tests {
         let mut registry = Registry::new(SETTINGS, at(0));
         registry.set_rules(rules(&ALL));
         let remote = RemoteServer {
+            silence: Default::default(),
             announce: Announce { proof: Proof::Query, ..announced(text, "c", 100) },
             node: 9,
             first_seen_ms: T,

@@ -4,6 +4,7 @@ mod edges;
 mod mirror;
 mod model;
 mod records;
+mod silence;
 mod strength;
 
 use std::num::NonZeroU32;

@@ -501,6 +501,7 @@ fn servers_that_other_nodes_have_proven_are_saved_too() {
     let Change::Announce(announce) = announce(1, 0, Proof::Cookie) else { unreachable!() };
     let seen_ms = announce.proven_at_ms;
     let listed = RemoteServer {
+        silence: Default::default(),
         announce,
         first_seen_ms: seen_ms,
         last_seen_ms: seen_ms,

@@ -252,6 +252,7 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
         Some(record) if record.listed => {
             let (by, at) = (record.server.verified_by.name(), rfc3339(record.proven_at_ms));
             match &record.server.via {
+                None if record.server.is_unanswered() => unanswered(record, asked, &at),
                 None => (format!("Listed. Last verified by {by} at {at}."), None),
                 Some(via) => mirrored(asked, via.name(), by, &at),
             }
@@ -314,6 +315,25 @@ impl KeptOff {
         let reason = self.reason.as_ref().map(|reason| format!(" Reason: {reason}")).unwrap_or_default();
         format!("{what}{until}.{reason}")
     }
+}
+
+/// Listed for the grace period only.
+fn unanswered(record: &AddressState, asked: &Asked, since: &str) -> (String, Option<String>) {
+    let (address, misses) = (asked.address, record.misses);
+    (
+        format!(
+            "Listed for now, below the others: it announces itself and does not answer our queries. It last answered at \
+             {since}; the last {misses} went unanswered."
+        ),
+        Some(format!(
+            "Make sure that UDP port {} of {} is open to the internet. If it is, the game may limit its answers per address \
+             and somebody may be forging queries in this master's name: look there for a flood of queries from this \
+             master's address, and let its firewall drop what exceeds a few a second, or raise the game's limit. The \
+             server leaves the list if it stays silent, and is back with its next answer.",
+            address.port(),
+            address.ip()
+        )),
+    )
 }
 
 /// Listed because another master names it.

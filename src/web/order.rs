@@ -149,7 +149,11 @@ pub fn place<'a>(server: &Server, text: &'a [u8], key: Key) -> Position<'a> {
     let prepared = |of: Part| Value::Text(Cow::Borrowed(part(text, of)));
     let players = i64::from(server.players_current.unwrap_or(0));
     let value = match key {
-        Key::Priority => Value::Number((i64::from(server.overrides.priority) << 16) + players),
+        // Those that do not answer come last.
+        Key::Priority => {
+            let last = i64::from(server.is_unanswered()) << 52;
+            Value::Number((i64::from(server.overrides.priority) << 16) + players - last)
+        }
         Key::Name => prepared(Part::Name),
         Key::Players => Value::Number(players),
         Key::Map => prepared(Part::Map),

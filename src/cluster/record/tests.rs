@@ -110,6 +110,15 @@ fn the_master_that_named_a_server_round_trips_bounded_and_clean() {
     assert_eq!(listed(read(&without).unwrap().remote).via, None);
 }
 
+#[test]
+fn what_follows_from_a_servers_silence_round_trips() {
+    for silence in [Silence::None, Silence::OthersAsk, Silence::Announces] {
+        let value = encode("a", T, &local(server("203.0.113.5:7").with_silence(silence)), NONE);
+        assert_eq!(String::from_utf8_lossy(&value).contains("silence"), silence != Silence::None);
+        assert_eq!(listed(read(&value).unwrap().remote).silence, silence);
+    }
+}
+
 /// Nodes of the previous version ignore an unknown field, and put records without a protocol.
 #[test]
 fn nodes_of_several_versions_read_each_other() {

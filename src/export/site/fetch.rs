@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::time::{sleep, timeout};
 
 use crate::client::list::ListError;
@@ -52,6 +53,7 @@ pub struct Row {
     pub protocol: String,
     pub players: u16,
     priority: i32,
+    is_unanswered: bool,
 }
 
 pub async fn all(master: &Target, retry: RetryPolicy) -> Result<Fetched, ListError> {
@@ -124,7 +126,7 @@ async fn list(master: &Target, retry: RetryPolicy) -> Result<List, ListError> {
         }
     }
     // Stable: servers that are equal stay sorted by address.
-    pages.list.rows.sort_by_key(|row| Reverse((row.priority, row.players)));
+    pages.list.rows.sort_by_key(|row| (row.is_unanswered, Reverse((row.priority, row.players))));
     Ok(pages.list)
 }
 
@@ -172,12 +174,16 @@ fn read(json: &str) -> Option<(Address, Row)> {
         players_current: u16,
         #[serde(default)]
         priority: i32,
+        unanswered_since: Option<IgnoredAny>,
     }
     let head: Head = serde_json::from_str(json).ok()?;
-    let Head { game, protocol, address, port, players_current: players, priority } = head;
+    let Head { game, protocol, address, port, players_current: players, priority, unanswered_since } = head;
     let address = Address::new(address, port)?;
     (!game.is_empty() && game.len() <= GAME_BYTES_MAX).then_some(())?;
-    Some((address, Row { json: json.into(), game, protocol, players, priority }))
+    Some((
+        address,
+        Row { json: json.into(), game, protocol, players, priority, is_unanswered: unanswered_since.is_some() },
+    ))
 }
 
 /// One of the master's pages; None if it has no such page.

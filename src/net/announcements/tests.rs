@@ -33,7 +33,7 @@ fn announcements_with(names: Names) -> Arc<Announcements> {
     hub.start().unwrap(); // this thread ends with the test process
     let settings = prober::settings(1_000, 100, Duration::from_secs(30));
     let metrics = Arc::new(Metrics::new());
-    let (prober, worker) = Worker::new(hub.clone(), ledger.clone(), metrics, settings, [7; 16]).unwrap();
+    let (prober, worker) = Worker::new(hub.clone(), ledger.clone(), metrics, settings, &[], [7; 16]).unwrap();
     let asking = watch::Sender::new(ProbeSettings { settings, exempt: Arc::default() });
     let stop = watch::Sender::new(false);
     tokio::spawn(async move {

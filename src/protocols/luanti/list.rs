@@ -185,7 +185,9 @@ impl Renderer for ServerRows {
     fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
         let mut listed: Vec<(i64, &Server)> =
             view.of_protocol(NAME).map(|server| ((points(server) * 1_000.0) as i64, &**server)).collect();
-        listed.sort_by_key(|(points, server)| (Reverse(server.overrides.priority), Reverse(*points), server.address));
+        listed.sort_by_key(|(points, server)| {
+            (server.is_unanswered(), Reverse(server.overrides.priority), Reverse(*points), server.address)
+        });
         let clients = listed.iter().map(|(_, server)| u64::from(server.players_current.unwrap_or(0))).sum();
         let total = Total { servers: listed.len() as u64, clients };
         let most =

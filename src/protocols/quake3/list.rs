@@ -164,7 +164,8 @@ impl Index {
         for of_protocol in index.by_game.values_mut().flatten() {
             of_protocol.entries.sort_by_cached_key(|entry| {
                 let server = &entry.server;
-                (Reverse(server.overrides.priority), Reverse(server.players_current), shuffled(server.address))
+                let (priority, players) = (server.overrides.priority, server.players_current);
+                (server.is_unanswered(), Reverse(priority), Reverse(players), shuffled(server.address))
             });
         }
         index

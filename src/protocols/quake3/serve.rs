@@ -77,7 +77,11 @@ impl Rules {
         };
         let challenge = self.challenges.make(self.time.unix_ms(now), from, number, tag);
         wire::ask("getinfo", &challenge, reply);
-        Effect::Answered(events::GETINFO_SENT.event().on_port(from.port()))
+        let event = events::GETINFO_SENT.event().on_port(from.port());
+        match Address::new(from.ip(), from.port()) {
+            Some(address) => Effect::Announced(event, Change::Announcing { address, protocol: NAME }),
+            None => Effect::Answered(event),
+        }
     }
 
     fn info_response<'a>(&self, now: Now, from: SocketAddr, info: &InfoString<'a>) -> Result<Announce<'a>, Event> {

@@ -258,7 +258,8 @@ impl Index {
         let mut index = Index::default();
         let mut servers: Vec<_> = view.of_protocol(NAME).collect();
         servers.sort_by_cached_key(|server| {
-            (Reverse(server.overrides.priority), Reverse(server.players_current), shuffled(server.address, 0))
+            let (priority, players) = (server.overrides.priority, server.players_current);
+            (server.is_unanswered(), Reverse(priority), Reverse(players), shuffled(server.address, 0))
         });
         for (number, server) in (0..).zip(servers) {
             let Listing { gamedir, protocol, region, flags } = Listing::of(server);
