@@ -7,3 +7,4 @@ pub mod forgery;
 pub mod limits;
 pub mod memory;
 pub mod no_way_in;
+pub mod silence;

