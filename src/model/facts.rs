@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrayvec::ArrayString;
 
 use super::server::cut;
-use super::{Address, GameRules, Texts};
+use super::{Address, GameRules, Texts, is_invisible};
 
 /// A version as text. Often formatted from packed numbers, so it owns its text, without an allocation.
 pub type VersionText = ArrayString<32>;
@@ -141,11 +141,7 @@ impl Player {
     }
 }
 
-/// Whether a character is invisible: white space, zero-width and blank characters.
+/// Whether a character is blank: white space, or nothing that anybody sees.
 fn is_blank(c: char) -> bool {
-    c.is_whitespace()
-        || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
-            | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{e0000}'..='\u{e0fff}')
+    c.is_whitespace() || c == '\u{2800}' || is_invisible(c)
 }
