@@ -215,6 +215,7 @@ impl App {
         app.tasks.spawn(Arc::new(mirror).run(app.mirror_settings.subscribe(), stop.clone()));
         app.tasks.spawn(app.notices.clone().run(app.notice_settings.subscribe(), stop.clone()));
         if let Some(tls) = &app.tls {
+            app.site.set_tls(tls.clone());
             app.tasks.spawn(tls.clone().follow(stop.clone()));
         }
         for masters in app.services.all.iter().filter_map(|service| service.network.as_ref()) {

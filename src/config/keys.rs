@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use url::Host;
 
 use super::Config;
 use crate::mirror::Upstream;
@@ -12,11 +13,16 @@ use crate::net::client::Header;
 use crate::notices::Target;
 use crate::settings::{Item, Key, Problem};
 
+/// A shorter token can be guessed.
+const TOKEN_CHARS_MIN: usize = 16;
 /// The least memory with which the program is of use.
 const LEAST_MIB: usize = 16;
 
 /// The key with secrets in its values.
 pub const NOTICES: &str = "notices";
+
+/// The key whose value is a secret.
+pub const TOKEN: &str = "web.token";
 
 pub const KEYS: &[Key<Config>] = &[
     Key {
@@ -115,13 +121,39 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
-        name: "web.token",
+        name: TOKEN,
         doc: "Clients that send this token (`Authorization: Bearer …`) may announce any address through the API, not only\n\
-              their own. Empty: no client may.",
+              their own. At least 16 characters, e.g. those of `openssl rand -hex 16`. Empty: no client may.",
         default: "\"\"",
         example: "",
         set: |config, item| {
-            config.web.token = item.text()?.to_string();
+            config.web.token = token(item.text()?)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "web.hosts",
+        doc: "Names under which browsers reach this master, also through a proxy, e.g. [\"master.example.org\"]. Only its own page,\n\
+              under one of them, may announce and test servers. Addresses, localhost and the names in web.tls_certificate need\n\
+              not be named.",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.web.hosts = item.list("a list of host names like [\"master.example.org\"]", host)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "web.hsts",
+        doc: "How long browsers that came to web.tls_listen use TLS only, for every port of that host (HSTS): a time like \"365d\",\n\
+              or \"0s\" to say nothing. \"auto\": 30 days if web.tls_listen has port 443 and web.listen is empty or only loopback.",
+        default: "\"auto\"",
+        example: "",
+        set: |config, item| {
+            config.web.hsts = match item.text() {
+                Ok("auto") => None,
+                _ => Some(item.duration(Duration::ZERO, Duration::from_secs(730 * 86_400))?),
+            };
             Ok(())
         },
     },
@@ -467,4 +499,27 @@ fn networks(item: &Item<'_>) -> Result<Vec<IpNet>, Problem> {
 fn file(item: &Item<'_>) -> Result<Option<PathBuf>, Problem> {
     let path = item.text()?;
     Ok((!path.is_empty()).then(|| path.into()))
+}
+
+/// The operator's token. What is wrong with one does not show it.
+fn token(text: &str) -> Result<String, Problem> {
+    match text.chars().count() {
+        0 | TOKEN_CHARS_MIN.. => Ok(text.to_string()),
+        count => Err((
+            None,
+            format!(
+                "must have at least {TOKEN_CHARS_MIN} characters, not {count}, so that nobody can guess it: `openssl rand -hex 16` \
+                 makes one"
+            ),
+        )),
+    }
+}
+
+/// A host's name, as browsers write it.
+fn host(item: Item<'_>) -> Result<String, Problem> {
+    let text = item.text()?;
+    let is_name = |host: &Host| matches!(host, Host::Domain(name) if !name.contains('*'));
+    let host = Host::parse(text.trim_end_matches('.')).ok().filter(is_name);
+    host.map(|host| host.to_string())
+        .ok_or_else(|| (None, format!("\"{text}\" is not a host name: write it without https://, port or path")))
 }

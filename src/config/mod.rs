@@ -29,7 +29,7 @@ use crate::protocols::{CARDS, Card};
 use crate::registry::Settings;
 use crate::settings::{Item, Key, KeyText, Problem, nearest};
 use crate::store::history;
-use keys::{KEYS, NOTICES};
+use keys::{KEYS, NOTICES, TOKEN};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -66,7 +66,16 @@ pub struct Web {
     pub stylesheet: Option<PathBuf>,
     /// The operator's token for the API; empty: none.
     pub token: String,
+    /// Names under which browsers reach this master, in lower case.
+    pub hosts: Vec<String>,
+    /// How long browsers shall use TLS only; none: as is safe.
+    pub hsts: Option<Duration>,
 }
+
+/// The port of HTTPS that browsers use where none is given.
+const HTTPS_PORT: u16 = 443;
+/// How long browsers shall use TLS only, where that is safe.
+const HSTS: Duration = Duration::from_secs(30 * 86_400);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
@@ -115,6 +124,8 @@ impl Default for Config {
                 template: None,
                 stylesheet: None,
                 token: String::new(),
+                hosts: Vec::new(),
+                hsts: None,
             },
             protocols: CARDS.iter().map(|card| (card.section)()).collect(),
             probe: Probe { every: Duration::ZERO, misses: 0, per_second_max: 0 },
@@ -323,6 +334,17 @@ impl Config {
         }
     }
 
+    /// How long browsers that came with TLS shall come with nothing else. None: they are not told.
+    ///
+    /// They apply it to every port of the host. So, unless the operator says how long, they are told only where TLS is on its
+    /// usual port and nobody else gets the page without.
+    pub fn hsts(&self) -> Option<Duration> {
+        let is_usual = self.web.tls_listen.iter().any(|address| address.port() == HTTPS_PORT);
+        let is_plain = self.web.listen.iter().any(|address| !address.ip().is_loopback());
+        let safe = || if is_usual && !is_plain { HSTS } else { Duration::ZERO };
+        Some(self.web.hsts.unwrap_or_else(safe)).filter(|age| !age.is_zero())
+    }
+
     /// The longest that a server can stay listed without a sign of life.
     pub fn life_max(&self) -> Duration {
         let lives = self.protocols.iter().map(|section| section.life_max_ms());
@@ -442,11 +464,11 @@ fn sections() -> impl Iterator<Item = &'static str> {
     KEYS.iter().filter_map(|key| section(key.name)).chain(CARDS.iter().map(|card| card.name))
 }
 
-/// An assignment for messages: the addresses of notices and their keys are secret.
+/// An assignment for messages: tokens are secret, and so are the addresses of notices and their keys.
 fn shown(assignment: &str) -> &str {
     let path = assignment.split_once('=').map_or(assignment, |(path, _)| path);
     // Also with a mistake at its end.
-    let is_secret = path.trim().starts_with(NOTICES.trim_end_matches('s'));
+    let is_secret = [NOTICES.trim_end_matches('s'), TOKEN].iter().any(|key| path.trim().starts_with(key));
     if is_secret { path.trim() } else { assignment }
 }
 

@@ -225,3 +225,45 @@ fn a_missing_file_is_named() {
     let error = Config::load(Some(Path::new("/nowhere/rallypoint.toml")), &[]).unwrap_err().to_string();
     assert!(error.starts_with("/nowhere/rallypoint.toml: cannot be read"), "{error}");
 }
+
+#[test]
+fn browsers_are_told_to_stay_with_tls_only_where_nothing_breaks() {
+    let days = |set: &[&str]| {
+        let files = ["web.tls_certificate=x", "web.tls_key=y"];
+        let set: Vec<String> = set.iter().chain(&files).map(|set| set.to_string()).collect();
+        Config::parse(None, &set).unwrap().hsts().map(|age| age.as_secs() / 86_400)
+    };
+    let usual = "web.tls_listen=443";
+    assert_eq!(days(&[]), None);
+    assert_eq!(days(&[usual]), None, "the page is at port 8080, too");
+    assert_eq!(days(&[usual, "web.listen=127.0.0.1:8080,[::1]:8080"]), Some(30));
+    assert_eq!(days(&[usual, "web.listen="]), Some(30));
+    assert_eq!(days(&["web.tls_listen=8443", "web.listen="]), None, "port 443 may be somebody else's");
+    assert_eq!(days(&[usual, "web.listen=", "web.hsts=0s"]), None);
+    assert_eq!(days(&["web.hsts=365d"]), Some(365));
+}
+
+#[test]
+fn tokens_and_hosts_are_checked_and_a_token_is_never_shown() {
+    let parse = |set: &str| Config::parse(None, &[set.to_string()]).map_err(|errors| errors.to_string());
+    for token in ["a", "0123456789abcde", "\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}"] {
+        let error = parse(&format!("web.token={token}")).unwrap_err();
+        assert!(error.contains("at least 16 characters") && !error.contains(&format!("={token}")), "{error}");
+        let file = format!("[web]\ntoken = \"{token}\"\n");
+        let error = Config::parse(Some(("file", &file)), &[]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("file:2: web.token: must have") && !error.contains(&format!("\"{token}\"")),
+            "{error}"
+        );
+    }
+    assert_eq!(parse("web.token=0123456789abcdef").unwrap().web.token, "0123456789abcdef");
+    assert_eq!(parse("web.token=").unwrap().web.token, "");
+    let hosts = parse("web.hosts=Master.Example,www.master.example.,b\u{fc}cher.example").unwrap().web.hosts;
+    assert_eq!(hosts, ["master.example", "www.master.example", "xn--bcher-kva.example"]);
+    for wrong in
+        ["https://master.example", "master.example:8080", "master.example/x", "*.example", "192.0.2.1", "[::1]"]
+    {
+        let error = parse(&format!("web.hosts={wrong}")).unwrap_err();
+        assert!(error.contains("is not a host name"), "{wrong}: {error}");
+    }
+}

@@ -130,7 +130,7 @@ impl Prepared {
     }
 }
 
-/// A list in one encoding. Its heads end where the date follows.
+/// A list in one encoding. Its heads end before the date.
 pub struct Form {
     pub etag: String,
     /// The head of the whole answer.
@@ -152,7 +152,7 @@ impl Form {
     }
 }
 
-/// A head as hyper writes it, up to the date, which it writes last.
+/// A head as hyper writes it, but for what depends on the connection, and the date, which it writes last.
 fn head(mut response: Response) -> Box<[u8]> {
     cors::allow_reading(&mut response);
     http::finish(&mut response);
@@ -165,7 +165,6 @@ fn head(mut response: Response) -> Box<[u8]> {
         head.extend_from_slice(value.as_bytes());
         head.extend_from_slice(b"\r\n");
     }
-    head.extend_from_slice(b"Date: ");
     head.into()
 }
 

@@ -13,7 +13,7 @@ use super::reply::{self, Fresh};
 use super::row::Row;
 use super::search::Search;
 use super::template::{PageError, Template};
-use super::{HTML, Peer, SVG, Site, api};
+use super::{HTML, Peer, REFERRERS, SVG, Site, api};
 use crate::model::{Address, Server};
 use crate::registry::view::{Rendered, Renderer, View};
 
@@ -81,6 +81,7 @@ pub async fn list(
     let mut response = site.send(&renderer, peer, HTML, &headers, FRESH).await;
     let policy = "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; frame-ancestors *";
     reply::set(&mut response, header::CONTENT_SECURITY_POLICY, policy);
+    reply::set(&mut response, header::REFERRER_POLICY, REFERRERS);
     response
 }
 

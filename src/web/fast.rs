@@ -61,6 +61,8 @@ pub struct Connection<'a, S> {
     /// None if it has to stay.
     moving: Option<Moving<'a, S>>,
     site: &'a Site,
+    /// Whether it uses TLS.
+    is_secure: bool,
     entrance: &'a Entrance,
     peer: SocketAddr,
     admission: &'a Admission,
@@ -120,7 +122,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     pub fn new(
         stream: &'a mut S,
         moving: Option<Moving<'a, S>>,
-        site: &'a Site,
+        (site, is_secure): (&'a Site, bool),
         entrance: &'a Entrance,
         peer: SocketAddr,
         admission: &'a Admission,
@@ -132,6 +134,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             stream,
             moving,
             site,
+            is_secure,
             entrance,
             peer,
             admission,
@@ -255,7 +258,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let target = if is_last { None } else { Some(self.site.target(path)?) };
         let lines = |name: &'static str| values(request.headers, name);
         let settings = Arc::clone(&self.entrance.settings());
-        let Peer(client) = http::client(self.entrance, &settings, self.peer, lines(settings.proxies.header.name()))?;
+        let (of_clients, names) =
+            (lines(settings.proxies.header.name()), request.headers.iter().map(|header| header.name));
+        // Lists may be read through a forgotten proxy.
+        let (Peer(client), _) = http::client(self.entrance, &settings, self.peer, of_clients, names)?;
         let mut known = lines("if-none-match").map(|line| range_in(&self.buffer, line));
         let asked = Asked {
             target,
@@ -299,6 +305,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let is_known = known.is_some_and(|line| reply::knows([line].into_iter(), &form.etag));
         self.head.clear();
         self.head.extend_from_slice(if is_known { &form.not_modified } else { &form.whole });
+        if let Some(hsts) = self.site.hsts(self.is_secure) {
+            self.head.extend_from_slice(b"Strict-Transport-Security: ");
+            self.head.extend_from_slice(hsts.as_bytes());
+            self.head.extend_from_slice(b"\r\n");
+        }
+        self.head.extend_from_slice(b"Date: ");
         self.head.extend_from_slice(&date(now.unix_ms / 1_000));
         self.head.extend_from_slice(b"\r\n\r\n");
         if is_known || asked.is_head { Bytes::new() } else { form.body.clone() }

@@ -6,4 +6,5 @@ pub mod faults;
 pub mod forgery;
 pub mod limits;
 pub mod memory;
+pub mod mistakes;
 pub mod no_way_in;

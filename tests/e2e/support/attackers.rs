@@ -25,7 +25,7 @@ use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg};
 
 use super::load::{self, Content, Dialect, Drive, Texts, Visit};
-use crate::support::{Game, Server, announcement, connect_from, until};
+use crate::support::{Game, Response, Server, announcement, connect_from, split, until};
 
 /// What a master is started with, so that the addresses above are what they are.
 pub const SETTINGS: &[&str] =
@@ -559,4 +559,41 @@ fn fat_info(address: u16, at: usize) -> String {
         r#"{{"max_clients":128,"max_players":128,"passworded":false,"game_type":"fat","name":"fat {address} {at}","map":{{"name":"{map}"}},"version":"0.6.4","clients":[{}]}}"#,
         clients.join(",")
     )
+}
+
+/// The header with which a proxy says for whom it asks: a stranger.
+pub const STRANGER: &str = "X-Forwarded-For: 198.51.100.66\r\n";
+
+/// A request from a loopback address with these headers, which are complete lines. A POST has its body as JSON.
+pub fn ask_as(server: &Server, from: &str, (method, path): (&str, &str), headers: &str, body: &str) -> Response {
+    let mut stream = connect_from(from, server.address("web.listen"));
+    let host = if headers.contains("Host: ") { "" } else { "Host: x\r\n" };
+    let sent = match method {
+        "GET" => String::new(),
+        _ => format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()),
+    };
+    let request = format!("{method} {path} HTTP/1.1\r\n{host}{headers}{sent}Connection: close\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    split(&answer)
+}
+
+/// The headers of a browser whose page was loaded from a host: a name that an attacker owns, and has made to resolve to the master.
+pub fn page_at(host: &str) -> String {
+    format!("Host: {host}\r\nOrigin: http://{host}\r\nUser-Agent: Mozilla/5.0\r\n")
+}
+
+/// Everything that a request can have done, each at the caller's own address: announcements through the API and in the forms of
+/// games, tests of a port, and on the doctor's page.
+pub fn acts(port: u16) -> Vec<(&'static str, String, String)> {
+    let test = format!("game=netpanzer&address=127.0.0.1:{port}");
+    vec![
+        ("POST", "/api/v1/servers".into(), format!(r#"{{"game":"other","port":{port}}}"#)),
+        ("POST", "/announce".into(), r#"json={"action":"start"}"#.into()),
+        ("POST", "/ddnet/15/register".into(), "{}".into()),
+        ("GET", format!("/bloodmasterslist.php?action=update&port={port}"), String::new()),
+        ("POST", format!("/api/v1/check/test?{test}"), String::new()),
+        ("POST", format!("/doctor?{test}"), String::new()),
+    ]
 }
