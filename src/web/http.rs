@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::iter;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -342,13 +341,9 @@ pub fn client<'a>(
     lines: impl DoubleEndedIterator<Item = &'a [u8]>,
     names: impl Iterator<Item = &'a str>,
 ) -> Option<(Peer, Through)> {
-    let (client, names_others) = settings.proxies.resolve(peer, lines);
+    let client = settings.proxies.client(peer, lines);
     let is_banned = client.ip() != peer.ip() && entrance.guard.bans().contains(client.ip());
-    let through = match names_others {
-        true => Through::of(&settings.proxies, client.ip(), iter::once(settings.proxies.header.name())),
-        false => Through::of(&settings.proxies, peer.ip(), names),
-    };
-    (!is_banned).then_some((Peer(client), through))
+    (!is_banned).then(|| (Peer(client), Through::of(&settings.proxies, peer.ip(), names)))
 }
 
 /// The places for long bodies.
