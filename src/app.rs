@@ -1,5 +1,6 @@
 //! Puts the rooms together: binds every port, starts every thread and task, reloads and stops them.
 
+mod memory;
 mod services;
 
 use std::net::{SocketAddr, UdpSocket};
@@ -48,6 +49,7 @@ use crate::protocols::Card;
 use crate::protocols::section::{Cookies, Transport};
 use crate::store::Store;
 use crate::web::{Certificate, Home, HttpService, Pages, Site, Tls};
+use memory::Memory;
 use services::Services;
 
 /// How long a cookie key is used before the next one. The keys before and after it are accepted, too, so this is longer
@@ -111,10 +113,12 @@ impl App {
         let certificate = Certificate::read(&config.web)?;
         let bound = bind(&config)?;
         let admin = config.admin_socket.as_deref().map(AdminSocket::bind).transpose().map_err(anyhow::Error::msg)?;
-        let hub = Arc::new(Hub::new(config.registry()));
+        let memory = Memory::of(&config.guard);
+        let hub = Arc::new(Hub::new(config.registry(memory.servers)));
         hub.set_exempt(config.guard.exempt());
-        let guard = Arc::new(Guard::new(config.guard.settings(connections_max(&config))));
-        hub.held().set_max(config.guard.list_bytes_held_max);
+        hub.set_game_limits(config.guard.game_limits.clone());
+        let guard = Arc::new(Guard::new(config.guard.settings(connections_max(&config, memory))));
+        hub.held().set_max(memory.lists);
         hub.set_accounts(Arc::new(accounts::Searches::new(guard.clone(), &hub)));
         let keys = Keys::new([random()?, random()?, random()?]);
         let cookies = Cookies { keys, time: SharedTime::default() };
@@ -126,6 +130,7 @@ impl App {
             ledger.clone(),
             metrics.clone(),
             probe_settings(&config).settings,
+            &config.probe.from,
             random()?,
         )
         .context("cannot open a UDP socket to ask game servers")?;
@@ -187,6 +192,7 @@ impl App {
             config,
         };
         app.config.warnings().iter().for_each(|text| warn!("{text}"));
+        app.site.set_changes_bytes_max(memory.changes);
         app.apply_named_servers();
         app.restore()?;
         app.threads.push(app.hub.start().context("cannot start a thread")?);
@@ -211,6 +217,7 @@ impl App {
         app.tasks.spawn(Arc::new(mirror).run(app.mirror_settings.subscribe(), stop.clone()));
         app.tasks.spawn(app.notices.clone().run(app.notice_settings.subscribe(), stop.clone()));
         if let Some(tls) = &app.tls {
+            app.site.set_tls(tls.clone());
             app.tasks.spawn(tls.clone().follow(stop.clone()));
         }
         for masters in app.services.all.iter().filter_map(|service| service.network.as_ref()) {
@@ -338,7 +345,8 @@ impl App {
         self.config = new;
         let guard = &self.config.guard;
         self.moderator.board.configure(guard.moderation());
-        let settings = guard.settings(connections_max(&self.config));
+        let memory = Memory::of(guard);
+        let settings = guard.settings(connections_max(&self.config, memory));
         // The bans of before stay until the new ones, with those of the administration, replace them.
         self.guard.set(guard::Settings { bans: Networks::clone(&self.guard.bans()), ..settings });
         self.moderator.apply();
@@ -346,10 +354,12 @@ impl App {
         if let (Some(tls), Some(certificate)) = (&self.tls, certificate) {
             tls.set(certificate);
         }
-        self.hub.set_settings(self.config.registry());
+        self.hub.set_settings(self.config.registry(memory.servers));
         self.hub.set_exempt(guard.exempt());
-        self.hub.held().set_max(guard.list_bytes_held_max);
+        self.hub.set_game_limits(guard.game_limits.clone());
+        self.hub.held().set_max(memory.lists);
         self.announcements.set_limits(guard.servers_per_ip_max, guard.exempt());
+        self.site.set_changes_bytes_max(memory.changes);
         self.site.set_pages(pages);
         self.services.set(&self.config);
         self.probe_settings.send_replace(probe_settings(&self.config));
@@ -515,14 +525,12 @@ fn bind(config: &Config) -> Result<Vec<Bound>, ListenError> {
 }
 
 /// The configured number of connections, or fewer where the system allows fewer descriptors.
-fn connections_max(config: &Config) -> usize {
-    let wanted = config.guard.connections_max;
+fn connections_max(config: &Config, memory: Memory) -> usize {
+    let wanted = config.guard.connections_max.min(memory.connections);
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(usize::MAX, |(soft, _)| soft as usize);
     let possible = descriptors.saturating_sub(DESCRIPTORS_RESERVED).max(16);
     if possible < wanted {
-        warn!(
-            "guard.max_connections is {wanted}, but the system allows only {descriptors} descriptors: using {possible}"
-        );
+        warn!("{wanted} connections would fit, but the system allows only {descriptors} descriptors: using {possible}");
     }
     wanted.min(possible)
 }

@@ -259,6 +259,13 @@ impl<T> Asker<T> {
         Ok(())
     }
 
+    /// Sends the questions of the query to this address from another of our addresses: so many lanes after the first.
+    pub fn ask_from(&mut self, address: Address, source: Lane) {
+        if let Some(pending) = self.at_mut(address) {
+            pending.source = source;
+        }
+    }
+
     /// Adds another question at the end of its prefix's queue, or at its head.
     fn enqueue(&mut self, turn: Turn, first: bool) {
         if let Some(queue) = self.of_mut(turn).map(|pending| pending.queue) {
@@ -284,9 +291,15 @@ impl<T> Asker<T> {
 
     /// The next datagram to send from this lane; None if there is none, or the rate limits do not allow it yet.
     pub fn next_question(&mut self, now_us: u64, lane: Lane) -> Option<(Address, Question)> {
-        if let Some(second) = self.seconds.pop_front() {
+        self.next_from(now_us, lane).map(|(_, address, question)| (address, question))
+    }
+
+    /// The same, with the lane that it has to be sent from: each lane is the first of several, one for each of our addresses
+    /// ([`Asker::ask_from`]).
+    pub fn next_from(&mut self, now_us: u64, first: Lane) -> Option<(Lane, Address, Question)> {
+        if let Some((address, second)) = self.seconds.pop_front() {
             self.pace.take();
-            return Some(second);
+            return Some((first, address, second));
         }
         while self.pace.has(now_us, self.settings.per_second) {
             let (queue, turn) = self.queues.next(now_us, self.settings.per_ip_per_second)?;
@@ -305,10 +318,11 @@ impl<T> Asker<T> {
             }
             self.queues.sent(queue);
             self.pace.take();
+            let lane = first + pending.source;
             if let Some((question, second)) = pending.send(now_us, lane, &self.reading.key) {
                 self.seconds.extend(second.map(|second| (address, second)));
                 self.timeouts.push_back((now_us + self.settings.try_us, turn, pending.tries_sent()));
-                return Some((address, question));
+                return Some((lane, address, question));
             }
         }
         None

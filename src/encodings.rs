@@ -3,20 +3,29 @@
 
 use std::io::{self, Write};
 
-pub fn gzip(body: &[u8], level: u32) -> Option<Vec<u8>> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
-    encoder.write_all(body).ok()?;
-    encoder.finish().ok()
+/// The pieces of a body, as one stream.
+pub fn gzip<W: Write>(body: &[impl AsRef<[u8]>], level: u32, out: W) -> io::Result<W> {
+    let mut encoder = flate2::write::GzEncoder::new(out, flate2::Compression::new(level));
+    write_all(body, &mut encoder)?;
+    encoder.finish()
 }
 
-pub fn brotli(body: &[u8], quality: u32) -> Option<Vec<u8>> {
-    let mut encoder = brotli::CompressorWriter::new(Vec::new(), 4096, quality, 20);
-    encoder.write_all(body).ok()?;
-    Some(encoder.into_inner())
+pub fn brotli<W: Write>(body: &[impl AsRef<[u8]>], quality: u32, out: W) -> io::Result<W> {
+    let mut encoder = brotli::CompressorWriter::new(out, 4096, quality, 20);
+    write_all(body, &mut encoder)?;
+    Ok(encoder.into_inner())
 }
 
-pub fn zstd(body: &[u8], level: i32) -> Option<Vec<u8>> {
-    zstd::bulk::compress(body, level).ok()
+pub fn zstd<W: Write>(body: &[impl AsRef<[u8]>], level: i32, out: W) -> io::Result<W> {
+    let mut encoder = zstd::Encoder::new(out, level)?;
+    // Encoded as well as a body whose length is known.
+    encoder.set_pledged_src_size(Some(body.iter().map(|piece| piece.as_ref().len() as u64).sum()))?;
+    write_all(body, &mut encoder)?;
+    encoder.finish()
+}
+
+fn write_all(body: &[impl AsRef<[u8]>], encoder: &mut impl Write) -> io::Result<()> {
+    body.iter().try_for_each(|piece| encoder.write_all(piece.as_ref()))
 }
 
 /// How an endless body is encoded. Each piece is encoded by itself and refers to nothing before it, so that all readers share
@@ -62,15 +71,15 @@ impl Pieces {
     }
 
     /// A piece with what `write` writes.
-    pub fn piece(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<Vec<u8>> {
+    pub fn piece<W: Write + Default>(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<W> {
         match self {
             Pieces::Plain => {
-                let mut text = Vec::new();
+                let mut text = W::default();
                 write(&mut text)?;
                 Ok(text)
             }
             Pieces::Zstd => {
-                let mut encoder = zstd::Encoder::new(Vec::new(), 3)?;
+                let mut encoder = zstd::Encoder::new(W::default(), 3)?;
                 write(&mut encoder)?;
                 encoder.finish()
             }
@@ -78,12 +87,12 @@ impl Pieces {
                 let mut params = brotli::enc::BrotliEncoderInitParams();
                 (params.quality, params.lgwin) = (4, BROTLI_WINDOW);
                 (params.bare_stream, params.catable) = (true, true);
-                let mut encoder = brotli::CompressorWriter::with_params(Vec::new(), 4096, &params);
+                let mut encoder = brotli::CompressorWriter::with_params(W::default(), 4096, &params);
                 write(&mut encoder)?;
                 Ok(encoder.into_inner())
             }
             Pieces::Gzip => {
-                let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::new(5));
+                let mut encoder = flate2::write::DeflateEncoder::new(W::default(), flate2::Compression::new(5));
                 write(&mut encoder)?;
                 encoder.flush()?;
                 Ok(std::mem::take(encoder.get_mut()))
@@ -101,7 +110,11 @@ mod tests {
     fn every_encoding_can_be_undone_and_is_the_same_each_time() {
         let body = "the same again ".repeat(1000).into_bytes();
         for level in [1, 5, 9] {
-            let encode = || [gzip(&body, level), brotli(&body, level), zstd(&body, level as i32)].map(Option::unwrap);
+            let encode = || {
+                let (whole, out) = ([&body], Vec::new);
+                [gzip(&whole, level, out()), brotli(&whole, level, out()), zstd(&whole, level as i32, out())]
+                    .map(Result::unwrap)
+            };
             let [gz, br, zst] = encode();
             assert_eq!(encode(), [gz.clone(), br.clone(), zst.clone()]);
             let mut undone = Vec::new();
@@ -138,7 +151,7 @@ mod tests {
             })
             .collect();
         for pieces in Pieces::ALL {
-            let encode = |text: &String| pieces.piece(|writer| writer.write_all(text.as_bytes())).unwrap();
+            let encode = |text: &String| pieces.piece::<Vec<u8>>(|writer| writer.write_all(text.as_bytes())).unwrap();
             let encoded: Vec<_> = texts.iter().map(encode).collect();
             assert_eq!(encoded, texts.iter().map(encode).collect::<Vec<_>>(), "{pieces:?}: the same each time");
             for begin in [0, 1, 7, 39] {

@@ -88,7 +88,7 @@ pub enum What {
 }
 
 /// The labels of everything but datagrams, in the order of [`What::number`].
-const LABELS: [&str; 22] = [
+const LABELS: [&str; 23] = [
     "banned",
     "heartbeat",
     "answered",
@@ -111,6 +111,7 @@ const LABELS: [&str; 22] = [
     "bad_post",
     "unknown_name",
     "postponed",
+    "refused_full_for_game",
 ];
 const OTHER: &str = "other";
 
@@ -141,6 +142,7 @@ impl What {
             What::BadPost(_) => 19,
             What::UnknownName => 20,
             What::Postponed => 21,
+            What::Refused(Refusal::FullForGame) => 22,
         }
     }
 

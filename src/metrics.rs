@@ -17,6 +17,7 @@ use crate::budget::Budgets;
 use crate::ledger::Ledger;
 use crate::model::Now;
 use crate::protocols::own_card;
+use crate::registry::networks::{By, Holdings};
 use crate::registry::view::View;
 use crate::store::Status;
 
@@ -26,6 +27,12 @@ const NETWORKS_MAX: usize = 10;
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfGame {
     game: &'static str,
+}
+
+/// `servers`, `players` or `bytes`.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfNetwork {
+    of: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -41,6 +48,8 @@ struct OfAnswer {
 pub struct Metrics {
     registry: Registry,
     servers: Family<OfGame, Gauge>,
+    server_bytes: Gauge,
+    largest_share: Family<OfNetwork, Gauge<f64, AtomicU64>>,
     players: Family<OfGame, Gauge>,
     lists: Family<OfList, Counter>,
     rtt: Histogram,
@@ -216,6 +225,8 @@ impl Metrics {
             notices: NoticeFigures::register(&mut registry),
             registry,
             servers: Family::default(),
+            server_bytes: Gauge::default(),
+            largest_share: Family::default(),
             players: Family::default(),
             lists: Family::default(),
             rtt: seconds(0.001),
@@ -235,6 +246,19 @@ impl Metrics {
         };
         let registry = &mut metrics.registry;
         registry.register("servers", "Listed servers", metrics.servers.clone());
+        let server_bytes = metrics.server_bytes.clone();
+        registry.register_with_unit(
+            "servers",
+            "Memory for listed servers and what they say",
+            Unit::Bytes,
+            server_bytes,
+        );
+        let largest_share = metrics.largest_share.clone();
+        registry.register(
+            "largest_network_share",
+            "The largest part of the list that one network holds",
+            largest_share,
+        );
         registry.register("players", "Players on listed servers", metrics.players.clone());
         registry.register("lists", "Lists served", metrics.lists.clone());
         registry.register("queries", "Queries sent to game servers", metrics.questions.clone());
@@ -348,6 +372,11 @@ impl Metrics {
             figures.mirrored.store(count, Ordering::Relaxed);
         }
         // Counted first and set once per game: other readers must not see partial sums.
+        let holdings = Holdings::of(view.games().map(|server| &**server));
+        self.server_bytes.set(holdings.all.bytes as i64);
+        for by in By::ALL {
+            self.largest_share.get_or_create(&OfNetwork { of: by.name() }).set(holdings.largest_share(by));
+        }
         for (game, (servers, players)) in games {
             self.servers.get_or_create(&OfGame { game }).set(servers);
             self.players.get_or_create(&OfGame { game }).set(players);

@@ -3,7 +3,9 @@
 //! One customer usually has an IPv6 /64, often a /56 or a /48, and sometimes an IPv4 /24. Limits therefore nest: an entry
 //! of one address also counts for every wider prefix around it, and each of those has its own, larger limit.
 
+pub mod fair;
 pub mod quota;
+pub mod ranking;
 
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,6 +19,12 @@ pub const LEVELS_MAX: usize = 3;
 /// Prefix lengths, narrowest first, each with the factor by which its limit exceeds the limit of the narrowest.
 const IPV4_LEVELS: [(u8, u32); 2] = [(32, 1), (24, 8)];
 const IPV6_LEVELS: [(u8, u32); 3] = [(64, 1), (56, 4), (48, 16)];
+/// Lengths of what one owner may hold, narrowest first: the levels above, and what providers hold. The wider ones have no limit;
+/// they decide who gives way first.
+const IPV4_OWNERS: [u8; 4] = [32, 24, 20, 16];
+const IPV6_OWNERS: [u8; 6] = [64, 56, 48, 40, 32, 29];
+/// Upper bound on the owners of one address.
+pub const OWNERS_MAX: usize = 6;
 
 /// An address block that shares one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,10 +47,20 @@ impl Hash for Prefix {
 }
 
 impl Prefix {
+    /// Before and after all others in their order.
+    const FIRST: Prefix = Prefix { network: IpAddr::V4(Ipv4Addr::UNSPECIFIED), bits: 0 };
+    const LAST: Prefix = Prefix { network: IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)), bits: u8::MAX };
+
     /// The narrowest prefix around an address: the address itself, or its IPv6 /64.
     pub fn narrowest(ip: IpAddr) -> Prefix {
         let ip = ip.to_canonical();
         Prefix::new(ip, if ip.is_ipv4() { IPV4_LEVELS[0].0 } else { IPV6_LEVELS[0].0 })
+    }
+
+    /// The widest prefix around an address that has a limit: an IPv4 /24, an IPv6 /48.
+    pub fn widest(ip: IpAddr) -> Prefix {
+        let ip = ip.to_canonical();
+        Prefix::new(ip, if ip.is_ipv4() { IPV4_LEVELS[1].0 } else { IPV6_LEVELS[2].0 })
     }
 
     /// All prefixes that an address counts for, narrowest first; only the narrowest if `exempt` contains the address.
@@ -51,6 +69,57 @@ impl Prefix {
         let levels = if ip.is_ipv4() { &IPV4_LEVELS[..] } else { &IPV6_LEVELS[..] };
         let count = if exempt.contains(ip) { 1 } else { levels.len() };
         levels.iter().take(count).map(|(bits, _)| Prefix::new(ip, *bits)).collect()
+    }
+
+    /// All networks whose owner may hold an address, widest first; only the narrowest prefix if `exempt` contains the address.
+    pub fn owners(ip: IpAddr, exempt: &Networks) -> ArrayVec<Prefix, OWNERS_MAX> {
+        let ip = ip.to_canonical();
+        if exempt.contains(ip) {
+            return ArrayVec::from_iter([Prefix::narrowest(ip)]);
+        }
+        owner_bits(ip).iter().rev().map(|bits| Prefix::new(ip, *bits)).collect()
+    }
+
+    /// The networks of the next narrower owners inside this one; none in the narrowest.
+    pub fn inside(self) -> impl Iterator<Item = Prefix> {
+        let narrower = owner_bits(self.network).iter().rev().find(|bits| **bits > self.bits).copied();
+        let count = narrower.map_or(0, |bits| 1u32 << (bits - self.bits).min(16));
+        (0..count).map(move |number| {
+            let bits = narrower.unwrap_or(self.bits);
+            let network = match self.network {
+                IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() | number << (32 - bits.min(32))).into(),
+                IpAddr::V6(ip) => {
+                    Ipv6Addr::from_bits(ip.to_bits() | u128::from(number) << (128 - bits.min(128))).into()
+                }
+            };
+            Prefix { network, bits }
+        })
+    }
+
+    /// Which of the owners' lengths it has, from the narrowest (0), and its network as a number, without the bits of hosts.
+    pub fn owner_level(&self) -> (usize, u64) {
+        let level = owner_bits(self.network).iter().position(|bits| *bits == self.bits).unwrap_or_default();
+        let number = match self.network {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()),
+            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
+        };
+        (level, number)
+    }
+
+    /// The one at the same place in another network, by the bits that the other one leaves open.
+    fn moved_into(self, around: Prefix) -> Prefix {
+        let network = match (around.network, self.network) {
+            (IpAddr::V4(ip), IpAddr::V4(own)) => {
+                let open = u32::MAX.checked_shr(around.bits.into()).unwrap_or(0);
+                Ipv4Addr::from_bits(ip.to_bits() | own.to_bits() & open).into()
+            }
+            (IpAddr::V6(ip), IpAddr::V6(own)) => {
+                let open = u128::MAX.checked_shr(around.bits.into()).unwrap_or(0);
+                Ipv6Addr::from_bits(ip.to_bits() | own.to_bits() & open).into()
+            }
+            _ => around.network,
+        };
+        Prefix { network, ..self }
     }
 
     fn new(ip: IpAddr, bits: u8) -> Prefix {
@@ -67,6 +136,16 @@ impl Prefix {
 
     pub fn bits(&self) -> u8 {
         self.bits
+    }
+
+    /// Whether it is an address (IPv6 /64).
+    pub fn is_narrowest(&self) -> bool {
+        owner_bits(self.network).first() == Some(&self.bits)
+    }
+
+    /// Whether it is as wide as the network of a provider.
+    pub fn is_widest_owner(&self) -> bool {
+        owner_bits(self.network).last() == Some(&self.bits)
     }
 
     /// Whether no wider prefix around it has a limit.
@@ -87,6 +166,10 @@ impl std::fmt::Display for Prefix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.network, self.bits)
     }
+}
+
+fn owner_bits(ip: IpAddr) -> &'static [u8] {
+    if ip.is_ipv4() { &IPV4_OWNERS } else { &IPV6_OWNERS }
 }
 
 /// A set of networks, stored as sorted ranges that do not overlap, for lookup by binary search.
@@ -199,7 +282,34 @@ mod tests {
             let prefixes = Prefix::all(ip.parse().unwrap(), &Networks::default());
             let widest: Vec<_> = prefixes.iter().filter(|prefix| prefix.is_widest()).collect();
             assert_eq!(widest, [prefixes.last().unwrap()], "{ip}");
+            assert_eq!(widest, [&Prefix::widest(ip.parse().unwrap())], "{ip}");
         }
+    }
+
+    #[test]
+    fn owners_nest_and_each_has_the_next_narrower_ones_inside() {
+        let owners = |ip: &str| Prefix::owners(ip.parse().unwrap(), &Networks::default());
+        let shown = |ip: &str| owners(ip).iter().map(Prefix::to_string).collect::<Vec<_>>();
+        assert_eq!(shown("203.0.113.77"), ["203.0.0.0/16", "203.0.112.0/20", "203.0.113.0/24", "203.0.113.77/32"]);
+        let v6 = ["2001:db8::/29", "2001:db9::/32", "2001:db9:f00::/40", "2001:db9:f0f::/48", "2001:db9:f0f:ab00::/56"];
+        assert_eq!(shown("2001:db9:f0f:abcd::1")[..5], v6);
+        for ip in ["203.0.113.77", "2001:db9:f0f:abcd::1"] {
+            let owners = owners(ip);
+            for pair in owners.windows(2) {
+                assert_eq!(pair[0].inside().filter(|inner| *inner == pair[1]).count(), 1, "{pair:?}");
+                assert!(
+                    pair[0].inside().count() <= 256 && pair[0].inside().all(|inner| inner.bits() == pair[1].bits())
+                );
+            }
+            assert_eq!(owners.last().unwrap().inside().count(), 0);
+            let levels: Vec<usize> = owners.iter().map(|owner| owner.owner_level().0).collect();
+            assert!(levels.iter().rev().copied().eq(0..owners.len()), "{levels:?}");
+        }
+        let exempt = Networks::new(&["203.0.113.0/24".parse().unwrap()]);
+        assert_eq!(
+            Prefix::owners("203.0.113.77".parse().unwrap(), &exempt)[..],
+            [Prefix::narrowest("203.0.113.77".parse().unwrap())]
+        );
     }
 
     #[test]

@@ -5,10 +5,10 @@
 
 use std::borrow::Cow;
 
-use crate::model::VersionText;
+use crate::model::{VersionText, is_invisible};
 
-/// Cleans text from a server. Invalid UTF-8 becomes U+FFFD; control characters and bidirectional overrides, which can
-/// disguise text, are dropped, and so is a character cut off at the end of a fixed-size field. Borrows if nothing has to
+/// Cleans text from a server. Invalid UTF-8 becomes U+FFFD; control characters and characters that nobody sees (marks of
+/// direction, spaces without width, joiners), which can disguise text, are dropped, and so is a character cut off at the end of a fixed-size field. Borrows if nothing has to
 /// change, as for every well-behaved server.
 pub fn clean(bytes: &[u8]) -> Cow<'_, str> {
     let valid = match std::str::from_utf8(bytes) {
@@ -44,9 +44,12 @@ fn rebuild(text: &str) -> String {
     text.chars().filter(|&c| is_clean(c)).collect()
 }
 
-fn is_clean(c: char) -> bool {
-    !c.is_control()
-        && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+/// Whether a character stays in clean text.
+pub fn is_clean(c: char) -> bool {
+    // Variation selectors stay: they choose between the forms of the character before them, of which emoji have two.
+    let is_variation = matches!(c, '\u{fe00}'..='\u{fe0f}');
+    let is_separator = matches!(c, '\u{2028}' | '\u{2029}' | '\u{fff9}'..='\u{fffb}');
+    c.is_ascii() && !c.is_ascii_control() || !(c.is_control() || is_separator || is_invisible(c) && !is_variation)
 }
 
 #[cfg(test)]
@@ -72,6 +75,14 @@ mod tests {
         assert_eq!(clean(b"a\xffb"), "a\u{fffd}b");
         assert_eq!(clean(b"a\x1b[31m\tb\x7f"), "a[31mb");
         assert_eq!(clean("a\u{85}b\u{202e}c\u{2028}".as_bytes()), "abc");
+        let unseen = "\u{61c}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{202a}\u{2060}\u{2063}\u{2066}\u{206f}\u{ad}\u{34f}\
+                      \u{115f}\u{180e}\u{3164}\u{feff}\u{ffa0}\u{fff9}\u{fffb}\u{1d173}\u{e0020}\u{e007f}";
+        for c in unseen.chars() {
+            assert_eq!(clean(format!("a{c}b").as_bytes()), "ab", "{c:?}");
+        }
+        for seen in ["\u{2764}\u{fe0f}", "e\u{301}", "\u{e01}\u{e34}", "\u{2800}"] {
+            assert_eq!(clean(seen.as_bytes()), seen);
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ function place(address, port) {
 
 /** The sort keys: which value to compare, and whether the order is descending. */
 const ORDERS = {
-  priority: [(server) => (server.priority ?? 0) * 65536 + server.playing, true],
+  priority: [(server) => standingOf(server), true],
   name: [(server) => server.texts.name, false],
   players: [(server) => server.playing, true],
   map: [(server) => server.texts.map, false],

@@ -36,6 +36,11 @@ const FILL = {
   country_name: (node, { country }) => setText(node, countryName(country)),
   official: (node, server) => (node.hidden = !server.official),
   password: (node, server) => (node.hidden = server.password !== true),
+  unanswered: (node, server) => (node.hidden = !server.unanswered_since),
+  unanswered_since: (node, server) => {
+    setText(node, server.unanswered_since ? whole(server.unanswered_since) : "");
+    node.parentElement.hidden = !server.unanswered_since;
+  },
   bar: (node, server) => {
     node.hidden = server.players_max === undefined;
     node.max = server.players_max || 1;

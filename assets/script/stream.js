@@ -28,6 +28,7 @@ function connect() {
   stream.addEventListener("delta", ({ data }) => {
     const { removed = [], added = [], changed = [] } = JSON.parse(data);
     for (const server of removed) servers.delete(keyOf(server));
+    if (removed.length) standings = null;
     for (const server of added) put(server);
     for (const patch of changed) put(patched(patch));
     for (const key of [...added, ...changed].map(keyOf)) if (opened.has(key)) fetchDetails(key);
@@ -40,6 +41,7 @@ function connect() {
 function load(list) {
   const before = new Map([...opened].map((key) => [key, servers.get(key)]));
   servers.clear();
+  standings = null;
   for (const server of list.servers) {
     const open = copied ? undefined : before.get(keyOf(server));
     put(open?.game === server.game ? { ...server, ...detailsOf(open) } : server);
@@ -69,6 +71,8 @@ function put(server) {
   const known = prepared(server);
   const before = servers.get(known.key);
   servers.set(known.key, known);
+  const isSame = (name) => before?.[name] === known[name];
+  if (!["game", "playing", "priority", "unanswered_since"].every(isSame)) standings = null;
   tellOf(before, known);
 }
 

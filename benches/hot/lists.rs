@@ -118,6 +118,6 @@ fn renderers(card: &'static Card, section: &'static dyn Section) -> Vec<Arc<dyn 
 fn bytes_of(part: Output) -> Vec<u8> {
     match part {
         Output::Bytes(bytes) => bytes.to_vec(),
-        Output::List(list) => list.render(&View::new(1, 0, Vec::new())),
+        Output::List(list) => list.render(&View::new(1, 0, Vec::new())).to_vec(),
     }
 }

@@ -49,7 +49,7 @@ impl Exchange {
         let time = Arc::new(VirtualTime::default());
         time.mono_us.store(START.mono_ms * 1_000, Ordering::Relaxed);
         time.unix_ms.store(START.unix_ms as i64, Ordering::Relaxed);
-        let hub = Arc::new(Hub::simulated(CONFIG.registry(), time.clone(), 1));
+        let hub = Arc::new(Hub::simulated(CONFIG.registry(usize::MAX), time.clone(), 1));
         hub.set_exempt(CONFIG.guard.exempt());
         let cookies = Cookies { keys: world::keys(), time: Default::default() };
         let rules = Arc::new(ArcSwap::from_pointee(service.section.datagrams(cookies).unwrap()));

@@ -47,8 +47,7 @@ struct World {
 
 impl World {
     fn new(servers: usize) -> World {
-        let settings =
-            Settings { servers_max: usize::MAX, servers_per_ip_max: u32::MAX, ask_every_ms: 30_000, misses_max: 3 };
+        let settings = Settings { servers_max: usize::MAX, servers_per_ip_max: u32::MAX, ..Settings::UNBOUNDED };
         let mut registry = Registry::new(settings, START);
         registry.set_spread_key(1);
         let mut world = World { kind: Kind::Renew, registry, now: START, servers: servers as u32, next: 0, players: 3 };

@@ -10,7 +10,7 @@ use rallypoint::model::{Address, Change, RemoteState};
 use rallypoint::registry::{Registry, Settings};
 use rallypoint::times;
 
-const SETTINGS: Settings = Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 30_000, misses_max: 3 };
+const SETTINGS: Settings = Settings { servers_max: 10, servers_per_ip_max: 10, ..Settings::UNBOUNDED };
 
 pub fn run(input: &[u8]) {
     let mut tape = Tape::new(input);

@@ -108,8 +108,16 @@ fn receive<'a>(
     let effect = rules.datagram(&Context { now, view: &VIEW }, from, bytes, &mut reply);
     let most = (bytes.len().max(PAYLOAD_BYTES_MIN) + HEADER_BYTES) * REPLY_TENTHS_MAX / 10;
     assert!(reply.len() + HEADER_BYTES <= most, "{} bytes for {}", reply.len(), bytes.len());
-    assert!(reply.is_empty() || matches!(effect, Effect::Answered(_)), "a reply besides {effect:?}");
+    assert!(
+        reply.is_empty() || matches!(effect, Effect::Answered(_) | Effect::Announced(..)),
+        "a reply besides {effect:?}"
+    );
     match effect {
+        Effect::Announced(_, Change::Announcing { address, .. }) => {
+            assert_eq!(address.socket(), from, "an announcement counts for its sender");
+            None
+        }
+        Effect::Announced(_, change) => panic!("{change:?} without a proof"),
         Effect::Answered(_) | Effect::Dropped(_) => None,
         Effect::List(request) => {
             list(service, rules, from, &request);
@@ -142,7 +150,7 @@ fn list(service: &DatagramService, rules: &dyn DatagramRules, from: SocketAddr, 
     let again = rules.datagram(&Context { now: START, view: &VIEW }, from, request, &mut Reply::new());
     assert!(matches!(&again, Effect::List(again) if again == request), "{request:?} becomes {again:?}");
     let list = rules.list(request).expect("a list").render(&VIEW);
-    let packets: Vec<&[u8]> = packets::split(&list).collect();
+    let packets: Vec<&[u8]> = packets::split(list.whole()).collect();
     let (mark, end) = rules.last_packet();
     let (last, others) = packets.split_last().expect("a last packet");
     assert!(packets.len() <= PACKETS_MAX && packets.iter().all(|packet| packet.len() <= PACKET_BYTES_MAX));
@@ -163,6 +171,9 @@ fn list(service: &DatagramService, rules: &dyn DatagramRules, from: SocketAddr, 
     if let Some(introduction) = rules.introduction(request, from) {
         assert!(introduction.datagram.len() <= INTRODUCTION_BYTES_MAX);
         let told = introduction.servers.render(&VIEW);
-        assert!(packets::addresses(&told).all(|address| is_listed(&address)), "somebody who is not listed is told");
+        assert!(
+            packets::addresses(told.whole()).all(|address| is_listed(&address)),
+            "somebody who is not listed is told"
+        );
     }
 }

@@ -13,8 +13,7 @@ use rallypoint::model::{
 use rallypoint::protocols::CARDS;
 use rallypoint::registry::{Registry, Settings};
 
-const SETTINGS: Settings =
-    Settings { servers_max: 10_000, servers_per_ip_max: 100, ask_every_ms: 30_000, misses_max: 3 };
+const SETTINGS: Settings = Settings { servers_max: 10_000, servers_per_ip_max: 100, ..Settings::UNBOUNDED };
 const RECORDS_MAX: usize = 8;
 const ROUNDS: usize = 3;
 /// The records are about two servers.
@@ -78,7 +77,15 @@ fn record(number: u8, tape: &mut Tape<'_>) -> (usize, RemoteState<'static>) {
     let weak = Strength::of(proof, via.is_some()).is_weak();
     let stronger_gone_ms = (weak && tape.flag()).then(|| at_ms.saturating_sub(1_000 * u64::from(tape.byte() % 4)));
     let node = number + 1;
-    let listed = RemoteServer { announce, via, node, first_seen_ms: last_seen_ms, last_seen_ms, stronger_gone_ms };
+    let listed = RemoteServer {
+        silence: Default::default(),
+        announce,
+        via,
+        node,
+        first_seen_ms: last_seen_ms,
+        last_seen_ms,
+        stronger_gone_ms,
+    };
     (server, RemoteState::Listed(listed))
 }
 

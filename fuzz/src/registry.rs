@@ -1,5 +1,6 @@
 //! The registry as a state machine: changes of all kinds and times, as the input says. Limits hold, a weaker proof never
-//! changes a stronger one, lives end, nothing unproven is listed, and the published view is what the registry has.
+//! changes a stronger one, lives end, nothing unproven is listed, no sequence of changes takes more bytes than the ceiling, and
+//! the published view is what the registry has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,6 +24,9 @@ const STEPS_MAX: usize = 64;
 const TICK_MS: u64 = 250;
 /// Longer than any life here, with its grace.
 const LONG_MS: u64 = 12_000_000;
+
+/// How long a server that announces itself may be silent.
+const GRACE_MS: u64 = 100_000;
 
 /// Addresses of all kinds of prefixes.
 static ADDRESSES: LazyLock<Vec<Address>> = LazyLock::new(|| {
@@ -50,17 +54,23 @@ struct World {
     exempt: Networks,
     /// What is listed, and what has been proven since.
     proven: BTreeSet<Address>,
+    /// When servers missed the first query in a row.
+    missed_ms: BTreeMap<Address, u64>,
     /// What the operator keeps off the list.
     rules: Arc<Rules>,
 }
 
 pub fn run(input: &[u8]) {
     let mut tape = Tape::new(input);
+    let servers_max = 4 + tape.below(12);
     let settings = Settings {
-        servers_max: 4 + tape.below(12),
+        servers_max,
+        // In every other world, bytes run out before places do.
+        bytes_max: if servers_max.is_multiple_of(2) { servers_max * 400 } else { usize::MAX },
         servers_per_ip_max: 1 + tape.below(3) as u32,
         ask_every_ms: 30_000,
         misses_max: 1 + tape.below(3) as u8,
+        grace_ms: if servers_max.is_multiple_of(3) { 0 } else { GRACE_MS },
     };
     // It takes long.
     let until_the_end = tape.byte() & 15 == 15;
@@ -75,6 +85,7 @@ pub fn run(input: &[u8]) {
         named_most: 0,
         exempt: Networks::default(),
         proven: BTreeSet::new(),
+        missed_ms: BTreeMap::new(),
         rules: Arc::default(),
     };
     for _ in 0..STEPS_MAX {
@@ -103,6 +114,7 @@ impl World {
             0..=2 => self.announce(address, game, tape),
             3 => {
                 let (life_ms, keys) = (tape.ms(), keys(tape, address));
+                self.apply(&Change::Announcing { address, protocol: game.protocol() });
                 self.apply(&Change::Heartbeat { address, game, life_ms, keys });
             }
             4 => {
@@ -114,7 +126,9 @@ impl World {
             }
             5 => {
                 let proven_at_ms = tape.flag().then(|| self.now.unix_ms.saturating_sub(tape.ms()));
-                self.apply(&Change::Miss { address, game, proven_at_ms });
+                if self.apply(&Change::Miss { address, game, proven_at_ms }) != Outcome::Stale {
+                    self.check_silence(address);
+                }
             }
             6 => self.quit(address, tape.flag()),
             7 => self.restore(address, game, tape),
@@ -129,6 +143,22 @@ impl World {
                 self.registry.due(self.now, 100, &mut due);
                 assert!(due.iter().all(|due| self.registry.address_state(due.address, self.now).is_some()));
             }
+        }
+    }
+
+    /// A server that has missed too many queries is off the list, or marked and within its grace.
+    fn check_silence(&mut self, address: Address) {
+        let Some(state) = self.registry.address_state(address, self.now) else { return };
+        if state.misses == 1 {
+            self.missed_ms.insert(address, self.now.mono_ms);
+        }
+        if state.listed && state.misses >= self.settings.misses_max {
+            let missed_ms = self.missed_ms[&address];
+            assert!(
+                state.server.is_unanswered() && state.server.via.is_none(),
+                "{address} is listed as if it answered"
+            );
+            assert!(self.now.mono_ms < missed_ms + self.settings.grace_ms, "{address} outstays its grace");
         }
     }
 
@@ -240,6 +270,7 @@ impl World {
         } else {
             let announce = self.announced(address, game, tape);
             RemoteState::Listed(RemoteServer {
+                silence: Default::default(),
                 node: tape.byte(),
                 first_seen_ms: announce.proven_at_ms.saturating_sub(tape.ms()),
                 last_seen_ms: announce.proven_at_ms,
@@ -371,6 +402,7 @@ impl World {
         let states: Vec<_> = states.collect();
         assert_eq!(states.len(), self.registry.len());
         assert!(self.registry.len() <= self.settings.servers_max + self.named_most, "{} servers", states.len());
+        assert!(self.registry.bytes() <= self.settings.bytes_max, "{} bytes", self.registry.bytes());
         assert!(states.iter().all(|state| !state.listed || self.proven.contains(&state.server.address)));
         for state in states.iter().filter(|state| state.listed) {
             let server = &state.server;

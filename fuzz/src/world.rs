@@ -209,7 +209,7 @@ pub fn flip(bytes: &mut [u8], bit: usize) {
 
 /// The HTTP server with the same list, without a socket: nobody is asked, so nobody is proven.
 pub fn http(stop: watch::Receiver<bool>) -> (HttpService, Arc<Guard>) {
-    let settings = Settings { servers_max: 10_000, servers_per_ip_max: 1_000, ask_every_ms: 30_000, misses_max: 3 };
+    let settings = Settings { servers_max: 10_000, servers_per_ip_max: 1_000, ..Settings::UNBOUNDED };
     let (hub, ledger, metrics) = (Arc::new(Hub::new(settings)), Arc::new(Ledger::new()), Arc::new(Metrics::new()));
     let now = hub.clock.now();
     for server in &*VIEW.servers {
@@ -230,6 +230,7 @@ pub fn http(stop: watch::Receiver<bool>) -> (HttpService, Arc<Guard>) {
         ledger.clone(),
         metrics.clone(),
         prober::settings(1, 1, Duration::from_secs(1)),
+        &[],
         [1; 16],
     )
     .expect("a socket");

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tracing::info;
 
-use super::{Request, Terms};
+use super::{By, Request, Terms};
 use crate::budget::Heavy;
 use crate::hub::Hub;
 use crate::ledger::Ledger;
@@ -20,6 +20,9 @@ use crate::moderation::{Full, PATTERNS_MAX, REASON_BYTES_MAX, STATEMENTS_MAX, St
 use crate::net::guard::Guard;
 use crate::net::moderator::Moderator;
 use crate::notices::{self, Notices};
+use crate::prefix::Prefix;
+use crate::protocols::servers_of;
+use crate::registry::networks::{self, Holding, Holdings};
 use crate::store::Status;
 use crate::text;
 use crate::times::rfc3339;
@@ -27,6 +30,9 @@ use crate::times::rfc3339;
 /// The shortest and the longest time that something can be decided for.
 const FOR_MS_MIN: u64 = 1_000;
 const FOR_MS_MAX: u64 = 10 * 366 * 86_400_000;
+
+/// How many networks are shown.
+const NETWORKS_MAX: usize = 20;
 
 /// Asks the program to read its configuration again; answered with the keys that need a restart, or with the errors.
 pub type Reload = oneshot::Sender<Result<Vec<String>, String>>;
@@ -67,6 +73,8 @@ impl Answers {
         match request {
             Request::Status => Ok(vec![self.status()]),
             Request::Top => Ok(self.top()),
+            Request::Networks { game, by } => self.networks(game.as_deref(), by),
+            Request::Game { name } => self.game(&name),
             Request::Bans => Ok(self.decisions("ban")),
             Request::Unlisted => Ok(self.decisions("unlist")),
             Request::Hidden => Ok(self.decisions("hide")),
@@ -173,6 +181,43 @@ impl Answers {
         lines
     }
 
+    /// Who holds the list, or that of a game.
+    fn networks(&self, game: Option<&str>, by: By) -> Result<Vec<Value>, String> {
+        let holdings = self.holdings(game)?;
+        let mut lines = largest(&holdings, by);
+        lines.push(json!({ "count": lines.len() }));
+        Ok(lines)
+    }
+
+    /// A game's servers, and who holds them.
+    fn game(&self, name: &str) -> Result<Vec<Value>, String> {
+        let holdings = self.holdings(Some(name))?;
+        let shares: Map<String, Value> = networks::By::ALL
+            .map(|by| (by.name().to_string(), holdings.largest_share(by).into()))
+            .into_iter()
+            .collect();
+        Ok(vec![holding(
+            &holdings.all,
+            [
+                ("game", name.into()),
+                ("limit", self.hub.game_limit(name).into()),
+                ("largest_share", shares.into()),
+                ("networks", largest(&holdings, By::Servers).into()),
+            ],
+        )])
+    }
+
+    fn holdings(&self, game: Option<&str>) -> Result<Holdings, String> {
+        let view = self.hub.view();
+        match game {
+            None => Ok(Holdings::of(view.games().map(|server| &**server))),
+            Some(game) => {
+                let holdings = Holdings::of(servers_of(&view, game).map(|server| &**server));
+                if holdings.all.servers > 0 { Ok(holdings) } else { Err(format!("no server of `{game}` is listed")) }
+            }
+        }
+    }
+
     async fn reload(&self, user: &str) -> Result<Vec<Value>, String> {
         let (sender, answer) = oneshot::channel();
         info!("admin: {user}: reload");
@@ -269,6 +314,23 @@ impl Answers {
             "refused": { "budgets": budgets, "events": events },
         })
     }
+}
+
+fn largest(holdings: &Holdings, by: By) -> Vec<Value> {
+    let all = holdings.all.of(by.into()).max(1) as f64;
+    let row = |(network, held): (Prefix, &Holding)| {
+        let share = held.of(by.into()) as f64 / all;
+        holding(held, [("network", network.to_string().into()), ("share", share.into())])
+    };
+    holdings.largest(by.into(), NETWORKS_MAX).into_iter().map(row).collect()
+}
+
+/// What servers hold together, and what else there is to say of them.
+fn holding<const N: usize>(held: &Holding, more: [(&str, Value); N]) -> Value {
+    let proofs: BTreeMap<&str, u64> = held.proofs.iter().map(|(proof, count)| (proof.name(), *count)).collect();
+    let [servers, players, bytes] = networks::By::ALL.map(|by| (by.name(), held.of(by).into()));
+    let all = [servers, players, bytes, ("proofs", json!(proofs))].into_iter().chain(more);
+    all.map(|(name, value)| (name.to_string(), value)).collect::<Map<_, _>>().into()
 }
 
 /// Events that say that something was refused.

@@ -8,6 +8,8 @@ pub mod socket;
 
 use serde::{Deserialize, Serialize};
 
+use crate::registry::networks;
+
 /// Upper bound on a request's line.
 pub const REQUEST_BYTES_MAX: usize = 4096;
 /// Upper bound on an answer: the longest lists every statement.
@@ -19,6 +21,17 @@ pub const ANSWER_BYTES_MAX: u64 = 16 << 20;
 pub enum Request {
     Status,
     Top,
+    /// Who holds the list: networks, those that hold the most first.
+    Networks {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        game: Option<String>,
+        #[serde(default)]
+        by: By,
+    },
+    /// What is known of a game.
+    Game {
+        name: String,
+    },
     Ban {
         network: String,
         #[serde(flatten)]
@@ -55,6 +68,26 @@ pub enum Request {
     },
 }
 
+/// What networks are compared by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    #[default]
+    Servers,
+    Players,
+    Bytes,
+}
+
+impl From<By> for networks::By {
+    fn from(by: By) -> networks::By {
+        match by {
+            By::Servers => networks::By::Servers,
+            By::Players => networks::By::Players,
+            By::Bytes => networks::By::Bytes,
+        }
+    }
+}
+
 /// For how long, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
@@ -76,6 +109,12 @@ mod tests {
         let without = Terms::default();
         for (line, request) in [
             (r#"{"command":"status"}"#, Request::Status),
+            (r#"{"command":"networks","by":"servers"}"#, Request::Networks { game: None, by: By::Servers }),
+            (
+                r#"{"command":"networks","game":"xonotic","by":"bytes"}"#,
+                Request::Networks { game: Some("xonotic".into()), by: By::Bytes },
+            ),
+            (r#"{"command":"game","name":"xonotic"}"#, Request::Game { name: "xonotic".into() }),
             (
                 r#"{"command":"ban","network":"192.0.2.0/24","for_ms":7200000,"reason":"flood"}"#,
                 Request::Ban { network: "192.0.2.0/24".into(), terms },

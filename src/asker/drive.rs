@@ -39,7 +39,7 @@ pub trait Driver {
     /// Called before questions are sent; adds servers to query.
     fn prepare(&mut self);
 
-    /// The lane to send the next question from.
+    /// The lane to send the next question from, or the first of several for one of our addresses each.
     fn lane(&mut self, now_us: u64) -> Option<Lane>;
 
     /// After how many questions to receive.
@@ -92,7 +92,7 @@ async fn send<D: Driver>(driver: &mut D, buffer: &mut [u8]) {
     let mut sent = 0usize;
     let mut now_us = driver.now_us();
     while let Some(lane) = driver.lane(now_us) {
-        let Some((address, question)) = driver.asker().next_question(now_us, lane) else { return };
+        let Some((lane, address, question)) = driver.asker().next_from(now_us, lane) else { return };
         driver.send(lane, address, question).await;
         sent += 1;
         if sent.is_multiple_of(driver.burst()) {

@@ -45,6 +45,8 @@ pub(super) struct Pending<T> {
     /// The first question is asked together with the second: now, or from the second try on.
     pub both: bool,
     pub both_later: bool,
+    /// So many lanes after the first, which is one of another of our addresses.
+    pub source: Lane,
     /// When the first try of the first question was sent.
     pub began_us: Option<u64>,
     query: &'static dyn Query,
@@ -133,6 +135,7 @@ impl<T> Pending<T> {
             overdue: false,
             both: false,
             both_later: false,
+            source: 0,
             began_us: None,
             query,
             ask,

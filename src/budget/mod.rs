@@ -47,6 +47,8 @@ pub enum Kind {
     Probing,
     /// TLS handshakes, each of which takes up to some milliseconds of a core: one each.
     Tls,
+    /// Wrong tokens: one each.
+    Guesses,
 }
 
 /// The cost of a proof that changes nothing.
@@ -58,7 +60,7 @@ pub const CHANGE_COST: u64 = 10;
 const RECORDED: u64 = 64;
 
 impl Kind {
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Announcements,
         Kind::Replies,
         Kind::Handshakes,
@@ -70,6 +72,7 @@ impl Kind {
         Kind::Events,
         Kind::Probing,
         Kind::Tls,
+        Kind::Guesses,
     ];
 
     /// Its name in the metrics.
@@ -86,6 +89,7 @@ impl Kind {
             Kind::Events => "events",
             Kind::Probing => "probing",
             Kind::Tls => "tls",
+            Kind::Guesses => "guesses",
         }
     }
 
@@ -94,7 +98,7 @@ impl Kind {
         match self {
             Kind::Announcements | Kind::Introductions | Kind::Probing => "datagrams",
             Kind::Handshakes => "points",
-            Kind::Posts => "requests",
+            Kind::Posts | Kind::Guesses => "requests",
             Kind::Tls => "connections",
             Kind::Replies | Kind::DatagramLists | Kind::Lists | Kind::Events => "bytes",
             Kind::Searches => "microseconds",
@@ -118,6 +122,7 @@ impl Kind {
             Kind::Events => Rate { burst: 128 << 20, per_second: 12 << 20 },
             Kind::Probing => Rate { burst: 16 * servers, per_second: servers },
             Kind::Tls => Rate { burst: 2_048, per_second: 64 },
+            Kind::Guesses => Rate { burst: 32, per_second: 1 },
         }
     }
 }
@@ -272,6 +277,7 @@ impl Budgets {
             events,
             probing,
             tls,
+            guesses,
         ] = &self.kinds;
         match kind {
             Kind::Announcements => announcements,
@@ -285,6 +291,7 @@ impl Budgets {
             Kind::Events => events,
             Kind::Probing => probing,
             Kind::Tls => tls,
+            Kind::Guesses => guesses,
         }
     }
 
@@ -360,7 +367,7 @@ mod tests {
     #[test]
     fn an_address_that_may_have_twice_the_servers_may_announce_twice_as_much() {
         let double = |rate: Rate| Rate { burst: 2 * rate.burst, per_second: 2 * rate.per_second };
-        let fixed = [Kind::DatagramLists, Kind::Lists, Kind::Searches, Kind::Events, Kind::Tls];
+        let fixed = [Kind::DatagramLists, Kind::Lists, Kind::Searches, Kind::Events, Kind::Tls, Kind::Guesses];
         for kind in Kind::ALL {
             let rate = kind.rate(32);
             assert_eq!(kind.rate(64), if fixed.contains(&kind) { rate } else { double(rate) }, "{kind:?}");

@@ -13,7 +13,7 @@ use unicode_width::UnicodeWidthStr;
 use super::out::print;
 use super::{Exit, Failure, time};
 use crate::admin::socket::user_name;
-use crate::admin::{ANSWER_BYTES_MAX, Request, Terms};
+use crate::admin::{ANSWER_BYTES_MAX, By, Request, Terms};
 use crate::config::Config;
 use crate::text;
 use crate::times::format_duration;
@@ -56,6 +56,20 @@ enum Command {
     Status,
     /// Show the addresses and networks that cost most
     Top,
+    /// Show the networks that hold most of the list: servers, players, memory and proofs
+    Networks {
+        /// Only servers of this game
+        #[arg(long, value_name = "NAME")]
+        game: Option<String>,
+        /// What to compare networks by
+        #[arg(long, value_enum, default_value_t = By::Servers)]
+        by: By,
+    },
+    /// Show a game's servers, and the networks that hold most of them
+    Game {
+        /// The game's name, e.g. xonotic
+        name: String,
+    },
     /// Ban an address or a network: no answers, no connections, none of its servers listed
     Ban {
         /// An address or a network, e.g. 203.0.113.7 or 198.51.100.0/24
@@ -130,6 +144,8 @@ impl Command {
         match self {
             Command::Status => Request::Status,
             Command::Top => Request::Top,
+            Command::Networks { game, by } => Request::Networks { game: game.clone(), by: *by },
+            Command::Game { name } => Request::Game { name: name.clone() },
             Command::Ban { network, terms: of } => Request::Ban { network: network.clone(), terms: terms(of) },
             Command::Unban { network } => Request::Unban { network: network.clone() },
             Command::Bans => Request::Bans,
@@ -224,6 +240,8 @@ fn shown(command: &Command, lines: &[Value]) -> String {
     match (command, lines) {
         (Command::Status, [status, ..]) => status_text(status),
         (Command::Top, [rows @ .., _count]) => top_table(rows),
+        (Command::Networks { .. }, [rows @ .., _count]) => networks_table(rows),
+        (Command::Game { .. }, [game, ..]) => game_text(game),
         (Command::NoticeTest { .. }, [rows @ .., _count]) => rows.iter().map(notice_test_text).collect(),
         (Command::Bans | Command::Unlisted | Command::Hidden, [rows @ .., _count]) => table(rows),
         (_, [done, ..]) => done_text(done),
@@ -301,6 +319,59 @@ fn top_table(rows: &[Value]) -> String {
     aligned(&cells)
 }
 
+fn networks_table(rows: &[Value]) -> String {
+    if rows.is_empty() {
+        return "none\n".into();
+    }
+    let mut cells = vec![["NETWORK", "SHARE", "SERVERS", "PLAYERS", "MEMORY", "PROOFS"].map(String::from)];
+    for row in rows {
+        let number = |key: &str| row[key].as_u64().unwrap_or(0);
+        let memory = format!("{:.1} KiB", number("bytes") as f64 / 1024.0);
+        let [servers, players] = [number("servers"), number("players")].map(|count| count.to_string());
+        cells.push([
+            clean(of(row, "network")),
+            percent(&row["share"]),
+            servers,
+            players,
+            memory,
+            counted(&row["proofs"]),
+        ]);
+    }
+    aligned(&cells)
+}
+
+fn game_text(game: &Value) -> String {
+    let number = |key: &str| game[key].as_u64().unwrap_or(0);
+    let shares = &game["largest_share"];
+    let [servers, players, bytes] = [&shares["servers"], &shares["players"], &shares["bytes"]].map(percent);
+    let limit = game["limit"].as_u64().map_or("none".into(), |most| format!("{most} for each network"));
+    let lines = [
+        ("game", clean(of(game, "game"))),
+        ("servers", number("servers").to_string()),
+        ("players", number("players").to_string()),
+        ("memory", format!("{:.1} KiB", number("bytes") as f64 / 1024.0)),
+        ("proofs", counted(&game["proofs"])),
+        (
+            "largest",
+            format!("{servers} of the servers, {players} of the players, {bytes} of the memory in one network"),
+        ),
+        ("limit", limit),
+    ];
+    let lines: String = lines.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect();
+    let rows = game["networks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    format!("{lines}\n{}", networks_table(rows))
+}
+
+fn percent(share: &Value) -> String {
+    format!("{:.0}%", share.as_f64().unwrap_or(0.0) * 100.0)
+}
+
+/// `cookie 3, query 5`.
+fn counted(value: &Value) -> String {
+    let pairs = value.as_object().into_iter().flatten();
+    pairs.map(|(name, count)| format!("{} {count}", clean(name))).collect::<Vec<_>>().join(", ")
+}
+
 /// Rows whose columns begin below each other.
 fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
@@ -318,10 +389,6 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
 
 fn status_text(status: &Value) -> String {
     let number = |value: &Value| value.as_u64().unwrap_or(0);
-    let pairs = |value: &Value| {
-        let pairs = value.as_object().into_iter().flatten();
-        pairs.map(|(name, count)| format!("{} {count}", clean(name))).collect::<Vec<_>>().join(", ")
-    };
     let uptime = format_duration(Duration::from_secs(number(&status["uptime_s"])));
     let store = match &status["store"] {
         Value::Null => "off, data_dir is not set".into(),
@@ -339,24 +406,24 @@ fn status_text(status: &Value) -> String {
     let notices: Vec<_> = notices.map(|text| ("notices", text)).collect();
     let refused = &status["refused"];
     // What never happened is left out.
-    let counted = |value: &Value| {
-        let counted = value.as_object().into_iter().flatten().filter(|(_, count)| number(count) > 0);
-        counted.map(|(name, count)| format!("{} {count}", clean(name))).collect::<Vec<_>>()
+    let happened = |value: &Value| {
+        let happened = value.as_object().into_iter().flatten().filter(|(_, count)| number(count) > 0);
+        happened.map(|(name, count)| format!("{} {count}", clean(name))).collect::<Vec<_>>()
     };
-    let refused = [counted(&refused["budgets"]), counted(&refused["events"])].concat();
+    let refused = [happened(&refused["budgets"]), happened(&refused["events"])].concat();
     let refused = if refused.is_empty() { "nothing".into() } else { refused.join(", ") };
     let lines = [
         ("version", clean(of(status, "version"))),
         ("uptime", uptime),
         (
             "servers",
-            format!("{} ({})", number(&status["servers"]), pairs(&status["servers_by_game"])).replace(" ()", ""),
+            format!("{} ({})", number(&status["servers"]), counted(&status["servers_by_game"])).replace(" ()", ""),
         ),
         ("connections", number(&status["connections"]).to_string()),
         ("memory", format!("{:.1} MiB", mib(number(&status["memory_bytes"])))),
         ("store", store),
         ("cluster", cluster),
-        ("moderation", pairs(&status["moderation"])),
+        ("moderation", counted(&status["moderation"])),
         ("refused", refused),
     ];
     lines.iter().chain(&upstreams).chain(&notices).map(|(name, value)| format!("{name:<12} {value}\n")).collect()
@@ -421,6 +488,18 @@ mod tests {
         );
         let reloaded = json!({ "done": "reload", "restart_needed": ["web.listen"] });
         assert!(done_text(&reloaded).ends_with("in effect only after a restart: web.listen\n"));
+        let game = json!({ "game": "a\u{1b}b", "servers": 4, "players": 9, "bytes": 2048, "proofs": { "query": 4 }, "limit": 64,
+            "largest_share": { "servers": 0.75, "players": 1.0, "bytes": 0.5 }, "networks": [
+                { "network": "192.0.2.0/24", "share": 0.75, "servers": 3, "players": 9, "bytes": 1024, "proofs": { "query": 3 } }] });
+        assert_eq!(
+            game_text(&game),
+            "game         ab\nservers      4\nplayers      9\nmemory       2.0 KiB\nproofs       query 4\n\
+             largest      75% of the servers, 100% of the players, 50% of the memory in one network\n\
+             limit        64 for each network\n\n\
+             NETWORK       SHARE  SERVERS  PLAYERS  MEMORY   PROOFS\n\
+             192.0.2.0/24  75%    3        9        1.0 KiB  query 3\n"
+        );
+        assert!(game_text(&json!({})).contains("limit        none\n"));
         assert_eq!(table(&[]), "none\n");
         let rows = [json!({ "subject": "192.0.2.1", "source": "configuration", "until": null, "reason": "" })];
         assert_eq!(table(&rows), "SUBJECT    UNTIL  BY             REASON\n192.0.2.1  -      configuration\n");

@@ -109,14 +109,14 @@ fn misspelt(game: &str) -> Option<&'static str> {
     names.min().filter(|(distance, _)| (1..=2).contains(distance)).map(|(_, name)| name)
 }
 
-/// The unchanged answer, with control characters escaped: a terminal would interpret them.
+/// The unchanged answer, with the characters escaped that a terminal would obey, or that nobody would see.
 fn as_json(body: &[u8]) -> String {
     let mut text = String::new();
     for c in String::from_utf8_lossy(body).trim_end().chars() {
         match c {
             '\n' | '\r' | '\t' => text.push(c),
-            c if c.is_control() => text.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => text.push(c),
+            c if text::is_clean(c) => text.push(c),
+            c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}"))),
         }
     }
     text + "\n"
@@ -200,15 +200,15 @@ mod tests {
 
     #[test]
     fn a_terminal_obeys_nothing_that_a_master_says() {
-        let evil = "a\u{1b}[31m\u{7}\u{9b}2J\r\nb\u{202e}";
+        let evil = "a\u{1b}[31m\u{7}\u{9b}2J\r\nb\u{202e}\u{61c}\u{200b}\u{2060}";
         let seen = Seen { at: evil.into(), text: evil.into(), times: 2, sender_proven: None, observed_port: Some(5) };
         let diagnosis = Diagnosis { listed: false, summary: evil.into(), advice: Some(evil.into()), seen: vec![seen] };
         let text = in_words(&diagnosis);
-        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        assert!(text.chars().all(|c| c == '\n' || text::is_clean(c)), "{text:?}");
         assert_eq!(text.lines().count(), 5, "{text}");
-        let body = "{\n  \"summary\": \"a\u{9b}2J\u{7f}\"\n}\n";
+        let body = "{\n  \"summary\": \"a\u{9b}2J\u{7f}\u{61c}\u{200b}\u{e0020}\u{e9}\"\n}\n";
         let shown = as_json(body.as_bytes());
-        assert_eq!(shown, "{\n  \"summary\": \"a\\u009b2J\\u007f\"\n}\n");
+        assert_eq!(shown, "{\n  \"summary\": \"a\\u009b2J\\u007f\\u061c\\u200b\\udb40\\udc20\u{e9}\"\n}\n");
         let same = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         assert_eq!(same(&shown), same(body));
     }

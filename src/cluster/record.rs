@@ -20,9 +20,9 @@ use siphasher::sip::SipHasher13;
 use super::clock::{Offset, SKEW_MAX_MS};
 use crate::model::{
     Address, Announce, Details, Facts, GAME_BYTES_MAX, Gone, HeartbeatKeys, Now, Origin, Player, Proof, RemoteServer,
-    RemoteState, VersionText,
+    RemoteState, Silence, VersionText,
 };
-use crate::protocols::{allow_players, card, game, game_named};
+use crate::protocols::{bound_facts, card, game, game_named};
 use crate::registry::merge::LocalState;
 use crate::text;
 
@@ -148,6 +148,9 @@ struct WireListed<'a> {
     via: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     stronger_gone: Option<u64>,
+    /// What follows from its silence. Older nodes ignore this.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    silence: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     rtt_us: Option<u32>,
     #[serde(borrow, skip_serializing_if = "str::is_empty", default)]
@@ -221,6 +224,7 @@ pub fn encode(by: &str, put_ms: u64, local: &LocalState, offset: Offset) -> Vec<
                 asked: *asked,
                 via: server.via.as_ref().map(|via| via.name().into()),
                 stronger_gone: stronger_gone_ms.map(|at_ms| offset.to_store(at_ms)),
+                silence: server.silence().name().map(Cow::Borrowed),
                 rtt_us: server.rtt_us.map(NonZeroU32::get),
                 name: server.texts.name().into(),
                 mode: server.texts.mode().into(),
@@ -327,9 +331,10 @@ fn read_listed(address: Address, wire: WireListed<'_>) -> Option<RemoteServer<'s
         details: wire.details.map(|details| Arc::new(read_details(details))),
         ..Facts::default()
     };
-    allow_players(&game, &mut facts);
+    bound_facts(&game, &mut facts);
     Some(RemoteServer {
         node: wire.node,
+        silence: wire.silence.as_deref().map(Silence::named).unwrap_or_default(),
         first_seen_ms: wire.first,
         last_seen_ms: wire.seen,
         stronger_gone_ms: wire.stronger_gone,

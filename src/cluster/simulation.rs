@@ -35,8 +35,13 @@ use crate::store::{lives::Stamps, restore};
 const T: u64 = 1_760_000_000_000;
 const LIFE_MS: u64 = 120_000;
 const TICK_MS: u64 = 250;
-const SETTINGS: Settings =
-    Settings { servers_max: 1_000, servers_per_ip_max: 1_000, ask_every_ms: 30_000, misses_max: 1 };
+const SETTINGS: Settings = Settings {
+    servers_max: 1_000,
+    servers_per_ip_max: 1_000,
+    ask_every_ms: 30_000,
+    misses_max: 1,
+    ..Settings::UNBOUNDED
+};
 const NAMES: [&str; 3] = ["ann", "bob", "cid"];
 const PORTS: u64 = 6;
 
@@ -369,6 +374,7 @@ impl World {
         match what {
             0..8 => *truth = Truth { proven_ms: ms, alive_ms: ms, at_node: at, alive_at: at, ..*truth },
             8 | 9 if was_weak => {}
+            9 if registry.listed(address).is_some() => {} // the others ask first
             8 | 9 => truth.removed_ms = ms,
             12.. => truth.connected_ms = ms,
             10 => (truth.proven_ms, truth.at_node) = (ms, at),

@@ -1,19 +1,36 @@
 //! The keys that belong to no protocol, by their whole path.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use url::Host;
 
 use super::Config;
 use crate::mirror::Upstream;
+use crate::model::GAME_BYTES_MAX;
 use crate::moderation::PATTERNS_MAX;
 use crate::net::client::Header;
 use crate::notices::Target;
+use crate::protocols::is_one_host;
+use crate::registry::per_game::GameLimits;
 use crate::settings::{Item, Key, Problem};
+
+/// A shorter token can be guessed.
+const TOKEN_CHARS_MIN: usize = 16;
+/// The least memory with which the program is of use.
+const LEAST_MIB: usize = 16;
+
+/// The largest limit for a game in a network.
+const PER_GAME_MAX: i64 = 1_000_000;
 
 /// The key with secrets in its values.
 pub const NOTICES: &str = "notices";
+
+/// The key whose value is a secret.
+pub const TOKEN: &str = "web.token";
 
 pub const KEYS: &[Key<Config>] = &[
     Key {
@@ -112,13 +129,39 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
-        name: "web.token",
+        name: TOKEN,
         doc: "Clients that send this token (`Authorization: Bearer …`) may announce any address through the API, not only\n\
-              their own. Empty: no client may.",
+              their own. At least 16 characters, e.g. those of `openssl rand -hex 16`. Empty: no client may.",
         default: "\"\"",
         example: "",
         set: |config, item| {
-            config.web.token = item.text()?.to_string();
+            config.web.token = token(item.text()?)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "web.hosts",
+        doc: "Names under which browsers reach this master, also through a proxy, e.g. [\"master.example.org\"]. Only its own page,\n\
+              under one of them, may announce and test servers. Addresses, localhost and the names in web.tls_certificate need\n\
+              not be named.",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.web.hosts = item.list("a list of host names like [\"master.example.org\"]", host)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "web.hsts",
+        doc: "How long browsers that came to web.tls_listen use TLS only, for every port of that host (HSTS): a time like \"365d\",\n\
+              or \"0s\" to say nothing. \"auto\": 30 days if web.tls_listen has port 443 and web.listen is empty or only loopback.",
+        default: "\"auto\"",
+        example: "",
+        set: |config, item| {
+            config.web.hsts = match item.text() {
+                Ok("auto") => None,
+                _ => Some(item.duration(Duration::ZERO, Duration::from_secs(730 * 86_400))?),
+            };
             Ok(())
         },
     },
@@ -139,6 +182,28 @@ pub const KEYS: &[Key<Config>] = &[
         example: "",
         set: |config, item| {
             config.probe.misses = item.integer(1, 100)? as u8;
+            Ok(())
+        },
+    },
+    Key {
+        name: "probe.grace",
+        doc: "A server that announces itself regularly and no longer answers stays on the list for so long after its last answer,\n\
+              below the others and marked: somebody may keep it from answering (docs/proofs.md). \"0s\": it is taken off like any.",
+        default: "\"10m\"",
+        example: "",
+        set: |config, item| {
+            config.probe.grace = item.duration(Duration::ZERO, Duration::from_secs(3_600))?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "probe.from",
+        doc: "Addresses of this machine to query from, e.g. [\"203.0.113.7\", \"203.0.113.8\"], at most eight; empty: the system chooses. With two of a family, the last\n\
+              query before a server is taken off the list comes from another address than those before it.",
+        default: "[]",
+        example: "",
+        set: |config, item| {
+            config.probe.from = own_addresses(item)?;
             Ok(())
         },
     },
@@ -183,6 +248,22 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
+        name: "guard.max_memory_mib",
+        doc: "MiB of memory for everything that strangers make this program keep: servers and what they say, rendered lists,\n\
+              events and connections. 0: half of what the machine, the container or `ulimit` allows. When servers take more than an\n\
+              eighth of it, the network that holds the most loses its newest ones. See docs/capacity.md.",
+        default: "0",
+        example: "",
+        set: |config, item| {
+            let mib = item.integer(0, 1 << 20)? as usize;
+            if (1..LEAST_MIB).contains(&mib) {
+                return Err((None, format!("must be at least {LEAST_MIB}, or 0 to derive it, not {mib}")));
+            }
+            config.guard.memory_bytes_max = mib << 20;
+            Ok(())
+        },
+    },
+    Key {
         name: "guard.max_servers_per_ip",
         doc: "Servers listed for one IP address (with IPv6, for one /64). Wider networks around it have larger limits: an\n\
               IPv4 /24 8 times this one, an IPv6 /56 4 times, a /48 16 times. Those that you name yourself do not count.",
@@ -194,8 +275,20 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
+        name: "guard.max_per_game_and_network",
+        doc: "Servers of one game listed for one network (IPv4 /24, IPv6 /48): one number for every game, or a list for some, e.g.\n\
+              [\"xonotic=64\", \"*=200\"], where `*` is every other game. 0: no limit. It applies to new servers, and not to those\n\
+              that you name yourself or that are in guard.exempt. `rallypoint admin game NAME` shows who has how many.",
+        default: "0",
+        example: "",
+        set: |config, item| {
+            config.guard.game_limits = game_limits(item)?;
+            Ok(())
+        },
+    },
+    Key {
         name: "guard.max_connections",
-        doc: "TCP connections in all; one more closes the one that has been idle longest.",
+        doc: "TCP connections in all; one more closes the longest idle one of the network that holds the most.",
         default: "8192",
         example: "",
         set: |config, item| {
@@ -237,8 +330,8 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         name: "guard.max_list_mib",
-        doc: "MiB of memory for rendered lists, including those that slow readers have not taken yet. Before this\n\
-              is reached, connections of the networks that hold the most are closed. With more than 500,000 servers it should be larger.",
+        doc: "MiB of guard.max_memory_mib for rendered lists, including those that slow readers have not taken yet; a quarter of it\n\
+              at most. Before this is reached, connections of the networks that hold the most are closed.",
         default: "256",
         example: "",
         set: |config, item| {
@@ -435,6 +528,9 @@ pub const KEYS: &[Key<Config>] = &[
     },
 ];
 
+/// Upper bound on the addresses to query from: each takes sockets of its own.
+const SOURCES_MAX: usize = 8;
+
 /// Networks; an address alone is a network, too.
 fn networks(item: &Item<'_>) -> Result<Vec<IpNet>, Problem> {
     item.list("a list of addresses or networks", |item| {
@@ -444,8 +540,65 @@ fn networks(item: &Item<'_>) -> Result<Vec<IpNet>, Problem> {
     })
 }
 
+/// A number of servers for all games, or games with theirs: a list, or separated by commas as in `--set`.
+fn game_limits(item: &Item<'_>) -> Result<GameLimits, Problem> {
+    let limits = match item.text() {
+        Ok(text) => text.split(',').map(game_limit).collect::<Result<_, _>>()?,
+        Err(_) if item.is_list() => item.list("a list", |item| game_limit(item.text()?))?,
+        Err(_) => vec![("*".into(), item.integer(0, PER_GAME_MAX)? as u32)],
+    };
+    let mut named: BTreeMap<String, u32> = limits.into_iter().collect();
+    let others = named.remove("*").unwrap_or(0);
+    Ok(GameLimits { named, others })
+}
+
+fn game_limit(text: &str) -> Result<(String, u32), Problem> {
+    let limit = text.rsplit_once('=').and_then(|(game, most)| {
+        let most = most.trim().parse().ok().filter(|most| i64::from(*most) <= PER_GAME_MAX)?;
+        let is_name = (1..=GAME_BYTES_MAX).contains(&game.trim().len());
+        is_name.then(|| (game.trim().to_string(), most))
+    });
+    let what = format!("a game and a number from 0 to {PER_GAME_MAX} like \"xonotic=64\"");
+    limit.ok_or_else(|| (None, format!("must be {what}, not \"{text}\"")))
+}
+
+/// Addresses of this machine, each once.
+fn own_addresses(item: &Item<'_>) -> Result<Vec<IpAddr>, Problem> {
+    let what = "a list of at most eight addresses of this machine, each once";
+    let all: Vec<IpAddr> =
+        item.list(what, |item| Ok(item.parsed::<IpAddr>("an address like \"203.0.113.7\"")?.to_canonical()))?;
+    let is_usable = |(at, ip): (usize, &IpAddr)| is_one_host(*ip) && !all.iter().take(at).any(|other| other == ip);
+    match all.len() <= SOURCES_MAX && all.iter().enumerate().all(is_usable) {
+        true => Ok(all),
+        false => Err((None, format!("must be {what}"))),
+    }
+}
+
 /// A file's path; an empty one means none.
 fn file(item: &Item<'_>) -> Result<Option<PathBuf>, Problem> {
     let path = item.text()?;
     Ok((!path.is_empty()).then(|| path.into()))
+}
+
+/// The operator's token. What is wrong with one does not show it.
+fn token(text: &str) -> Result<String, Problem> {
+    match text.chars().count() {
+        0 | TOKEN_CHARS_MIN.. => Ok(text.to_string()),
+        count => Err((
+            None,
+            format!(
+                "must have at least {TOKEN_CHARS_MIN} characters, not {count}, so that nobody can guess it: `openssl rand -hex 16` \
+                 makes one"
+            ),
+        )),
+    }
+}
+
+/// A host's name, as browsers write it.
+fn host(item: Item<'_>) -> Result<String, Problem> {
+    let text = item.text()?;
+    let is_name = |host: &Host| matches!(host, Host::Domain(name) if !name.contains('*'));
+    let host = Host::parse(text.trim_end_matches('.')).ok().filter(is_name);
+    host.map(|host| host.to_string())
+        .ok_or_else(|| (None, format!("\"{text}\" is not a host name: write it without https://, port or path")))
 }

@@ -4,7 +4,7 @@
 pub mod keys;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,9 +27,10 @@ use crate::prefix::Networks;
 use crate::protocols::section::{Configured, Listener, Section};
 use crate::protocols::{CARDS, Card};
 use crate::registry::Settings;
+use crate::registry::per_game::GameLimits;
 use crate::settings::{Item, Key, KeyText, Problem, nearest};
 use crate::store::history;
-use keys::{KEYS, NOTICES};
+use keys::{KEYS, NOTICES, TOKEN};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -66,12 +67,25 @@ pub struct Web {
     pub stylesheet: Option<PathBuf>,
     /// The operator's token for the API; empty: none.
     pub token: String,
+    /// Names under which browsers reach this master, in lower case.
+    pub hosts: Vec<String>,
+    /// How long browsers shall use TLS only; none: as is safe.
+    pub hsts: Option<Duration>,
 }
+
+/// The port of HTTPS that browsers use where none is given.
+const HTTPS_PORT: u16 = 443;
+/// How long browsers shall use TLS only, where that is safe.
+const HSTS: Duration = Duration::from_secs(30 * 86_400);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
     pub every: Duration,
     pub misses: u8,
+    /// How long a server that announces itself may leave our queries unanswered.
+    pub grace: Duration,
+    /// The addresses to ask from; empty: the system chooses.
+    pub from: Vec<IpAddr>,
     pub per_second_max: u32,
 }
 
@@ -79,11 +93,14 @@ pub struct Probe {
 pub struct Guard {
     pub servers_max: usize,
     pub servers_per_ip_max: u32,
+    pub game_limits: GameLimits,
     pub connections_max: usize,
     pub connections_per_ip_max: usize,
     pub idle: Duration,
     pub list_bytes_per_second: u64,
-    /// What rendered lists may take in memory.
+    /// What strangers may make this program keep in memory; 0: as the system allows.
+    pub memory_bytes_max: usize,
+    /// What rendered lists may take of it.
     pub list_bytes_held_max: usize,
     pub bans: Vec<IpNet>,
     pub hidden_names: Vec<Pattern>,
@@ -113,16 +130,26 @@ impl Default for Config {
                 template: None,
                 stylesheet: None,
                 token: String::new(),
+                hosts: Vec::new(),
+                hsts: None,
             },
             protocols: CARDS.iter().map(|card| (card.section)()).collect(),
-            probe: Probe { every: Duration::ZERO, misses: 0, per_second_max: 0 },
+            probe: Probe {
+                every: Duration::ZERO,
+                misses: 0,
+                grace: Duration::ZERO,
+                from: Vec::new(),
+                per_second_max: 0,
+            },
             guard: Guard {
                 servers_max: 0,
                 servers_per_ip_max: 0,
+                game_limits: GameLimits::default(),
                 connections_max: 0,
                 connections_per_ip_max: 0,
                 idle: Duration::ZERO,
                 list_bytes_per_second: 0,
+                memory_bytes_max: 0,
                 list_bytes_held_max: 0,
                 bans: Vec::new(),
                 hidden_names: Vec::new(),
@@ -263,12 +290,13 @@ impl Config {
         let data_dir = (self.data_dir != new.data_dir).then_some("data_dir");
         let admin = (self.admin_socket != new.admin_socket).then_some("admin.socket");
         let cluster = (self.cluster != new.cluster).then_some("cluster");
+        let from = (self.probe.from != new.probe.from).then_some("probe.from");
         let other_life = |(old, new): &((&Card, &dyn Section), (&Card, &dyn Section))| {
             self.is_clustered() && old.1.life_max_ms() != new.1.life_max_ms()
         };
         let lives = self.sections().zip(new.sections()).filter(other_life);
         let lives = lives.map(|((card, _), _)| format!("{}.life", card.name));
-        let general = data_dir.into_iter().chain(admin).chain(cluster).map(String::from);
+        let general = data_dir.into_iter().chain(admin).chain(cluster).chain(from).map(String::from);
         changed.map(|((path, _), _)| path).chain(general).chain(lives).collect()
     }
 
@@ -320,10 +348,21 @@ impl Config {
         }
     }
 
+    /// How long browsers that came with TLS shall come with nothing else. None: they are not told.
+    ///
+    /// They apply it to every port of the host. So, unless the operator says how long, they are told only where TLS is on its
+    /// usual port and nobody else gets the page without.
+    pub fn hsts(&self) -> Option<Duration> {
+        let is_usual = self.web.tls_listen.iter().any(|address| address.port() == HTTPS_PORT);
+        let is_plain = self.web.listen.iter().any(|address| !address.ip().is_loopback());
+        let safe = || if is_usual && !is_plain { HSTS } else { Duration::ZERO };
+        Some(self.web.hsts.unwrap_or_else(safe)).filter(|age| !age.is_zero())
+    }
+
     /// The longest that a server can stay listed without a sign of life.
     pub fn life_max(&self) -> Duration {
         let lives = self.protocols.iter().map(|section| section.life_max_ms());
-        Duration::from_millis(lives.max().unwrap_or(0).max(self.registry().mirrored_life_ms()))
+        Duration::from_millis(lives.max().unwrap_or(0).max(self.registry(usize::MAX).mirrored_life_ms()))
     }
 
     /// The servers that the operator names, of all protocols.
@@ -366,13 +405,15 @@ impl Config {
         tcp::Settings { proxies, idle: self.guard.idle }
     }
 
-    /// The registry's settings.
-    pub fn registry(&self) -> Settings {
+    /// The registry's settings; `bytes_max` is what there is memory for.
+    pub fn registry(&self, bytes_max: usize) -> Settings {
         Settings {
             servers_max: self.guard.servers_max,
+            bytes_max,
             servers_per_ip_max: self.guard.servers_per_ip_max,
             ask_every_ms: self.probe.every.as_millis() as u64,
             misses_max: self.probe.misses,
+            grace_ms: self.probe.grace.as_millis() as u64,
         }
     }
 }
@@ -438,11 +479,11 @@ fn sections() -> impl Iterator<Item = &'static str> {
     KEYS.iter().filter_map(|key| section(key.name)).chain(CARDS.iter().map(|card| card.name))
 }
 
-/// An assignment for messages: the addresses of notices and their keys are secret.
+/// An assignment for messages: tokens are secret, and so are the addresses of notices and their keys.
 fn shown(assignment: &str) -> &str {
     let path = assignment.split_once('=').map_or(assignment, |(path, _)| path);
     // Also with a mistake at its end.
-    let is_secret = path.trim().starts_with(NOTICES.trim_end_matches('s'));
+    let is_secret = [NOTICES.trim_end_matches('s'), TOKEN].iter().any(|key| path.trim().starts_with(key));
     if is_secret { path.trim() } else { assignment }
 }
 

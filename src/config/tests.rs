@@ -79,6 +79,13 @@ fn wrong_types_and_impossible_values() {
         ("[guard]\nmax_servers_per_ip = \"3\"", "not the text \"3\""),
         ("[guard]\nmax_servers = 99999999999999999999", "must be a whole number"),
         ("[guard]\nbans = [\"203.0.113.0/33\"]", "must be an address or network"),
+        ("[guard]\nmax_per_game_and_network = -1", "must be a whole number from 0 to 1000000, not the number -1"),
+        (
+            "[guard]\nmax_per_game_and_network = [\n\"a=1\",\n\"b\"]",
+            ":4: guard.max_per_game_and_network: must be a game and a",
+        ),
+        ("[guard]\nmax_per_game_and_network = \"=5\"", "like \"xonotic=64\", not \"=5\""),
+        ("[guard]\nmax_per_game_and_network = [\"a=1000001\"]", "from 0 to 1000000 like"),
         ("[iceball]\nlife = \"0s\"", "must be a time like \"30s\" or \"5m\", from \"1s\" to \"1d\""),
         ("[iceball]\nlife = 30", "must be a time"),
         ("[iceball]\nversion = \"two\"", "must be a version like"),
@@ -91,6 +98,9 @@ fn wrong_types_and_impossible_values() {
         ("[netpanzer]\npublic = \"x\"", "must be an address like"),
         ("[proxy]\nheader = \"x-real-ip\"", ":2: proxy.header: must be \"x-forwarded-for\" or \"forwarded\", not"),
         ("[proxy]\nnetworks = [\"proxy.example\"]", ":2: proxy.networks: must be an address or network"),
+        ("[probe]\nfrom = [\"here\"]", ":2: probe.from: must be an address like"),
+        ("[probe]\nfrom = [\"192.0.2.1\", \"192.0.2.1\"]", ":2: probe.from: must be a list of at most eight"),
+        ("[probe]\nfrom = [\"0.0.0.0\"]", ":2: probe.from: must be a list of at most eight"),
         ("[probe]\nevery = \"1h\"", "from \"1s\" to \"15m\""),
         (
             "[[hyperbol.servers]]\naddress = \"1.2.3.4:5\"\nflavor = 256",
@@ -163,6 +173,16 @@ fn set_overrides_any_key() {
 }
 
 #[test]
+fn limits_of_games_are_one_number_or_some_for_each() {
+    let limits = |text: &str| set(&format!("guard.max_per_game_and_network={text}")).unwrap().guard.game_limits;
+    assert_eq!(Config::default().guard.game_limits, GameLimits::default());
+    assert_eq!(limits("64"), GameLimits { others: 64, ..GameLimits::default() });
+    let some = limits("[\"a=b = 3\", \"*=200\"]");
+    assert_eq!(some, GameLimits { named: [("a=b".to_string(), 3)].into(), others: 200 });
+    assert_eq!(limits("a=b=3, *=200"), some);
+}
+
+#[test]
 fn one_address_for_two_listeners_is_an_error() {
     let error = set("web.listen=0.0.0.0:28900").unwrap_err();
     assert_eq!(error, "netpanzer.listen: 0.0.0.0:28900 is taken by web.listen already");
@@ -224,4 +244,46 @@ fn what_needs_a_restart_is_named() {
 fn a_missing_file_is_named() {
     let error = Config::load(Some(Path::new("/nowhere/rallypoint.toml")), &[]).unwrap_err().to_string();
     assert!(error.starts_with("/nowhere/rallypoint.toml: cannot be read"), "{error}");
+}
+
+#[test]
+fn browsers_are_told_to_stay_with_tls_only_where_nothing_breaks() {
+    let days = |set: &[&str]| {
+        let files = ["web.tls_certificate=x", "web.tls_key=y"];
+        let set: Vec<String> = set.iter().chain(&files).map(|set| set.to_string()).collect();
+        Config::parse(None, &set).unwrap().hsts().map(|age| age.as_secs() / 86_400)
+    };
+    let usual = "web.tls_listen=443";
+    assert_eq!(days(&[]), None);
+    assert_eq!(days(&[usual]), None, "the page is at port 8080, too");
+    assert_eq!(days(&[usual, "web.listen=127.0.0.1:8080,[::1]:8080"]), Some(30));
+    assert_eq!(days(&[usual, "web.listen="]), Some(30));
+    assert_eq!(days(&["web.tls_listen=8443", "web.listen="]), None, "port 443 may be somebody else's");
+    assert_eq!(days(&[usual, "web.listen=", "web.hsts=0s"]), None);
+    assert_eq!(days(&["web.hsts=365d"]), Some(365));
+}
+
+#[test]
+fn tokens_and_hosts_are_checked_and_a_token_is_never_shown() {
+    let parse = |set: &str| Config::parse(None, &[set.to_string()]).map_err(|errors| errors.to_string());
+    for token in ["a", "0123456789abcde", "\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}"] {
+        let error = parse(&format!("web.token={token}")).unwrap_err();
+        assert!(error.contains("at least 16 characters") && !error.contains(&format!("={token}")), "{error}");
+        let file = format!("[web]\ntoken = \"{token}\"\n");
+        let error = Config::parse(Some(("file", &file)), &[]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("file:2: web.token: must have") && !error.contains(&format!("\"{token}\"")),
+            "{error}"
+        );
+    }
+    assert_eq!(parse("web.token=0123456789abcdef").unwrap().web.token, "0123456789abcdef");
+    assert_eq!(parse("web.token=").unwrap().web.token, "");
+    let hosts = parse("web.hosts=Master.Example,www.master.example.,b\u{fc}cher.example").unwrap().web.hosts;
+    assert_eq!(hosts, ["master.example", "www.master.example", "xn--bcher-kva.example"]);
+    for wrong in
+        ["https://master.example", "master.example:8080", "master.example/x", "*.example", "192.0.2.1", "[::1]"]
+    {
+        let error = parse(&format!("web.hosts={wrong}")).unwrap_err();
+        assert!(error.contains("is not a host name"), "{wrong}: {error}");
+    }
 }

@@ -8,6 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use crate::registry::view::Body;
+
+/// What may be kept beside the cache is at most this fraction (1/N) of all: it is a list for each path, in four encodings.
+const PINNED_SHARE: usize = 64;
+
 #[derive(Debug)]
 pub struct Held {
     bytes: AtomicUsize,
@@ -23,34 +28,33 @@ impl Default for Held {
 
 /// Bytes that count until their last reader has dropped them.
 struct Counted {
-    body: Vec<u8>,
+    bytes: Bytes,
     held: Arc<Held>,
 }
 
 impl AsRef<[u8]> for Counted {
     fn as_ref(&self) -> &[u8] {
-        &self.body
+        &self.bytes
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.held.bytes.fetch_sub(self.body.capacity(), Ordering::Relaxed);
+        self.held.bytes.fetch_sub(self.bytes.len(), Ordering::Relaxed);
     }
 }
 
 impl Held {
-    /// The same bytes, shared and counted.
-    pub fn count(self: &Arc<Held>, mut body: Vec<u8>) -> Bytes {
-        if body.is_empty() {
-            return Bytes::new();
-        }
-        // A buffer that has grown may be half empty.
-        if body.capacity() - body.len() > body.len() / 8 {
-            body.shrink_to_fit();
-        }
-        self.bytes.fetch_add(body.capacity(), Ordering::Relaxed);
-        let bytes = Bytes::from_owner(Counted { body, held: self.clone() });
+    /// The same body, shared and counted.
+    pub fn count(self: &Arc<Held>, body: impl Into<Body>) -> Body {
+        let body: Body = body.into();
+        Body::new(body.pieces().iter().map(|piece| self.share(piece.clone())))
+    }
+
+    /// The same for a single piece.
+    pub fn share(self: &Arc<Held>, bytes: Bytes) -> Bytes {
+        self.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
+        let bytes = Bytes::from_owner(Counted { bytes, held: self.clone() });
         if self.is_high() {
             self.high.notify_one();
         }
@@ -71,6 +75,11 @@ impl Held {
     /// Whether all of them together take more than they may.
     pub fn is_over(&self) -> bool {
         self.bytes() > self.max.load(Ordering::Relaxed)
+    }
+
+    /// Whether a list of this size may be kept by others than the cache, which frees it when memory is short.
+    pub fn may_pin(&self, bytes: usize) -> bool {
+        bytes <= self.max.load(Ordering::Relaxed) / PINNED_SHARE
     }
 
     /// Whether they take so much that some have to go: three quarters of it.
@@ -100,7 +109,7 @@ mod tests {
         let list = held.count(body);
         assert!(held.bytes() < 1_200, "without what is not used of the buffer");
         let readers: Vec<_> = (0..1_500).map(|_| list.clone()).collect();
-        let rest = list.slice(900..);
+        let rest = list.pieces()[0].slice(900..);
         assert!(held.bytes() < 1_200 && !held.is_over() && !held.is_high());
         let other = held.count(vec![0; 1_000]);
         assert!(held.is_over());

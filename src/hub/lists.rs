@@ -141,7 +141,9 @@ impl Lists {
         let (serial, is_common, rendering) = (view.serial, renderer.is_common(), cell.clone());
         let list = self.work(is_common, ip, move || rendering.render(&*rendered_by, &view, &held, turn)).await;
         self.rest(&**renderer, serial, &cell);
-        list
+        // What all share may be old rather than missing.
+        let last = |refusal| cell.last.load_full().filter(|_| is_common).map(|last| last.list.clone()).ok_or(refusal);
+        list.or_else(last)
     }
 
     /// The list, if it is rendered and good enough.
@@ -201,7 +203,8 @@ impl Lists {
     }
 
     /// Does work that takes long, on a thread of its own. Once begun, it is done to its end, even if the client is gone: others
-    /// may be waiting. What is not common is charged to the client, and refused when it is too much.
+    /// may be waiting. What is not common is charged to the client, and refused when it is too much. While readers hold as much
+    /// as lists may take, nothing is rendered at all.
     pub async fn work<T: Send + 'static>(
         &self,
         is_common: bool,
@@ -216,6 +219,9 @@ impl Lists {
             return done.map_or_else(|| self.queue.refuse(Refusal::Busy), Ok);
         }
         let permit = self.common.clone().acquire_owned().await;
+        if !self.make_room() {
+            return self.queue.refuse(Refusal::Busy);
+        }
         let work = move || {
             let done = work();
             drop(permit);
@@ -280,6 +286,9 @@ impl Lists {
         if at > now {
             return Err(Some(at));
         }
+        if !self.make_room() {
+            return Err(Some(now + KEPT_STALE_MAX));
+        }
         // If a client renders it meanwhile, that is as good.
         let Ok(turn) = cell.turn.clone().try_lock_owned() else { return Err(Some(now + PACE_MIN)) };
         let view = self.view_for(&**renderer, newest.clone());
@@ -311,6 +320,21 @@ impl Lists {
         let now = Instant::now();
         *self.spared_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         self.cells().retain(|(renderer, cell)| renderer.is_common() && self.is_asked_for(cell, now));
+    }
+
+    /// Takes lists out of the cache until there is memory for another: those that can be spared, then those that nobody has asked for
+    /// for longest. False if that does not help, because readers hold too much.
+    fn make_room(&self) -> bool {
+        if self.held.is_over() {
+            self.spare();
+        }
+        while self.held.is_over() {
+            let mut cells = self.cells();
+            let oldest = cells.iter().enumerate().min_by_key(|(_, (_, cell))| cell.asked_at_ms()).map(|(at, _)| at);
+            let Some(oldest) = oldest else { return false };
+            cells.remove(oldest);
+        }
+        true
     }
 
     fn cells(&self) -> MutexGuard<'_, Cells> {

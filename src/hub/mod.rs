@@ -20,6 +20,7 @@ use crate::model::{Address, Change, Now, Server, SharedTime};
 use crate::moderation::Rules;
 use crate::prefix::Networks;
 use crate::registry::merge::LocalState;
+use crate::registry::per_game::GameLimits;
 use crate::registry::view::{Batch, Publisher, Rendered, Renderer, View};
 use crate::registry::{AddressState, Due, Life, Outcome, Registry, Settings};
 pub use clock::{Clock, VirtualTime};
@@ -136,6 +137,16 @@ impl Hub {
     /// Sets the networks in which only the limit per address applies.
     pub fn set_exempt(&self, exempt: Networks) {
         self.registry().set_exempt(exempt);
+    }
+
+    /// Sets how many servers of a game a network may have.
+    pub fn set_game_limits(&self, limits: GameLimits) {
+        self.registry().set_game_limits(limits);
+    }
+
+    /// How many servers of a game a network may have.
+    pub fn game_limit(&self, name: &str) -> Option<u32> {
+        self.registry().game_limit(name)
     }
 
     /// Applies one change and returns its outcome.
@@ -403,7 +414,7 @@ mod tests {
     }
 
     fn hub() -> Arc<Hub> {
-        Arc::new(Hub::new(Settings { servers_max: 100, servers_per_ip_max: 100, ask_every_ms: 30_000, misses_max: 3 }))
+        Arc::new(Hub::new(Settings { servers_max: 100, servers_per_ip_max: 100, ..Settings::UNBOUNDED }))
     }
 
     #[test]

@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn silent_servers_are_asked_more_and_more_rarely() {
         let mut book = Book::new(bounds(10));
-        book.list(listed(&["192.0.2.1:1"]), 0);
+        book.list(listed(&["192.1.2.1:1"]), 0);
         let mut asked_ms = Vec::new();
         for now_ms in (0..86_400_000).step_by(1_000) {
             for address in all_due(&mut book, now_ms) {
@@ -224,7 +224,7 @@ mod tests {
                 book.silent(address, now_ms);
             }
             if now_ms % 60_000 == 0 {
-                book.list(listed(&["192.0.2.1:1"]), now_ms); // listed all day
+                book.list(listed(&["192.1.2.1:1"]), now_ms); // listed all day
             }
         }
         let gaps: Vec<u64> = asked_ms.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_known_server_is_looked_at_from_time_to_time_and_asked_soon_when_it_has_gone() {
         let mut book = Book::new(bounds(10));
-        book.list(listed(&["192.0.2.1:1"]), 0);
+        book.list(listed(&["192.1.2.1:1"]), 0);
         for now_ms in [0, 19_000, 38_000] {
             let (address, _) = book.next(now_ms).unwrap();
             book.known(address, now_ms);
@@ -253,18 +253,18 @@ mod tests {
     #[test]
     fn the_number_is_bounded_in_all_for_an_address_and_for_a_network() {
         let mut book = Book::new(bounds(100));
-        let ports: Vec<_> = (1..=50).map(|port| format!("192.0.2.1:{port}")).collect();
-        let hosts: Vec<_> = (1..=200).map(|host| format!("198.51.100.{host}:1")).collect();
-        let others: Vec<_> = (1..=200).map(|net| format!("203.0.{net}.1:1")).collect();
+        let ports: Vec<_> = (1..=50).map(|port| format!("192.1.2.1:{port}")).collect();
+        let hosts: Vec<_> = (1..=200).map(|host| format!("198.52.100.{host}:1")).collect();
+        let others: Vec<_> = (1..=200).map(|net| format!("203.1.{net}.1:1")).collect();
         let local = ["127.0.0.1:1", "10.0.0.1:1", "224.0.0.1:1"].map(String::from).to_vec();
         let all: Vec<String> = [local, ports, hosts, others].concat();
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let taken = book.list(listed(&all), 0);
         assert_eq!(taken, Taken { taken: 100, unreachable: 3, too_many: 350 });
         let of = |book: &Book, start: &str| book.servers.keys().filter(|it| it.to_string().starts_with(start)).count();
-        assert_eq!((of(&book, "192.0.2."), of(&book, "198.51.100.")), (4, 32), "4 per address, 32 per /24");
+        assert_eq!((of(&book, "192.1.2."), of(&book, "198.52.100.")), (4, 32), "4 per address, 32 per /24");
         // What is dropped makes room, and nothing is left of it.
-        assert_eq!(book.list(listed(&["192.0.2.1:49", "192.0.2.1:50"]), 1_000).taken, 2);
+        assert_eq!(book.list(listed(&["192.1.2.1:49", "192.1.2.1:50"]), 1_000).taken, 2);
         assert_eq!((book.len(), book.due.len()), (2, 2));
         book.list(Vec::new(), 2_000);
         assert!(book.places.is_empty() && book.due.is_empty() && book.asking.is_empty());
@@ -273,28 +273,28 @@ mod tests {
     #[test]
     fn one_server_of_an_address_is_asked_at_a_time() {
         let mut book = Book::new(bounds(10));
-        book.list(listed(&["192.0.2.1:1", "192.0.2.1:2", "192.0.2.2:1"]), 0);
+        book.list(listed(&["192.1.2.1:1", "192.1.2.1:2", "192.1.2.2:1"]), 0);
         let first = all_due(&mut book, 0);
-        assert_eq!(first, [address("192.0.2.1:1"), address("192.0.2.2:1")]);
+        assert_eq!(first, [address("192.1.2.1:1"), address("192.1.2.2:1")]);
         assert_eq!(all_due(&mut book, 1_000), []);
         book.silent(first[0], 1_500);
-        assert_eq!(all_due(&mut book, 2_000), [address("192.0.2.1:2")]);
+        assert_eq!(all_due(&mut book, 2_000), [address("192.1.2.1:2")]);
         // One that the upstream drops while it is asked leaves its address free.
-        book.list(listed(&["192.0.2.1:3"]), 2_500);
-        assert_eq!(all_due(&mut book, 2_500), [address("192.0.2.1:3")]);
-        book.known(address("192.0.2.1:2"), 3_000);
+        book.list(listed(&["192.1.2.1:3"]), 2_500);
+        assert_eq!(all_due(&mut book, 2_500), [address("192.1.2.1:3")]);
+        book.known(address("192.1.2.1:2"), 3_000);
         assert_eq!(book.len(), 1);
     }
 
     #[test]
     fn the_last_list_of_a_dead_upstream_counts_until_a_server_has_been_silent_for_a_day() {
         let mut book = Book::new(bounds(10));
-        book.list(listed(&["192.0.2.1:1", "192.0.2.2:1"]), 0);
+        book.list(listed(&["192.1.2.1:1", "192.1.2.2:1"]), 0);
         let day = 86_400_000;
         for now_ms in (0..3 * day).step_by(30_000) {
             for address in all_due(&mut book, now_ms) {
                 match address.to_string().as_str() {
-                    "192.0.2.1:1" => book.known(address, now_ms),
+                    "192.1.2.1:1" => book.known(address, now_ms),
                     _ => book.silent(address, now_ms),
                 }
             }

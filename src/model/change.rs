@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Address, Facts, Game, HeartbeatKeys, Origin, Proof, Server, Strength};
+use super::{Address, Facts, Game, HeartbeatKeys, Origin, Proof, Server, Silence, Strength};
 
 /// Attributes of a server that only the operator can set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +77,8 @@ pub struct RemoteServer<'a> {
     pub via: Option<Arc<Origin>>,
     /// The node that has the proof.
     pub node: u8,
+    /// What follows from its not answering since that proof.
+    pub silence: Silence,
     pub first_seen_ms: u64,
     pub last_seen_ms: u64,
     /// For a proof of the address alone: when a stronger one was removed at this address, if one was. A node that still has the
@@ -128,6 +130,12 @@ pub enum Change<'a> {
         game: Game,
         life_ms: u64,
         keys: Arc<HeartbeatKeys>,
+    },
+    /// A server of this protocol announces itself from the port that is listed, and has proven nothing by it: the datagram may
+    /// be forged. One that does not answer may stay for a while because of it.
+    Announcing {
+        address: Address,
+        protocol: &'static str,
     },
     /// A server answered its query. Without facts, it is only known to be alive.
     Answer {

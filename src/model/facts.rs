@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrayvec::ArrayString;
 
 use super::server::cut;
-use super::{Address, GameRules, Texts};
+use super::{Address, GameRules, Texts, is_invisible};
 
 /// A version as text. Often formatted from packed numbers, so it owns its text, without an allocation.
 pub type VersionText = ArrayString<32>;
@@ -85,7 +85,7 @@ pub struct Details {
 impl Details {
     pub const PLAYERS_MAX: usize = 256;
     pub const RULES_MAX: usize = 256;
-    /// All names and values together.
+    /// All names and values together, whatever the game allows.
     pub const BYTES_MAX: usize = 16 << 10;
 
     /// The players, if known: a game with players that names none does not report them.
@@ -93,13 +93,24 @@ impl Details {
         Some(&*self.players).filter(|players| !players.is_empty() || players_current == Some(0))
     }
 
-    /// Applies the bounds, and keeps the first of several rules with the same name.
-    pub fn bounded(mut self) -> Details {
-        let mut room = Details::BYTES_MAX;
-        let mut fits = |size: usize| room.checked_sub(size).map(|left| room = left).is_some();
-        self.players.truncate(Details::PLAYERS_MAX);
-        self.players.retain(|player| fits(player.name.len() + player.team.as_ref().map_or(0, |team| team.len())));
-        Details { players: self.players, rules: self.rules.bounded(Details::RULES_MAX, room) }
+    /// Applies the bounds of all games, and keeps the first of several rules with the same name.
+    pub fn bounded(&self) -> Details {
+        self.within(Details::PLAYERS_MAX, Details::BYTES_MAX)
+    }
+
+    /// The same with the bounds of a game.
+    pub fn within(&self, players_max: usize, bytes_max: usize) -> Details {
+        let mut room = bytes_max;
+        let mut fits = |player: &&Player| room.checked_sub(player.text_bytes()).map(|left| room = left).is_some();
+        let players =
+            self.players.iter().take(players_max.min(Details::PLAYERS_MAX)).filter(&mut fits).cloned().collect();
+        Details { players, rules: self.rules.bounded(Details::RULES_MAX, room) }
+    }
+
+    /// Whether these bounds leave everything as it is.
+    pub fn is_within(&self, players_max: usize, bytes_max: usize) -> bool {
+        let players: usize = self.players.iter().map(Player::text_bytes).sum();
+        self.players.len() <= players_max && players + self.rules.text_bytes() <= bytes_max
     }
 }
 
@@ -124,11 +135,13 @@ pub struct Player {
     pub deaths: Option<i32>,
 }
 
-/// Whether a character is invisible: white space, zero-width and blank characters.
+impl Player {
+    fn text_bytes(&self) -> usize {
+        self.name.len() + self.team.as_ref().map_or(0, |team| team.len())
+    }
+}
+
+/// Whether a character is blank: white space, or nothing that anybody sees.
 fn is_blank(c: char) -> bool {
-    c.is_whitespace()
-        || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
-            | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{e0000}'..='\u{e0fff}')
+    c.is_whitespace() || c == '\u{2800}' || is_invisible(c)
 }

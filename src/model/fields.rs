@@ -35,6 +35,8 @@ impl Fields {
     pub const JOIN: Fields = Fields(1 << 17);
     /// Whether its owner states all this.
     pub const STATED: Fields = Fields(1 << 18);
+    /// Whether it no longer answers.
+    pub const UNANSWERED: Fields = Fields(1 << 19);
     /// Everything, for a reader that may not know the server.
     pub const ALL: Fields = Fields(u32::MAX);
     /// What a list of many servers does without.
@@ -60,6 +62,7 @@ impl Fields {
         note(Fields::VERIFIED_BY, before.verified_by != after.verified_by);
         note(Fields::STATED, before.is_stated() != after.is_stated());
         note(Fields::VIA, before.via != after.via);
+        note(Fields::UNANSWERED, before.is_unanswered() != after.is_unanswered());
         note(Fields::FIRST_SEEN, before.first_seen_ms != after.first_seen_ms);
         note(Fields::HAS_RTT, before.rtt_us.is_some() != after.rtt_us.is_some());
         note(Fields::PLAYERS, before.known_players() != after.known_players());
@@ -98,7 +101,7 @@ impl BitOrAssign for Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Details, Facts, Game, Overrides, Player, Proof, round_trip};
+    use crate::model::{Details, Facts, Game, Overrides, Player, Proof, Silence, round_trip};
 
     #[test]
     fn each_field_is_noticed_and_times_are_not() {
@@ -134,6 +137,8 @@ mod tests {
             (overridden(false, 0, 1), Fields::FLAVOR),
             (Server { verified_by: Proof::Cookie, ..before.clone() }, Fields::VERIFIED_BY),
             (Server { first_seen_ms: 1, ..before.clone() }, Fields::FIRST_SEEN),
+            (before.clone().with_silence(Silence::OthersAsk), Fields::NONE),
+            (before.clone().with_silence(Silence::Announces), Fields::UNANSWERED),
             (
                 Server { verified_by: Proof::Connection, ..before.clone() },
                 Fields::VERIFIED_BY | Fields::STATED, // it says how many players it has

@@ -190,6 +190,11 @@ impl GameRules {
         self.0.is_empty()
     }
 
+    /// Names and values together.
+    pub(super) fn text_bytes(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
     /// At most so many, the first of each name, as far as they fit into so many bytes of names and values.
     pub(super) fn bounded(&self, rules_max: usize, bytes_max: usize) -> GameRules {
         let mut kept = Pairs::with_room(self.0.bytes.len());

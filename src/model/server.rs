@@ -16,6 +16,8 @@ use super::{
 pub struct Texts {
     pub(super) all: Box<str>,
     ends: [u16; 3],
+    /// The server's, here because there is room: a million servers are kept as small as they can be.
+    silence: Silence,
 }
 
 impl Texts {
@@ -32,7 +34,7 @@ impl Texts {
         };
         let ends = [push(name), push(&facts.mode), push(&facts.map)];
         push(&facts.version);
-        Texts { all: all.into_boxed_str(), ends }
+        Texts { all: all.into_boxed_str(), ends, silence: Silence::None }
     }
 
     fn part(&self, from: u16, to: usize) -> &str {
@@ -93,6 +95,34 @@ impl Origin {
 
     pub fn name(&self) -> &str {
         &self.0
+    }
+}
+
+/// What follows from a server's silence. For the same proof, the later stage is the newer state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Silence {
+    /// It answers, or has not been silent for long.
+    #[default]
+    None,
+    /// The node that queries it has no answer: the other nodes query it before it is taken off the list.
+    OthersAsk,
+    /// Nobody gets an answer, and it announces itself: it stays listed for a while with what it said last.
+    Announces,
+}
+
+impl Silence {
+    /// As records spell it.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Silence::None => None,
+            Silence::OthersAsk => Some("others ask"),
+            Silence::Announces => Some("announces"),
+        }
+    }
+
+    pub fn named(name: &str) -> Silence {
+        let known = |silence: &Silence| silence.name() == Some(name);
+        [Silence::OthersAsk, Silence::Announces].into_iter().find(known).unwrap_or_default()
     }
 }
 
@@ -185,6 +215,21 @@ impl Server {
             keys: keys.clone(),
             ..Server::new(*address, game.clone(), *proof, *proven_at_ms, facts)
         }
+    }
+
+    /// What follows from its not answering since its last proof.
+    pub fn silence(&self) -> Silence {
+        self.texts.silence
+    }
+
+    pub fn with_silence(mut self, silence: Silence) -> Server {
+        self.texts.silence = silence;
+        self
+    }
+
+    /// Whether it announces itself and does not answer: what is known of it may be old.
+    pub fn is_unanswered(&self) -> bool {
+        self.silence() == Silence::Announces
     }
 
     /// The players, if known: see [`Details::known_players`].
@@ -285,6 +330,14 @@ mod tests {
         for name in [" a ", "\u{fffd}", "日本", "é\u{200d}"] {
             assert_eq!(server(&Facts { name: name.into(), ..Facts::default() }).texts.name(), name);
         }
+    }
+
+    #[test]
+    fn stages_of_silence_come_back_from_records() {
+        for silence in [Silence::None, Silence::OthersAsk, Silence::Announces] {
+            assert_eq!(silence.name().map(Silence::named).unwrap_or_default(), silence);
+        }
+        assert_eq!(Silence::named("of a later version"), Silence::None);
     }
 
     #[test]

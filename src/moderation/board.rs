@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ipnet::IpNet;
 use tokio::sync::watch;
 
+use super::pattern::Name;
 use super::{Full, Pattern, Rules, Statement, Statements, Subject};
 use crate::model::Address;
 
@@ -149,7 +150,8 @@ impl Board {
 
     /// Why servers of this name are off the list.
     pub fn hiding_of(&self, name: &str, now_ms: u64) -> Option<Decision> {
-        self.lasting(now_ms, |subject| matches!(subject, Subject::Name(pattern) if pattern.matcher().matches(name)))
+        let name = Name::new(name);
+        self.lasting(now_ms, |subject| matches!(subject, Subject::Name(pattern) if pattern.matcher().matches(&name)))
     }
 
     /// Of the decisions about a subject, the one that ends last; one with a reason, if several do.

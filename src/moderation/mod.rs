@@ -3,10 +3,11 @@
 //! Each decision is a [`Statement`] about a subject, with a time, an end and a reason. The newest statement about a subject
 //! counts, whichever node it was made at and in whatever order they arrive; an end of a ban is a statement, too, so that the
 //! ban does not come back from a node that has not heard of it. `board` holds the statements for all rooms, [`rules`] is what
-//! follows from them at a moment, [`pattern`] matches names. No socket and no clock: times are arguments.
+//! follows from them at a moment, [`pattern`] matches names, also those written with look-alikes. No socket and no clock: times are arguments.
 
 #[cfg(feature = "program")]
 pub mod board;
+mod lookalikes;
 pub mod pattern;
 pub mod rules;
 

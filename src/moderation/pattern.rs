@@ -1,7 +1,11 @@
-//! Patterns of names: `*` is any text, `?` is any character. Case does not matter, nor do characters that nobody sees.
+//! Patterns of names: `*` is any text, `?` is any character. Case does not matter, nor do characters that nobody sees, marks on
+//! letters, and [how else](super::lookalikes) a letter can be written so that it looks the same.
 
 use std::fmt;
 use std::str::FromStr;
+
+use super::lookalikes::{Readings, accepted, fold, letters, readings};
+use crate::model::is_invisible;
 
 /// Upper bound on the characters of a pattern, stars not counted.
 const CHARACTERS_MAX: usize = 64;
@@ -19,17 +23,14 @@ impl Pattern {
     /// first i characters of the pattern, so the time is linear in the name's length whatever the pattern is.
     pub fn matcher(&self) -> Matcher {
         let mut matcher = Matcher { literals: Vec::new(), any: 0, stars: 0, end: 1 };
-        for c in self.0.chars() {
-            match c {
-                '*' => {
+        for piece in pieces(&self.0) {
+            match piece {
+                Piece::Star => {
                     matcher.stars |= matcher.end;
                     continue;
                 }
-                '?' => matcher.any |= matcher.end,
-                c => match matcher.literals.iter_mut().find(|(literal, _)| *literal == c) {
-                    Some((_, places)) => *places |= matcher.end,
-                    None => matcher.literals.push((c, matcher.end)),
-                },
+                Piece::Any => matcher.any |= matcher.end,
+                Piece::Letter(c) => accepted(c).into_iter().for_each(|reading| matcher.accept(reading)),
             }
             matcher.end <<= 1;
         }
@@ -52,15 +53,35 @@ impl FromStr for Pattern {
                 folded.push(c);
             }
         }
-        if folded.chars().filter(|c| *c != '*').count() > CHARACTERS_MAX {
-            return Err(format!("it is longer than {CHARACTERS_MAX} characters"));
-        }
-        match folded.as_str() {
-            "" => Err("it is empty".into()),
-            "*" => Err("it matches every name".into()),
-            _ => Ok(Pattern(folded.into())),
+        let is_star = |piece: &Piece| *piece == Piece::Star;
+        match pieces(&folded).filter(|piece| !is_star(piece)).count() {
+            0 if folded.contains('*') => Err("it matches every name".into()),
+            0 => Err("it is empty".into()),
+            1..=CHARACTERS_MAX => Ok(Pattern(folded.into())),
+            _ => Err(format!("it is longer than {CHARACTERS_MAX} characters")),
         }
     }
+}
+
+/// What a pattern consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    Star,
+    Any,
+    Letter(char),
+}
+
+fn pieces(pattern: &str) -> impl Iterator<Item = Piece> {
+    pattern.chars().flat_map(letters_of)
+}
+
+/// Only `*` and `?` themselves have a meaning, not what is taken apart into them.
+fn letters_of(c: char) -> impl Iterator<Item = Piece> {
+    letters(c).into_iter().map(move |letter| match c {
+        '*' => Piece::Star,
+        '?' => Piece::Any,
+        _ => Piece::Letter(letter),
+    })
 }
 
 impl fmt::Display for Pattern {
@@ -82,12 +103,37 @@ pub struct Matcher {
     end: u128,
 }
 
+/// A name as patterns read it: made once for all patterns.
+pub struct Name(Vec<Readings>);
+
+impl Name {
+    pub fn new(name: &str) -> Name {
+        Name(name.chars().flat_map(letters).map(readings).collect())
+    }
+}
+
 impl Matcher {
-    pub fn matches(&self, name: &str) -> bool {
+    /// Accepts a character at the place that the pattern has come to.
+    fn accept(&mut self, reading: char) {
+        match self.literals.iter_mut().find(|(literal, _)| *literal == reading) {
+            Some((_, places)) => *places |= self.end,
+            None => self.literals.push((reading, self.end)),
+        }
+    }
+
+    /// The places that accept a character.
+    fn places_of(&self, reading: char) -> u128 {
+        let literal = self.literals.binary_search_by_key(&reading, |(literal, _)| *literal).ok();
+        literal.and_then(|at| self.literals.get(at)).map_or(0, |(_, places)| *places)
+    }
+
+    pub fn matches(&self, Name(name): &Name) -> bool {
         let mut places = 1;
-        for c in name.chars().filter(|c| !is_invisible(*c)).map(fold) {
-            let literal = self.literals.binary_search_by_key(&c, |(literal, _)| *literal).ok();
-            let accepted = self.any | literal.and_then(|at| self.literals.get(at)).map_or(0, |(_, places)| *places);
+        for [own, second, third] in name {
+            let mut accepted = self.any | self.places_of(*own);
+            if second != own || third != own {
+                accepted |= self.places_of(*second) | self.places_of(*third);
+            }
             places = (places & accepted) << 1 | places & self.stars;
             if places == 0 {
                 return false;
@@ -97,33 +143,13 @@ impl Matcher {
     }
 }
 
-/// Whether a character shows nothing, so that a name looks the same without it: Unicode's Default_Ignorable_Code_Point.
-fn is_invisible(c: char) -> bool {
-    !c.is_ascii()
-        && matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}')
-}
-
-/// A character without its case. One character always, so that a `?` is one character.
-fn fold(c: char) -> char {
-    let mut lower = c.to_lowercase();
-    match (lower.next(), lower.next()) {
-        (Some(lower), None) => lower,
-        _ => c,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     fn matches(pattern: &str, name: &str) -> bool {
-        pattern.parse::<Pattern>().unwrap().matcher().matches(name)
+        pattern.parse::<Pattern>().unwrap().matcher().matches(&Name::new(name))
     }
 
     #[test]
@@ -162,6 +188,58 @@ mod tests {
     }
 
     #[test]
+    fn look_alikes_match_and_what_only_resembles_does_not() {
+        for name in [
+            "casino",
+            "CASINO",
+            "ｃａｓｉｎｏ", // full width
+            "ｃＡsｉＮｏ",
+            "саѕіпо", // Cyrillic
+            "ϲαѕιηο", // Greek, with one Cyrillic
+            "ᴄᴀꜱɪɴᴏ", // small capitals
+            "𝐜𝐚𝐬𝐢𝐧𝐨", // mathematical
+            "𝔠𝔞𝔰𝔦𝔫𝔬",
+            "ⓒⓐⓢⓘⓝⓞ",
+            "🅒🅐🅢🅘🅝🅞",
+            "🅲🅰🆂🅸🅽🅾",
+            "🇨🇦🇸🇮🇳🇴",
+            "càsíñö",
+            "c\u{335}a\u{335}s\u{335}i\u{335}n\u{335}o\u{335}",
+            "c\u{30d}\u{311}a\u{e34}sin\u{20dd}o",
+            "cas1no".replace('1', "і").as_str(),
+            "casin0",
+            "cɑsinø",
+            "c\u{200b}a\u{2060}s\u{fe0f}i\u{ad}no",
+        ] {
+            assert!(matches("*casino*", &format!("the {name} server")), "{name}");
+            assert!(matches("cas?no", name) && matches("??????", name), "{name}");
+        }
+        for name in ["cashino", "casin", "cosine", "oasis"] {
+            assert!(!matches("casino", name), "{name}");
+        }
+        for (pattern, name) in [
+            ("lol", "IoI"),
+            ("lol", "1o|"),
+            ("*100*", "IOO% free"),
+            ("*100*", "1ОO"),
+            ("спам", "cпaм"),
+            ("нет", "HET"),
+            ("ärger", "ARGER"),
+            ("fi*", "ﬁsh"),
+            ("＊", "*"),
+            ("한국", "한국"),
+            ("??", "한국"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("*10*", "hello"), ("*10*", "igloo"), ("＊", "x"), ("0", "o"), ("*я*", "n"), ("한국", "한굴")]
+        {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
     fn equal_patterns_are_equal_and_bad_ones_are_refused() {
         let parsed = |text: &str| text.parse::<Pattern>();
         assert_eq!(parsed(" Spam** "), parsed("spam*"));
@@ -171,6 +249,9 @@ mod tests {
             ("  ", "it is empty"),
             ("**", "it matches every name"),
             ("*\u{200b}*", "it matches every name"),
+            ("*\u{301}*", "it matches every name"),
+            ("\u{301}", "it is empty"),
+            (&"\u{fdfa}".repeat(4), "it is longer than 64 characters"),
             ("\u{200b}", "it is empty"),
             ("a\nb", "it has a control character"),
             (&"x".repeat(65), "it is longer than 64 characters"),
@@ -197,14 +278,14 @@ mod tests {
         fn a_match_is_what_the_definition_says(pattern in "[ab?*]{1,9}", name in "[abc]{0,9}") {
             if let Ok(parsed) = pattern.parse::<Pattern>() {
                 let [pattern, letters]: [Vec<char>; 2] = [&pattern, &name].map(|text| text.chars().collect());
-                prop_assert_eq!(parsed.matcher().matches(&name), defined(&pattern, &letters));
+                prop_assert_eq!(parsed.matcher().matches(&Name::new(&name)), defined(&pattern, &letters));
             }
         }
 
         #[test]
         fn any_text_is_a_pattern_or_an_error(text: String, name: String) {
             if let Ok(pattern) = text.parse::<Pattern>() {
-                pattern.matcher().matches(&name);
+                pattern.matcher().matches(&Name::new(&name));
                 let again = pattern.as_str().parse::<Pattern>();
                 prop_assert_eq!(again, Ok(pattern));
             }

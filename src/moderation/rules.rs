@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use ipnet::IpNet;
 
 use super::Subject;
-use super::pattern::{Matcher, Pattern};
+use super::pattern::{Matcher, Name, Pattern};
 use crate::model::Address;
 use crate::prefix::Networks;
 
@@ -71,7 +71,10 @@ impl Rules {
         if !self.unlisted.is_empty() && self.unlisted.contains(&address) {
             return Some(Withheld::Unlisted);
         }
-        let is_hidden = !is_named && self.hidden.iter().any(|(_, pattern)| pattern.matches(name));
-        is_hidden.then_some(Withheld::Hidden)
+        if is_named || self.hidden.is_empty() {
+            return None;
+        }
+        let name = Name::new(name);
+        self.hidden.iter().any(|(_, pattern)| pattern.matches(&name)).then_some(Withheld::Hidden)
     }
 }

@@ -334,6 +334,7 @@ fn refusal_text(refusal: Refusal) -> &'static str {
         Refusal::Full => "this master's list is full, and no network has more servers on it than yours would have",
         Refusal::FullForIp => "too many servers at your address",
         Refusal::FullForNetwork => "too many servers in your network",
+        Refusal::FullForGame => "too many servers of this game in your network",
         Refusal::OtherGameConfigured => "this master's operator names another game at your address",
         Refusal::Late => "the announcement came too late",
         Refusal::NotListed => "not listed",

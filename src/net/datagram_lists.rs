@@ -96,7 +96,7 @@ impl Sender {
         };
         let Some(renderer) = renderer else { return };
         let list = self.hub.list_blocking(&renderer);
-        let packets = packets::split(&list.body);
+        let packets = packets::split(list.body.whole());
         let (echo_at, echo) = echo.as_ref().map_or((0, &[][..]), |echo| (echo.at, &*echo.bytes));
         // Any packet may turn out to be the last.
         let sizes = packets.clone().map(|packet| packet.len() + echo.len() + end.len());
@@ -131,7 +131,7 @@ impl Sender {
     /// charged, too. Returns the number of bytes on the wire.
     fn introduce(&self, client: SocketAddr, introduction: &Introduction, socket: &mut impl SendPackets) -> u64 {
         let list = self.hub.list_blocking(&introduction.servers);
-        let servers = packets::addresses(&list.body).take(INTRODUCTIONS_MAX);
+        let servers = packets::addresses(list.body.whole()).take(INTRODUCTIONS_MAX);
         if servers.clone().next().is_none() {
             return 0;
         }
@@ -198,7 +198,7 @@ mod tests {
     use crate::protocols::event::{self, AcceptedEvents};
     use crate::protocols::{Context, DatagramRules, Effect, Reply};
     use crate::registry::Settings;
-    use crate::registry::view::{Renderer, View};
+    use crate::registry::view::{Body, Renderer, View};
     use arc_swap::ArcSwap;
 
     /// A protocol in which `list N` asks for a list of N packets of 1,400 bytes. Each ends with `+`, the last with `END`.
@@ -235,7 +235,7 @@ mod tests {
     }
 
     impl Renderer for List {
-        fn render(&self, _: &View) -> Vec<u8> {
+        fn render(&self, _: &View) -> Body {
             let mut list = Vec::new();
             for number in 1..=self.packets {
                 let mut packet = number.to_be_bytes().to_vec();
@@ -243,7 +243,7 @@ mod tests {
                 packet.extend_from_slice(if number == self.packets { b"END" } else { b"+" });
                 packets::push(&mut list, &packet);
             }
-            list
+            list.into()
         }
     }
 
@@ -256,7 +256,7 @@ mod tests {
 
     impl Master {
         fn start(address: &str) -> Master {
-            let settings = Settings { servers_max: 9, servers_per_ip_max: 9, ask_every_ms: 30_000, misses_max: 3 };
+            let settings = Settings { servers_max: 9, servers_per_ip_max: 9, ..Settings::UNBOUNDED };
             let (hub, stop) = (Arc::new(Hub::new(settings)), Arc::new(AtomicBool::new(false)));
             let budgets = budget::Settings {
                 servers_per_ip_max: 32,

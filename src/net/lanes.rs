@@ -1,12 +1,15 @@
 //! The prober's sockets, called lanes. Some answers carry no nonce, so an attacker must not know which port to send forged
 //! answers to: queries go out from several ports at a time, chosen at random by the system, each used for seconds only. The
 //! port of each query is chosen at random, too: a server that is queried learns one port, but not which port queries others.
+//!
+//! The operator may name several addresses to ask from. Then a socket of each is opened at a time, and their lanes follow each
+//! other.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::hash::Hasher;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
 
 use siphasher::sip::SipHasher13;
@@ -34,8 +37,11 @@ pub const QUESTIONS_MAX: usize = CURRENT * BATCH / 2;
 const RECEIVE_BUFFER: usize = 1 << 20;
 
 pub struct Lanes {
+    /// The addresses to ask from. None: the system chooses, for addresses of a family that has none here.
+    sources: Vec<Option<IpAddr>>,
     /// Oldest first.
     open: VecDeque<Open>,
+    /// The first lane of the newest.
     opened: Lane,
     /// How long a socket waits for answers after its last query.
     linger_us: u64,
@@ -49,18 +55,30 @@ pub struct Lanes {
     outbox: Outbox<QUESTION_BYTES_MAX>,
 }
 
+/// A socket of each source.
 struct Open {
+    /// The lane of the first.
     lane: Lane,
-    socket: UdpSocket,
-    /// Whether this socket needs IPv4 addresses as IPv4-mapped IPv6.
-    mapped: bool,
+    sockets: Vec<Bound>,
     used_until_us: u64,
 }
 
+struct Bound {
+    socket: UdpSocket,
+    /// Whether this socket needs IPv4 addresses as IPv4-mapped IPv6.
+    mapped: bool,
+}
+
 impl Lanes {
-    /// `key` is secret. Fails if not a single socket can be opened.
-    pub fn new(key: [u8; 16], now_us: u64, linger_us: u64) -> io::Result<Lanes> {
+    /// `key` is secret; `from` are the addresses to ask from, if the operator names some. Fails if not a single socket can be
+    /// opened.
+    pub fn new(key: [u8; 16], from: &[IpAddr], now_us: u64, linger_us: u64) -> io::Result<Lanes> {
+        let mut sources: Vec<_> = from.iter().copied().map(Some).collect();
+        if !(from.iter().any(IpAddr::is_ipv4) && from.iter().any(IpAddr::is_ipv6)) {
+            sources.push(None);
+        }
         let mut lanes = Lanes {
+            sources,
             open: VecDeque::new(),
             opened: 0,
             linger_us,
@@ -99,10 +117,23 @@ impl Lanes {
     }
 
     fn open(&mut self, used_until_us: u64) -> io::Result<()> {
-        let (socket, mapped) = socket_with(RECEIVE_BUFFER)?;
-        self.opened = self.opened.wrapping_add(1);
-        self.open.push_back(Open { lane: self.opened, socket, mapped, used_until_us });
+        let bind = |source: &Option<IpAddr>| {
+            let (socket, mapped) = socket_with(RECEIVE_BUFFER, *source)?;
+            Ok(Bound { socket, mapped })
+        };
+        let sockets = self.sources.iter().map(bind).collect::<io::Result<_>>()?;
+        self.opened = self.opened.wrapping_add(self.sources.len() as Lane);
+        self.open.push_back(Open { lane: self.opened, sockets, used_until_us });
         Ok(())
+    }
+
+    /// Which of our addresses asks a server of this address when it is the turn of this one: so many lanes after the first.
+    pub fn source(&self, to: IpAddr, turn: u8) -> Lane {
+        let of_family = |source: &Option<IpAddr>| source.is_some_and(|own| own.is_ipv4() == to.is_ipv4());
+        let has_own = self.sources.iter().any(of_family);
+        let fits = |source: &Option<IpAddr>| if has_own { of_family(source) } else { source.is_none() };
+        let fitting = || (0..).zip(&self.sources).filter(|(_, source)| fits(source)).map(|(number, _)| number);
+        fitting().nth(usize::from(turn) % fitting().count().max(1)).unwrap_or(0)
     }
 
     /// A random socket of those in use, or the newest if none is in use.
@@ -118,9 +149,9 @@ impl Lanes {
 
     /// Sends a datagram now.
     pub fn send(&self, lane: Lane, to: Address, bytes: &[u8]) -> io::Result<usize> {
-        let open = self.find(lane).ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+        let Bound { socket, mapped } = self.find(lane).ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
         // Not through tokio, which assumes that a new socket is not writable yet.
-        SockRef::from(&open.socket).send_to(bytes, &destination(to, open.mapped).into())
+        SockRef::from(socket).send_to(bytes, &destination(to, *mapped).into())
     }
 
     /// Keeps a question for [`Lanes::flush`].
@@ -137,11 +168,11 @@ impl Lanes {
         questions.sort_unstable_by_key(|(lane, ..)| *lane);
         for same in questions.chunk_by(|one, next| one.0 == next.0).flat_map(|same| same.chunks(BATCH)) {
             let Some(&(lane, ..)) = same.first() else { continue };
-            let Some(open) = self.open.iter().rev().find(|open| open.lane == lane) else { continue };
+            let Some(Bound { socket, mapped }) = find(&self.open, lane) else { continue };
             for (_, to, question) in same {
-                self.outbox.push(destination(*to, open.mapped), question.clone());
+                self.outbox.push(destination(*to, *mapped), question.clone());
             }
-            while let Err((to, error)) = self.outbox.send(&open.socket) {
+            while let Err((to, error)) = self.outbox.send(socket) {
                 debug!(%to, %error, "prober: sending failed");
                 if error.kind() == io::ErrorKind::WouldBlock {
                     self.outbox.clear();
@@ -152,15 +183,19 @@ impl Lanes {
         self.questions = questions;
     }
 
-    fn find(&self, lane: Lane) -> Option<&Open> {
-        self.open.iter().rev().find(|open| open.lane == lane)
+    fn find(&self, lane: Lane) -> Option<&Bound> {
+        find(&self.open, lane)
+    }
+
+    fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
+        self.open.iter().flat_map(|open| &open.sockets).map(|bound| &bound.socket)
     }
 
     /// Waits until any socket is readable.
     pub async fn readable(&self) {
         poll_fn(|context| {
             // Poll every socket, so that each one registers the waker.
-            let ready = self.open.iter().filter(|open| open.socket.poll_recv_ready(context).is_ready()).count();
+            let ready = self.sockets().filter(|socket| socket.poll_recv_ready(context).is_ready()).count();
             if ready > 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await
@@ -176,14 +211,16 @@ impl Lanes {
             if let Some((size, from)) = self.inbox.take(buffer) {
                 return Some((self.read, size, from));
             }
-            let Some(open) = self.open.get(self.reading) else {
+            let (set, number) = (self.reading / self.sources.len(), self.reading % self.sources.len());
+            let open = self.open.get(set).and_then(|open| Some((open.lane, open.sockets.get(number)?)));
+            let Some((first, Bound { socket, mapped })) = open else {
                 self.reading = 0;
                 return None;
             };
             self.reading += 1;
-            self.read = open.lane;
+            self.read = first.wrapping_add(number as Lane);
             let inbox = &mut self.inbox;
-            let result = open.socket.try_io(Interest::READABLE, || match inbox.fill(&open.socket, open.mapped) {
+            let result = socket.try_io(Interest::READABLE, || match inbox.fill(socket, *mapped) {
                 // The socket is empty: tokio need not ask it again before the system reports the next datagram.
                 Ok(_) if !inbox.was_full() => Err(io::ErrorKind::WouldBlock.into()),
                 result => result,
@@ -199,6 +236,10 @@ impl Lanes {
     }
 }
 
+fn find(open: &VecDeque<Open>, lane: Lane) -> Option<&Bound> {
+    open.iter().rev().find_map(|open| open.sockets.get(lane.wrapping_sub(open.lane) as usize))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,14 +249,13 @@ mod tests {
 
     impl Lanes {
         fn port(&self, lane: Lane) -> u16 {
-            let open = self.open.iter().find(|open| open.lane == lane).unwrap();
-            open.socket.local_addr().unwrap().port()
+            self.find(lane).unwrap().socket.local_addr().unwrap().port()
         }
     }
 
     #[tokio::test]
     async fn every_port_is_used_briefly_and_closed_when_no_more_answers_are_due() {
-        let mut lanes = Lanes::new([1; 16], 0, LINGER_US).unwrap();
+        let mut lanes = Lanes::new([1; 16], &[], 0, LINGER_US).unwrap();
         let mut asked_from: Vec<(u64, Lane, u16)> = Vec::new();
         for now_us in (0..20_000_000).step_by(50_000) {
             lanes.close_old(now_us);
@@ -252,7 +292,7 @@ mod tests {
     async fn the_first_query_from_a_new_port_is_sent() {
         let game = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = Address::new([127, 0, 0, 1].into(), game.local_addr().unwrap().port()).unwrap();
-        let mut lanes = Lanes::new([1; 16], 0, LINGER_US).unwrap();
+        let mut lanes = Lanes::new([1; 16], &[], 0, LINGER_US).unwrap();
         lanes.open_new(0);
         for lane in 1..=CURRENT as Lane {
             assert_eq!(lanes.send(lane, to, b"question").unwrap(), 8);
@@ -265,15 +305,52 @@ mod tests {
                     break received;
                 }
             };
-            assert_eq!(received, (lane, 6, destination(to, lanes.open[0].mapped)));
+            assert_eq!(received, (lane, 6, destination(to, lanes.open[0].sockets[0].mapped)));
         }
+    }
+
+    #[tokio::test]
+    async fn each_of_our_addresses_asks_at_its_turn_and_hears_its_own_answers() {
+        let from: [IpAddr; 2] = ["127.0.0.2", "127.0.0.3"].map(|ip| ip.parse().unwrap());
+        let mut lanes = Lanes::new([1; 16], &from, 0, LINGER_US).unwrap();
+        let (game4, game6) = ("127.0.0.1".parse().unwrap(), "::1".parse().unwrap());
+        assert_eq!([0, 1, 2, 255].map(|turn| lanes.source(game4, turn)), [0, 1, 0, 1]);
+        assert_eq!([0, 1].map(|turn| lanes.source(game6, turn)), [2, 2], "the system chooses");
+        let plain = Lanes::new([1; 16], &[], 0, LINGER_US).unwrap();
+        assert_eq!([game4, game6].map(|ip| plain.source(ip, 1)), [0, 0]);
+        let game = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = Address::new(game4, game.local_addr().unwrap().port()).unwrap();
+        for now_us in [0, USED_US, 2 * USED_US] {
+            lanes.open_new(now_us);
+            for turn in 0..4 {
+                let lane = lanes.pick(now_us).unwrap() + lanes.source(game4, turn);
+                if turn < 2 {
+                    assert_eq!(lanes.send(lane, to, b"question").unwrap(), 8);
+                } else {
+                    lanes.ask(lane, to, b"question".iter().copied().collect());
+                    lanes.flush();
+                }
+                let (_, asker) = game.recv_from(&mut [0; 100]).unwrap();
+                assert_eq!((asker.ip(), asker.port()), (from[usize::from(turn) % 2], lanes.port(lane)));
+                game.send_to(b"answer", asker).unwrap();
+                let received = loop {
+                    lanes.readable().await;
+                    if let Some(received) = lanes.receive(&mut [0; 100]) {
+                        break received;
+                    }
+                };
+                assert_eq!(received, (lane, 6, to.socket()));
+            }
+        }
+        let ours = Lanes::new([1; 16], &["192.0.2.1".parse().unwrap()], 0, LINGER_US).err().unwrap();
+        assert!(ours.to_string().starts_with("from 192.0.2.1: "), "{ours}");
     }
 
     #[tokio::test]
     async fn questions_leave_together_and_all_answers_arrive() {
         let game = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = Address::new([127, 0, 0, 1].into(), game.local_addr().unwrap().port()).unwrap();
-        let mut lanes = Lanes::new([1; 16], 0, LINGER_US).unwrap();
+        let mut lanes = Lanes::new([1; 16], &[], 0, LINGER_US).unwrap();
         lanes.open_new(0);
         const COUNT: usize = 800;
         let (mut asked, mut heard) = (Vec::new(), Vec::new());
@@ -307,9 +384,9 @@ mod tests {
 
     #[tokio::test]
     async fn neither_the_next_port_nor_the_next_choice_can_be_foretold() {
-        let mut lanes = Lanes::new([1; 16], 0, LINGER_US).unwrap();
+        let mut lanes = Lanes::new([1; 16], &[], 0, LINGER_US).unwrap();
         lanes.open_new(0);
-        let ports: Vec<i32> = lanes.open.iter().map(|open| open.socket.local_addr().unwrap().port().into()).collect();
+        let ports: Vec<i32> = lanes.sockets().map(|socket| socket.local_addr().unwrap().port().into()).collect();
         let near = ports.windows(2).filter(|pair| (pair[1] - pair[0]).abs() < 100).count();
         assert!(near < CURRENT / 2, "the system's ports are sequential: {ports:?}");
         let picked: Vec<Lane> = (0..800).map(|_| lanes.pick(0).unwrap()).collect();

@@ -94,6 +94,8 @@ struct Round {
     game: Game,
     /// The server's newest proof when it was due.
     proven_at_ms: u64,
+    /// Whether a miss counts. Where another node's question was not answered, it is that node's to say so.
+    may_miss: bool,
 }
 
 impl Prober {
@@ -121,8 +123,12 @@ pub trait Ports {
     fn close_old(&mut self, now_us: u64);
     /// Opens as many ports as are missing.
     fn open_new(&mut self, now_us: u64);
-    /// A random port of those in use.
+    /// A random port of those in use; the first of several, if there is one of each of our addresses.
     fn pick(&mut self, now_us: u64) -> Option<Lane>;
+    /// Which of our addresses asks a server of this address at its turn: so many lanes after the first.
+    fn source(&self, _to: IpAddr, _turn: u8) -> Lane {
+        0
+    }
     fn send(&mut self, lane: Lane, to: Address, bytes: &[u8]) -> io::Result<usize>;
     /// Sends a question with the next [`Ports::flush`].
     fn ask(&mut self, lane: Lane, to: Address, question: Question);
@@ -146,6 +152,10 @@ impl Ports for Lanes {
 
     fn pick(&mut self, now_us: u64) -> Option<Lane> {
         Lanes::pick(self, now_us)
+    }
+
+    fn source(&self, to: IpAddr, turn: u8) -> Lane {
+        Lanes::source(self, to, turn)
     }
 
     fn send(&mut self, lane: Lane, to: Address, bytes: &[u8]) -> io::Result<usize> {
@@ -188,9 +198,10 @@ impl Worker {
         ledger: Arc<Ledger>,
         metrics: Arc<Metrics>,
         settings: Settings,
+        from: &[IpAddr],
         seed: [u8; 16],
     ) -> io::Result<(Prober, Worker)> {
-        let lanes = Lanes::new(seed, hub.clock.mono_us(), linger_us(settings))?;
+        let lanes = Lanes::new(seed, from, hub.clock.mono_us(), linger_us(settings))?;
         Ok(Worker::over(lanes, hub, ledger, metrics, settings, seed))
     }
 
@@ -289,6 +300,7 @@ impl<P: Ports> Worker<P> {
             self.proving += 1;
             let purpose = Purpose { query, is_proof: true, round: None, proofs: vec![answer] };
             let _ = self.asker.ask(address, query, Ask::Proof, purpose); // no query to it is in flight
+            self.asker.ask_from(address, self.lanes.source(address.ip(), 0));
             return;
         };
         let _ = answer.send(Err(refusal)); // the requester may be gone
@@ -298,7 +310,8 @@ impl<P: Ports> Worker<P> {
     fn challenge(&mut self, challenge: &Challenge) {
         let now_us = self.hub.clock.mono_us();
         self.lanes.open_new(now_us);
-        let sent = self.lanes.pick(now_us).map(|lane| self.lanes.send(lane, challenge.to, &challenge.bytes));
+        let source = self.lanes.source(challenge.to.ip(), 0);
+        let sent = self.lanes.pick(now_us).map(|first| self.lanes.send(first + source, challenge.to, &challenge.bytes));
         if let Some(Err(error)) = sent {
             debug!(address = %challenge.to, %error, "prober: sending a challenge failed");
         }
@@ -309,16 +322,20 @@ impl<P: Ports> Worker<P> {
         let room = (IN_FLIGHT_MAX / 2).saturating_sub(rounds);
         let mut targets = std::mem::take(&mut self.targets);
         self.hub.due(self.hub.clock.now(), room.min(DUE_MAX), &mut targets);
-        for Due { address, game, named, proven, proven_at_ms, digest } in targets.drain(..) {
-            let Some(query) = query_of(&game).filter(|_| named || (self.is_mine)(address)) else { continue };
-            let round = Some(Round { game, proven_at_ms });
+        for Due { address, game, named, proven, proven_at_ms, digest, turn, others_ask } in targets.drain(..) {
+            let may_miss = named || (self.is_mine)(address);
+            let Some(query) = query_of(&game).filter(|_| may_miss || others_ask) else { continue };
+            let round = Some(Round { game, proven_at_ms, may_miss });
             let purpose = Purpose { query, is_proof: false, round, proofs: Vec::new() };
             let ask = if proven { Ask::Facts } else { Ask::Proof };
-            if let Err(Purpose { round, .. }) = self.asker.ask_known(address, query, ask, digest, purpose)
-                && let Some(asked) = self.asker.tag_mut(address)
-                && asked.query.kind() == query.kind()
-            {
-                asked.round = round;
+            match self.asker.ask_known(address, query, ask, digest, purpose) {
+                Ok(()) => self.asker.ask_from(address, self.lanes.source(address.ip(), turn)),
+                Err(Purpose { round, .. }) => {
+                    if let Some(asked) = self.asker.tag_mut(address).filter(|asked| asked.query.kind() == query.kind())
+                    {
+                        asked.round = round;
+                    }
+                }
             }
         }
         self.targets = targets;
@@ -399,7 +416,9 @@ impl<P: Ports> Driver for Worker<P> {
         for proof in proofs {
             let _ = proof.send(result.clone().map_err(Unproven::Asked)); // the requester may be gone
         }
-        let Some(Round { game, proven_at_ms }) = round else { return };
+        let Some(Round { game, proven_at_ms, .. }) = round.filter(|round| round.may_miss || result.is_ok()) else {
+            return;
+        };
         self.changes.push(match result {
             Ok(Response { rtt_us, facts, digest, .. }) => {
                 let facts = facts.map(|facts| *facts);
@@ -428,23 +447,31 @@ fn linger_us(settings: Settings) -> u64 {
 
 /// A dual-stack socket (true: it needs IPv4-mapped addresses), or an IPv4 socket if the machine has no IPv6.
 pub fn socket() -> io::Result<(UdpSocket, bool)> {
-    socket_with(RECEIVE_BUFFER)
+    socket_with(RECEIVE_BUFFER, None)
 }
 
-pub fn socket_with(receive_buffer: usize) -> io::Result<(UdpSocket, bool)> {
-    let bind = |domain, any: SocketAddr| {
+/// The same, bound to an address of this machine if one is named.
+pub fn socket_with(receive_buffer: usize, from: Option<IpAddr>) -> io::Result<(UdpSocket, bool)> {
+    let bind = |domain, own: SocketAddr| {
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
         if domain == Domain::IPV6 {
-            socket.set_only_v6(false)?;
+            socket.set_only_v6(from.is_some())?;
         }
         socket.set_nonblocking(true)?;
         let _ = socket.set_recv_buffer_size(receive_buffer); // best effort: the system has a limit
         // Questions are short. What is never fragmented needs no identification, and choosing one for every destination takes an
         // eighth of what asking takes. Best effort: it only saves time.
         let _ = set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE);
-        socket.bind(&any.into())?;
+        socket.bind(&own.into())?;
         UdpSocket::from_std(socket.into())
     };
+    if let Some(ip) = from {
+        let own = SocketAddr::new(ip, 0);
+        return match bind(Domain::for_address(own), own) {
+            Ok(socket) => Ok((socket, false)),
+            Err(error) => Err(io::Error::new(error.kind(), format!("from {ip}: {error}"))),
+        };
+    }
     let both = bind(Domain::IPV6, (Ipv6Addr::UNSPECIFIED, 0).into()).map(|socket| (socket, true));
     both.or_else(|_| Ok((bind(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, 0).into())?, false)))
 }
@@ -487,8 +514,7 @@ mod tests {
     }
 
     fn silence(time: &Arc<VirtualTime>) -> (Prober, Worker<Silence>) {
-        let limits =
-            registry::Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 30_000, misses_max: 3 };
+        let limits = registry::Settings { servers_max: 10, servers_per_ip_max: 10, ..registry::Settings::UNBOUNDED };
         let settings = settings(1_000, 100, Duration::from_secs(30));
         let (hub, ledger) = (Arc::new(Hub::simulated(limits, time.clone(), 7)), Arc::new(Ledger::new()));
         Worker::over(Silence, hub, ledger, Arc::new(Metrics::new()), settings, [7; 16])

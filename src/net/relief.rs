@@ -39,14 +39,14 @@ mod tests {
     use super::*;
     use crate::budget;
     use crate::net::guard::Settings;
-    use crate::registry::view::{Renderer, View};
+    use crate::registry::view::{Body, Renderer, View};
     use std::net::IpAddr;
 
     struct OwnList;
 
     impl Renderer for OwnList {
-        fn render(&self, _view: &View) -> Vec<u8> {
-            vec![0; 900]
+        fn render(&self, _view: &View) -> Body {
+            vec![0; 900].into()
         }
 
         fn is_common(&self) -> bool {
@@ -56,8 +56,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_goes_on_at_once_after_only_the_cache_was_in_the_way() {
-        let settings =
-            crate::registry::Settings { servers_max: 1, servers_per_ip_max: 1, ask_every_ms: 1, misses_max: 1 };
+        let settings = crate::registry::Settings {
+            servers_max: 1,
+            servers_per_ip_max: 1,
+            ask_every_ms: 1,
+            misses_max: 1,
+            ..crate::registry::Settings::UNBOUNDED
+        };
         let hub = Arc::new(Hub::new(settings));
         let limits = Settings {
             connections_max: 9,

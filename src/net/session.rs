@@ -75,20 +75,19 @@ impl StreamService {
         let Talk { peer, session, next, parts, out, .. } = talk;
         let mut done = 0;
         for output in &*out {
-            let part = match output {
-                Output::Bytes(bytes) => Ok(bytes.clone()),
+            let pushed = match output {
+                Output::Bytes(bytes) => {
+                    push(parts, bytes.clone());
+                    Ok(())
+                }
                 Output::List(renderer) => match self.announcements.hub.ready_list(renderer) {
-                    Some(list) => {
-                        admit(&self.announcements, peer.ip()).map(|()| charge(&self.announcements, peer.ip(), &list))
-                    }
+                    Some(list) => admit(&self.announcements, peer.ip())
+                        .map(|()| push_list(&self.announcements, peer.ip(), &list, parts)),
                     None => break,
                 },
             };
-            match part {
-                Ok(part) => {
-                    push(parts, part);
-                    done += 1;
-                }
+            match pushed {
+                Ok(()) => done += 1,
                 Err(reason) => {
                     parts.extend(session.refused(&reason));
                     (done, *next) = (out.len(), Next::Close);
@@ -238,7 +237,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match output {
                 Output::Bytes(bytes) => push(parts, bytes),
                 Output::List(renderer) => match list(&self.announcements, peer.ip(), &renderer).await {
-                    Ok(list) => push(parts, list),
+                    Ok(list) => push_list(&self.announcements, peer.ip(), &list, parts),
                     Err(reason) => {
                         parts.extend(session.refused(&reason));
                         return false;
@@ -291,18 +290,17 @@ fn push(parts: &mut Vec<Bytes>, part: Bytes) {
 }
 
 /// A list within the client's budget, or the reason why not.
-async fn list(of: &Announcements, ip: IpAddr, renderer: &Arc<dyn Renderer>) -> Result<Bytes, String> {
+async fn list(of: &Announcements, ip: IpAddr, renderer: &Arc<dyn Renderer>) -> Result<Arc<Rendered>, String> {
     admit(of, ip)?;
-    let list = of.hub.list(renderer, ip).await.map_err(|refusal| refusal.to_string())?;
-    Ok(charge(of, ip, &list))
+    of.hub.list(renderer, ip).await.map_err(|refusal| refusal.to_string())
 }
 
 fn admit(of: &Announcements, ip: IpAddr) -> Result<(), String> {
     of.guard.budgets().admit(Kind::Lists, of.hub.clock.now(), ip).map_err(|over| over.to_string())
 }
 
-/// Charges a list to the client that gets it.
-fn charge(of: &Announcements, ip: IpAddr, list: &Rendered) -> Bytes {
+/// Adds a list, and charges it to the client that gets it.
+fn push_list(of: &Announcements, ip: IpAddr, list: &Rendered, parts: &mut Vec<Bytes>) {
     of.guard.budgets().charge(Kind::Lists, of.hub.clock.now(), ip, list.body.len() as u64);
-    list.body.clone()
+    parts.extend_from_slice(list.body.pieces());
 }

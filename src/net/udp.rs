@@ -115,7 +115,11 @@ impl Worker {
             if bans.contains(from.ip()) {
                 return note(from, 0, What::Banned);
             }
-            match rules.datagram(&at, from, datagram.bytes, reply) {
+            let (effect, announced) = match rules.datagram(&at, from, datagram.bytes, reply) {
+                Effect::Announced(event, change) => (Effect::Answered(event), Some(change)),
+                effect => (effect, None),
+            };
+            match effect {
                 Effect::Change(change) => {
                     if budgets.take(Kind::Handshakes, now, from.ip(), PROOF_COST).is_err() {
                         return note_event(from, event::TOO_MANY.event().on_port(port_of(&change)));
@@ -134,9 +138,14 @@ impl Worker {
                         note_event(from, event);
                     }
                     replies += 1;
+                    if let Some(change) = announced {
+                        changes.push(change);
+                        senders.push(from);
+                    }
                 }
                 Effect::List(request) => self.lists.ask(now, datagram.from, request),
                 Effect::Dropped(event) => note_event(from, event),
+                Effect::Announced(..) => {} // taken apart above
             }
         });
         let mut withheld: ArrayVec<usize, BATCH> = ArrayVec::new();

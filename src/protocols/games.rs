@@ -92,13 +92,23 @@ pub fn announce_every_ms(game: &str) -> u64 {
     card(game).or_else(carrier).map_or(u64::MAX, |card| card.announce_every_ms)
 }
 
-/// Cuts what a server says of its players to what its game allows.
-pub fn allow_players(game: &Game, facts: &mut Facts<'_>) {
-    let most = own_card(game).map_or(u16::MAX, |card| card.players_most);
+/// Cuts what a server says to what its game allows: the numbers of players, and all that it says of them and of its rules.
+pub fn bound_facts(game: &Game, facts: &mut Facts<'_>) {
+    let card = own_card(game);
+    let most = card.map_or(u16::MAX, |card| card.players_most);
     for count in [&mut facts.players_current, &mut facts.players_max] {
         *count = count.map(|count| count.min(most));
     }
+    let bytes_max = card.map_or(UNKNOWN_DETAILS_BYTES_MAX, |card| card.details_bytes_max);
+    if let Some(details) = &mut facts.details
+        && !details.is_within(most.into(), bytes_max)
+    {
+        *details = Arc::new(details.within(most.into(), bytes_max));
+    }
 }
+
+/// The bound on what is kept of players and rules where the game has no card.
+const UNKNOWN_DETAILS_BYTES_MAX: usize = 8 << 10;
 
 /// Names that are shared. One more goes unshared, which costs memory and nothing else.
 const SHARED_MAX: usize = 1024;
@@ -140,7 +150,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Address, Proof};
+    use crate::model::{Address, Details, Player, Proof};
 
     fn any() -> &'static Card {
         carrier().unwrap()
@@ -233,10 +243,10 @@ mod tests {
     }
 
     #[test]
-    fn players_are_cut_to_what_the_game_allows() {
+    fn what_a_server_says_is_cut_to_what_its_game_allows() {
         let cut = |game: &Game| {
             let mut facts = Facts { players_current: Some(65_535), players_max: Some(65_534), ..Facts::default() };
-            allow_players(game, &mut facts);
+            bound_facts(game, &mut facts);
             (facts.players_current, facts.players_max)
         };
         for card in CARDS {
@@ -246,10 +256,28 @@ mod tests {
                 assert!(facts.players_max.is_some_and(|most| most <= card.players_most), "{}", card.name);
             }
             let mut unknown = Facts::default();
-            allow_players(&Game::Own(card.name), &mut unknown);
+            bound_facts(&Game::Own(card.name), &mut unknown);
             assert_eq!(unknown, Facts::default());
         }
         let carried = game(any().name, "any other").unwrap();
         assert_eq!(cut(&carried), (Some(65_535), Some(65_534)), "the limit is unknown");
+        let long = "x".repeat(100);
+        let fat = Details {
+            players: (0..300).map(|_| Player { name: long.as_str().into(), ..Player::default() }).collect(),
+            rules: (0..300).map(|number| (number.to_string(), &long)).collect(),
+        };
+        let games = CARDS.iter().map(|card| (Game::Own(card.name), card.details_bytes_max));
+        for (game, bytes_max) in games.chain([(carried, UNKNOWN_DETAILS_BYTES_MAX)]) {
+            let kept = |details: Details| {
+                let mut facts = Facts { details: Some(Arc::new(details)), ..Facts::default() };
+                bound_facts(&game, &mut facts);
+                facts.details.unwrap()
+            };
+            let details = kept(fat.clone());
+            let text: usize = details.players.iter().map(|player| player.name.len()).sum();
+            let text = text + details.rules.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+            assert!(text <= bytes_max && text > bytes_max - 2 * 104, "{game:?}: {text} of {bytes_max}");
+            assert_eq!(kept(Details::clone(&details)), details, "and no further");
+        }
     }
 }

@@ -38,7 +38,7 @@ use crate::model::{Address, Change, Facts, Game, HeartbeatKeys, Now, Proof, Serv
 use crate::registry::view::{Renderer, View};
 use event::{AcceptedEvents, EventKind};
 pub use games::{
-    Games, allow_players, announce_every_ms, card_of, game, game_named, is_unnamed, names_of, own_card, query_of,
+    Games, announce_every_ms, bound_facts, card_of, game, game_named, is_unnamed, names_of, own_card, query_of,
     servers_of,
 };
 
@@ -72,6 +72,8 @@ pub struct Card {
     pub life_ms: u64,
     /// Upper bound on the players of a server.
     pub players_most: u16,
+    /// Upper bound on the names and values that are kept of a server's players and rules, above what real servers say.
+    pub details_bytes_max: usize,
     /// How clients fetch the list from its masters.
     pub fetch: Fetch,
     /// How its game servers are queried; none if they cannot be.
@@ -223,6 +225,8 @@ pub struct Introduction {
 pub enum Effect<'a> {
     /// The reply is sent, unless it [is a complaint](event::Event::is_complaint) that must be withheld. No state is kept.
     Answered(event::Event),
+    /// The same, and what the datagram says counts for a server that is listed already, although it may be forged.
+    Announced(event::Event, Change<'a>),
     /// A server has proven its address.
     Change(Change<'a>),
     /// A request for a list. Another thread sends as much of it as the budget grants.
@@ -389,7 +393,7 @@ impl Output {
     pub fn bytes(&self, view: &View) -> Bytes {
         match self {
             Output::Bytes(bytes) => bytes.clone(),
-            Output::List(renderer) => renderer.render(view).into(),
+            Output::List(renderer) => renderer.render(view).to_vec().into(),
         }
     }
 }

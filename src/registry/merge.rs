@@ -13,8 +13,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::restore::seconds;
+use super::silence::announced_ms;
 use super::{Outcome, Refusal, Registry, is_from_the_future};
-use crate::model::{Address, Gone, Now, RemoteServer, RemoteState, Server, Strength, round_trip};
+use crate::model::{Address, Gone, Now, RemoteServer, RemoteState, Server, Silence, Strength, round_trip};
 
 /// Removals to remember, so that an older proof that arrives later is ignored. The oldest is forgotten first.
 const REMOVALS_MAX: usize = 1 << 16;
@@ -47,7 +48,8 @@ impl LocalState {
             (LocalState::Listed { server, stronger_gone_ms, .. }, RemoteState::Listed(remote)) => {
                 match server.strength().cmp(&remote.strength()) {
                     Ordering::Equal => {
-                        (server.proven_at_ms, server.node) > (remote.announce.proven_at_ms, remote.node)
+                        (server.proven_at_ms, server.node, server.silence())
+                            > (remote.announce.proven_at_ms, remote.node, remote.silence)
                             || server.last_seen_ms > remote.last_seen_ms
                     }
                     Ordering::Greater => true,
@@ -182,6 +184,7 @@ impl Registry {
             return Outcome::Stale;
         }
         let was_listed = std::mem::replace(&mut slot.listed, false);
+        self.silent.leave(at);
         if gone.quit && !self.is_named(gone.address) {
             self.remove(at);
         } else if was_listed {
@@ -219,9 +222,6 @@ impl Registry {
         if let Some(at) = self.find(address) {
             return self.merge_into(at, listed, end_ms, now);
         }
-        if !is_named && let Err(refusal) = self.make_room_for(address.ip(), listed.via.is_some()) {
-            return Outcome::Refused(refusal);
-        }
         let server = Server {
             foreign: true,
             node: listed.node,
@@ -229,8 +229,11 @@ impl Registry {
             last_seen_ms: listed.last_seen_ms,
             life_ms: whole_life_ms(listed, now),
             via: listed.via.clone(),
-            ..Server::announced(announce)
+            ..Server::announced(announce).with_silence(listed.silence)
         };
+        if !is_named && let Err(refusal) = self.make_room_for(address.ip(), server.bytes(), server.via.is_some()) {
+            return Outcome::Refused(refusal);
+        }
         self.removals.forget(address, strength);
         let at = self.insert(server, end_ms, announce.asked, true);
         self.queue_ask(at, now.mono_ms + self.spread_ms(at));
@@ -265,10 +268,15 @@ impl Registry {
         let remote_wins = !slot.listed || !same_strength || is_from_the_future(slot.proven_at_ms, now);
         // An unpublished newer proof is always this node's own.
         let proven_by = if slot.proven_at_ms == server.proven_at_ms { server.node } else { own_node };
-        let newer_proof = remote_wins || (announce.proven_at_ms, listed.node) > (slot.proven_at_ms, proven_by);
+        let ours = (slot.proven_at_ms, proven_by, server.silence());
+        let newer_proof = remote_wins || (announce.proven_at_ms, listed.node, listed.silence) > ours;
         // A heartbeat from before the clock was set back is older than any other.
         let seen_ms = if is_from_the_future(server.last_seen_ms, now) { 0 } else { server.last_seen_ms };
         let newer_heartbeat = newer_proof && !same_game || same_game && listed.last_seen_ms > seen_ms;
+        if newer_heartbeat && same_game && slot.asked && slot.misses == 0 {
+            let before_ms = announced_ms(slot.end_ms, server);
+            self.silent.note_gap(at, before_ms, before_ms + listed.last_seen_ms.saturating_sub(seen_ms));
+        }
         if same_game {
             if end_ms >= slot.end_ms {
                 slot.restored_end_s = 0;
@@ -284,8 +292,11 @@ impl Registry {
         if !newer_proof && !newer_heartbeat {
             return Outcome::Stale;
         }
-        let unchanged = same_game && slot.listed && (!newer_proof || server.matches_facts(&announce.facts));
-        let nothing_of_ours = (announce.proven_at_ms, listed.node) >= (server.proven_at_ms, server.node)
+        let unchanged = same_game
+            && slot.listed
+            && (!newer_proof || server.matches_facts(&announce.facts) && server.silence() == listed.silence);
+        let nothing_of_ours = (announce.proven_at_ms, listed.node, listed.silence)
+            >= (server.proven_at_ms, server.node, server.silence())
             && listed.last_seen_ms >= seen_ms;
         let mut new = if newer_proof { server.with_facts(&announce.facts) } else { Server::clone(server) };
         if newer_proof {
@@ -294,8 +305,9 @@ impl Registry {
             new.proven_at_ms = announce.proven_at_ms;
             new.rtt_us = announce.rtt_us.map(round_trip);
             new.node = listed.node;
+            new = new.with_silence(listed.silence);
             slot.proven_at_ms = announce.proven_at_ms;
-            slot.misses = 0;
+            self.silent.end(at, &mut slot.misses);
         }
         if newer_heartbeat {
             new.last_seen_ms = listed.last_seen_ms;
@@ -322,6 +334,8 @@ impl Registry {
         }
         if newly_asked {
             self.queue_ask(at, now.mono_ms + self.spread_ms(at));
+        } else if newer_proof && listed.silence == Silence::OthersAsk {
+            self.queue_ask(at, now.mono_ms);
         }
         self.mark(at);
         if unchanged { Outcome::Refreshed } else { Outcome::Changed }
@@ -348,7 +362,8 @@ mod tests {
     use crate::registry::Settings;
 
     const T: u64 = 1_760_000_000_000;
-    const SETTINGS: Settings = Settings { servers_max: 3, servers_per_ip_max: 1, ask_every_ms: 30_000, misses_max: 3 };
+    const SETTINGS: Settings =
+        Settings { servers_max: 3, servers_per_ip_max: 1, ask_every_ms: 30_000, misses_max: 3, ..Settings::UNBOUNDED };
 
     fn at(ms: u64) -> Now {
         Now { mono_ms: 5_000 + ms, unix_ms: T + ms }
@@ -380,6 +395,7 @@ mod tests {
         let announce = announce(port, game, proven_ms);
         let last_seen_ms = announce.proven_at_ms;
         Change::Merge(Box::new(RemoteState::Listed(RemoteServer {
+            silence: Default::default(),
             announce,
             node: 9,
             first_seen_ms,
@@ -394,7 +410,15 @@ mod tests {
         let facts = Facts { name: "theirs".into(), ..Facts::default() };
         let announce = Announce { facts, ..announce(1, "netpanzer", proven_ms) };
         let (first_seen_ms, last_seen_ms) = (T, announce.proven_at_ms);
-        let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, via: None, stronger_gone_ms: None };
+        let listed = RemoteServer {
+            silence: Default::default(),
+            announce,
+            node: 9,
+            first_seen_ms,
+            last_seen_ms,
+            via: None,
+            stronger_gone_ms: None,
+        };
         Change::Merge(Box::new(RemoteState::Listed(listed)))
     }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Outcome, Registry, Settings};
+use super::{Outcome, Registry, Settings, Slot};
 use crate::model::{Mirrored, Now, Proof, Server, Strength, round_trip};
 
 /// How long a mirrored server stays known after its last answer. It leaves the list much earlier, after a few missed queries;
@@ -19,6 +19,18 @@ pub(super) struct MirroredSlots {
     count: usize,
     /// In order of arrival, the newest last, including some that are no longer mirrored.
     pub(super) order: Vec<u32>,
+}
+
+impl MirroredSlots {
+    /// The mirrored server that came last, which gives way first.
+    pub(super) fn newest(&mut self, slots: &[Slot]) -> Option<u32> {
+        while let Some(at) = self.order.pop() {
+            if slots.get(at as usize).is_some_and(|slot| slot.mirrored) {
+                return Some(at);
+            }
+        }
+        None
+    }
 }
 
 impl Settings {
@@ -52,10 +64,6 @@ impl Registry {
             Some((at, _)) => self.remove(at),
             None => {}
         }
-        let fits = self.prefix_counts.fits(address.ip(), self.settings.servers_per_ip_max);
-        if let Err(refusal) = fits.and_then(|()| self.make_room_for(address.ip(), true)) {
-            return Outcome::Refused(refusal);
-        }
         let life_ms = self.settings.mirrored_life_ms();
         let server = Server {
             node: self.node,
@@ -64,6 +72,9 @@ impl Registry {
             via: Some(via.clone()),
             ..Server::new(*address, game.clone(), Proof::Query, now.unix_ms, facts)
         };
+        if let Err(refusal) = self.admit(&server) {
+            return Outcome::Refused(refusal);
+        }
         self.removals.forget(*address, Strength::Mirrored);
         let at = self.insert(server, now.mono_ms + life_ms, true, true);
         self.queue_ask(at, now.mono_ms + self.spread_ms(at));
@@ -78,7 +89,7 @@ impl Registry {
         if server.via.is_some()
             && is_recent
             && self.find(server.address).is_none()
-            && self.make_room_for(ip, true).is_ok()
+            && self.make_room_for(ip, server.bytes(), true).is_ok()
         {
             let end_ms = now.mono_ms + self.settings.mirrored_life_ms();
             let at = self.insert(Server::clone(server), end_ms, true, false);
@@ -113,15 +124,5 @@ impl Registry {
         let mut order: Vec<u32> = newest_first.filter(|at| is_mirrored(at) && seen.insert(*at)).collect();
         order.reverse();
         self.mirrored.order = order;
-    }
-
-    /// The mirrored server that came last.
-    pub(super) fn newest_mirrored(&mut self) -> Option<u32> {
-        while let Some(at) = self.mirrored.order.pop() {
-            if self.slots.get(at as usize).is_some_and(|slot| slot.mirrored) {
-                return Some(at);
-            }
-        }
-        None
     }
 }

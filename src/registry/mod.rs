@@ -3,16 +3,19 @@
 //! Only proven servers have an entry. The registry remembers which entries changed since the last [`Registry::drain`];
 //! [`view`] turns those into the published list and its deltas.
 
+mod asks;
 mod limits;
 pub mod merge;
 mod mirror;
 mod moderation;
-mod prefix_counts;
-mod ranking;
+pub mod networks;
+pub mod per_game;
 mod read_ahead;
 pub mod recent;
 mod restore;
 pub mod servers;
+mod shares;
+mod silence;
 mod updates;
 pub mod view;
 mod wheel;
@@ -24,23 +27,23 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 
 use crate::model::{
-    Address, Announce, Change, Facts, Game, NamedServer, Now, Proof, Server, SharedTime, Strength, round_trip,
+    Address, Announce, Change, Facts, NamedServer, Now, Proof, Server, SharedTime, Silence, Strength, round_trip,
 };
+pub use asks::Due;
 use merge::Removals;
 use mirror::MirroredSlots;
 use moderation::Moderation;
-use prefix_counts::PrefixCounts;
-use ranking::Ranking;
+use per_game::PerGame;
 pub use restore::Life;
 use restore::Unsettled;
+use shares::Shares;
+use silence::{Silent, announced_ms};
 use wheel::{Tick, Wheel};
 
 /// A timestamp this far ahead of now was made before the clock was set back, and is ignored.
 const SKEW_MAX_MS: u64 = 5_000;
 /// A proof that changed nothing is published when the published one is older than 1/4 of a life.
 const REPUBLISH_PART: u64 = 4;
-/// The shortest time between an announcement that was itself an answer to a query, and the next query.
-const AFTER_QUERY_MS: u64 = 1_100;
 /// How often a named server whose life has ended is checked.
 const NAMED_CHECK_MS: u64 = 60_000;
 
@@ -48,11 +51,27 @@ const NAMED_CHECK_MS: u64 = 60_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub servers_max: usize,
+    /// What all servers together may take, in bytes.
+    pub bytes_max: usize,
     pub servers_per_ip_max: u32,
     /// Interval between two queries to a server.
     pub ask_every_ms: u64,
     /// A server is removed from the list after this many unanswered queries in a row.
     pub misses_max: u8,
+    /// A server that announces itself stays listed for so long after its last answer; 0: it is removed like any other.
+    pub grace_ms: u64,
+}
+
+impl Settings {
+    /// No bounds, and the default intervals: for what needs only some of them.
+    pub const UNBOUNDED: Settings = Settings {
+        servers_max: usize::MAX,
+        bytes_max: usize::MAX,
+        servers_per_ip_max: u32::MAX,
+        ask_every_ms: 30_000,
+        misses_max: 3,
+        grace_ms: 0,
+    };
 }
 
 /// The outcome of a change.
@@ -70,12 +89,14 @@ pub enum Outcome {
 /// Why a proven server is not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The list is full, and no network has more servers than its own would have.
+    /// The list or its memory is full, and no network holds more than its own would hold.
     Full,
     /// Its IP address (IPv6 /64) has reached its limit.
     FullForIp,
-    /// A wider network around its address has reached its limit.
+    /// A wider network around its address has reached its limit, and no address in it has more servers than its own would have.
     FullForNetwork,
+    /// The network around its address has as many servers of its game as the operator allows, and no address there has more of them.
+    FullForGame,
     /// The operator's configuration names another game at this address.
     OtherGameConfigured,
     /// Its life had ended when the proof arrived.
@@ -106,21 +127,6 @@ pub struct AddressState {
     pub life_left_ms: u64,
 }
 
-/// A server to query now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Due {
-    pub address: Address,
-    pub game: Game,
-    /// A named server, which other nodes may not know.
-    pub named: bool,
-    /// It answered the last query.
-    pub proven: bool,
-    /// Its newest proof.
-    pub proven_at_ms: u64,
-    /// Identifies the answer that says what is known about it; 0: none does.
-    pub digest: u64,
-}
-
 pub struct Registry {
     settings: Settings,
     /// This node's tag; 0 without a cluster.
@@ -134,9 +140,8 @@ pub struct Registry {
     hasher: RandomState,
     /// Decides when servers that arrive together are queried: see [`Registry::spread_ms`].
     spread_key: u64,
-    prefix_counts: PrefixCounts,
-    /// Only while the list is nearly full.
-    ranking: Option<Ranking>,
+    shares: Shares,
+    per_game: PerGame,
     ends: Wheel,
     asks: Wheel,
     named: HashMap<Address, NamedServer>,
@@ -146,6 +151,7 @@ pub struct Registry {
     dirty: Vec<u32>,
     /// By slot: identifies the answer whose facts are those of the server, or 0. As long as the last slot that had one.
     digests: Vec<u64>,
+    silent: Silent,
 }
 
 /// In a cache line of its own.
@@ -195,8 +201,8 @@ impl Registry {
             by_address: HashTable::new(),
             spread_key: hasher.hash_one(0),
             hasher,
-            prefix_counts: PrefixCounts::default(),
-            ranking: None,
+            shares: Shares::default(),
+            per_game: PerGame::default(),
             ends: Wheel::new(now.mono_ms),
             asks: Wheel::new(now.mono_ms),
             named: HashMap::new(),
@@ -205,6 +211,7 @@ impl Registry {
             moderation: Moderation::default(),
             dirty: Vec::new(),
             digests: Vec::new(),
+            silent: Silent::default(),
         }
     }
 
@@ -222,7 +229,7 @@ impl Registry {
         self.by_address.is_empty()
     }
 
-    /// Lower limits remove no servers; they apply to newcomers.
+    /// Lower limits of places remove no servers; they apply to newcomers. Servers that take more than there is memory for go.
     pub fn set_settings(&mut self, settings: Settings, now: Now) {
         let interval_changed = settings.ask_every_ms != self.settings.ask_every_ms;
         self.settings = settings;
@@ -234,10 +241,17 @@ impl Registry {
     }
 
     pub fn apply(&mut self, change: &Change<'_>, now: Now) -> Outcome {
+        let outcome = self.apply_whole(change, now);
+        self.shed();
+        outcome
+    }
+
+    fn apply_whole(&mut self, change: &Change<'_>, now: Now) -> Outcome {
         match change {
             Change::Announce(announce) => self.announce(announce, now),
             Change::Mirror(mirrored) => self.mirror(mirrored, now),
             Change::Heartbeat { address, game, life_ms, keys } => self.heartbeat(*address, game, *life_ms, keys, now),
+            Change::Announcing { address, protocol } => self.announcing(*address, protocol, now),
             Change::Answer { address, game, rtt_us, facts, digest } => {
                 self.answer(*address, game, *rtt_us, facts.as_ref(), *digest, now)
             }
@@ -284,23 +298,6 @@ impl Registry {
             }
         }
         true
-    }
-
-    /// Appends up to `most` servers that are due for a query, and schedules the next query of each.
-    pub fn due(&mut self, now: Now, most: usize, out: &mut Vec<Due>) {
-        for _ in 0..most {
-            let Some((tick, at)) = self.asks.pop_due(now.mono_ms) else { return };
-            let Some(slot) = self.slots.get(at as usize) else { continue };
-            let Some(server) = &slot.server else { continue };
-            if slot.asked && slot.ask_tick == tick {
-                let named = self.is_named(slot.address);
-                let proven = matches!(server.verified_by, Proof::Query | Proof::Cookie) && slot.misses == 0;
-                let (address, proven_at_ms) = (slot.address, slot.proven_at_ms);
-                let digest = self.digest(at);
-                out.push(Due { address, game: server.game.clone(), named, proven, proven_at_ms, digest });
-                self.queue_ask(at, now.mono_ms + self.settings.ask_every_ms);
-            }
-        }
     }
 
     /// Removes every entry that `keep` rejects.
@@ -350,14 +347,12 @@ impl Registry {
     }
 
     fn add(&mut self, announce: &Announce<'_>, end_ms: u64, now: Now) -> Outcome {
-        if !self.named.contains_key(&announce.address) {
-            let ip = announce.address.ip();
-            let fits = self.prefix_counts.fits(ip, self.settings.servers_per_ip_max);
-            if let Err(refusal) = fits.and_then(|()| self.make_room_for(ip, false)) {
-                return Outcome::Refused(refusal);
-            }
-        }
         let server = Server { node: self.node, ..Server::announced(announce) };
+        if !self.named.contains_key(&announce.address)
+            && let Err(refusal) = self.admit(&server)
+        {
+            return Outcome::Refused(refusal);
+        }
         self.removals.forget(announce.address, announce.proof.strength());
         let at = self.insert(server, end_ms, announce.asked, true);
         if announce.asked {
@@ -384,6 +379,9 @@ impl Registry {
     fn prolong(&mut self, at: u32, announce: &Announce<'_>, end_ms: u64) -> Outcome {
         let Some(slot) = self.slots.get_mut(at as usize) else { return Outcome::Stale };
         let Some(server) = &mut slot.server else { return Outcome::Stale };
+        if slot.asked && slot.misses == 0 {
+            self.silent.note_gap(at, announced_ms(slot.end_ms, server), end_ms.saturating_sub(announce.life_ms));
+        }
         slot.end_ms = end_ms;
         slot.restored_end_s = 0;
         let last_seen_ms = announce.proven_at_ms.max(server.last_seen_ms);
@@ -418,6 +416,7 @@ impl Registry {
             && slot.listed
             && server.verified_by == announce.proof
             && server.via.is_none()
+            && server.silence() == Silence::None
             && server.keys == announce.keys
             && (knows_more || server.matches_facts(&announce.facts));
         let is_tie = is_comparable && announce.proven_at_ms == slot.proven_at_ms;
@@ -426,13 +425,20 @@ impl Registry {
             let is_prolonged = slot.asked && same_game && server.verified_by == announce.proof && end_ms > slot.end_ms;
             return if is_prolonged { self.prolong(at, announce, end_ms) } else { Outcome::Stale };
         }
+        let is_newcomer = !same_game && slot.counted;
+        if is_newcomer && self.per_game.full(announce.address.ip(), &announce.game, self.shares.exempt()).is_some() {
+            return Outcome::Refused(Refusal::FullForGame);
+        }
         // Of two different announcements of the same millisecond, the one that arrives later wins. Its timestamp orders them
         // for other nodes, and makes a replay of either one stale.
         let proven_at_ms = announce.proven_at_ms + u64::from(is_tie);
+        if same_game && slot.asked && slot.misses == 0 {
+            self.silent.note_gap(at, announced_ms(slot.end_ms, server), end_ms.saturating_sub(announce.life_ms));
+        }
+        self.silent.end(at, &mut slot.misses);
         slot.end_ms = end_ms;
         slot.restored_end_s = 0;
         slot.proven_at_ms = proven_at_ms;
-        slot.misses = 0;
         let sooner = self.ends.tick_for(end_ms) < slot.end_tick;
         let newly_asked = asked && !slot.asked;
         slot.asked = asked;
@@ -448,7 +454,7 @@ impl Registry {
         if !unchanged || !is_same_life || published_age_ms >= announce.life_ms / REPUBLISH_PART {
             let same_facts = unchanged || knows_more;
             let updated = if same_facts { Server::clone(server) } else { server.with_facts(&announce.facts) };
-            *server = Arc::new(Server {
+            let renewed = Server {
                 game: announce.game.clone(),
                 verified_by: announce.proof,
                 foreign: false,
@@ -461,7 +467,8 @@ impl Registry {
                 via: None,
                 keys: announce.keys.clone(),
                 ..updated
-            });
+            };
+            *server = Arc::new(renewed.with_silence(Silence::None));
             self.mark(at);
         }
         if sooner {
@@ -576,6 +583,7 @@ impl Registry {
 
     fn remove(&mut self, at: u32) {
         let Some(slot) = self.slots.get_mut(at as usize) else { return };
+        self.silent.forget(at);
         slot.server = None;
         let (address, counted) = (slot.address, slot.counted);
         if let Ok(entry) = self.by_address.find_entry(self.hasher.hash_one(address), |&other| other == at) {
@@ -609,52 +617,9 @@ impl Registry {
         }
     }
 
-    fn queue_ask(&mut self, at: u32, when_ms: u64) {
-        if let Some(slot) = self.slots.get_mut(at as usize)
-            && slot.asked
-        {
-            slot.ask_tick = self.asks.tick_for(when_ms);
-            self.asks.add(slot.ask_tick, at);
-        }
-    }
-
-    /// Delays the next query of a server that was just queried in another way: some answer only once a second.
-    fn delay_query(&mut self, at: u32, now: Now) {
-        let soon_ms = now.mono_ms + AFTER_QUERY_MS;
-        let soon = self.asks.tick_for(soon_ms);
-        if self.slots.get(at as usize).is_some_and(|slot| slot.asked && slot.ask_tick < soon) {
-            self.queue_ask(at, soon_ms);
-        }
-    }
-
-    /// A time in the second half of the interval, different for each slot, so that servers that arrive together are not
-    /// queried together.
-    fn spread_ms(&self, at: u32) -> u64 {
-        let half = (self.settings.ask_every_ms / 2).max(1);
-        // A step of SplitMix64: well mixed, and the key is secret.
-        let mut mixed = self.spread_key.wrapping_add(u64::from(at).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        half + (mixed ^ (mixed >> 31)) % half
-    }
-
-    fn digest(&self, at: u32) -> u64 {
-        self.digests.get(at as usize).copied().unwrap_or(0)
-    }
-
-    fn set_digest(&mut self, at: u32, digest: u64) {
-        let place = at as usize;
-        if digest != 0 && self.digests.len() <= place {
-            self.digests.resize(place + 1, 0);
-        }
-        if let Some(known) = self.digests.get_mut(place) {
-            *known = digest;
-        }
-    }
-
     fn mark(&mut self, at: u32) {
         self.set_digest(at, 0); // what its last answer said may no longer be what is known
-        self.recount_proof(at);
+        self.reweigh(at);
         self.recount_mirrored(at);
         if let Some(slot) = self.slots.get_mut(at as usize)
             && !slot.dirty

@@ -142,8 +142,13 @@ mod tests {
     use crate::registry::{Outcome, Settings};
 
     const T: u64 = 1_760_000_000_000;
-    const SETTINGS: Settings =
-        Settings { servers_max: 100, servers_per_ip_max: 9, ask_every_ms: 30_000, misses_max: 3 };
+    const SETTINGS: Settings = Settings {
+        servers_max: 100,
+        servers_per_ip_max: 9,
+        ask_every_ms: 30_000,
+        misses_max: 3,
+        ..Settings::UNBOUNDED
+    };
 
     fn at(ms: u64) -> Now {
         Now { mono_ms: ms, unix_ms: T + ms }
@@ -184,6 +189,7 @@ mod tests {
     fn every_source_of_servers_obeys() {
         let merged = |announce: Announce<'static>| {
             let listed = RemoteServer {
+                silence: Default::default(),
                 announce,
                 node: 9,
                 first_seen_ms: T,
@@ -258,6 +264,7 @@ mod tests {
         for (announce, outcome) in [(weaker, Outcome::Refused(Refusal::StrongerProof)), (older, Outcome::Stale)] {
             assert_eq!(registry.apply(&Change::Announce(announce.clone()), at(20)), outcome);
             let remote = RemoteServer {
+                silence: Default::default(),
                 announce,
                 node: 9,
                 first_seen_ms: T,
@@ -298,6 +305,7 @@ mod tests {
         let mut registry = Registry::new(SETTINGS, at(0));
         registry.set_rules(rules(&ALL));
         let remote = RemoteServer {
+            silence: Default::default(),
             announce: Announce { proof: Proof::Query, ..announced(text, "c", 100) },
             node: 9,
             first_seen_ms: T,

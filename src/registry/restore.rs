@@ -135,7 +135,9 @@ impl Registry {
                 at
             }
             None => {
-                if !is_named && let Err(refusal) = self.make_room_for(server.address.ip(), server.via.is_some()) {
+                if !is_named
+                    && let Err(refusal) = self.make_room_for(server.address.ip(), server.bytes(), server.via.is_some())
+                {
                     return Outcome::Refused(refusal);
                 }
                 let at = self.insert_shared(server, end_ms, asked, true);
@@ -144,6 +146,7 @@ impl Registry {
             }
         };
         if let Some(slot) = self.slots.get_mut(at as usize) {
+            self.silent.end(at, &mut slot.misses);
             slot.restored_end_s = seconds(ends_at_ms.saturating_add_signed(behind_ms)).max(1);
         }
         self.unsettled.behind_ms = Some(behind_ms);
@@ -204,8 +207,13 @@ mod tests {
     use crate::registry::merge::LocalState;
 
     const T: u64 = 1_760_000_000_000;
-    const SETTINGS: Settings =
-        Settings { servers_max: 100, servers_per_ip_max: 100, ask_every_ms: 30_000, misses_max: 3 };
+    const SETTINGS: Settings = Settings {
+        servers_max: 100,
+        servers_per_ip_max: 100,
+        ask_every_ms: 30_000,
+        misses_max: 3,
+        ..Settings::UNBOUNDED
+    };
     const LIFE_MS: u64 = 120_000;
 
     fn address() -> Address {
@@ -337,7 +345,8 @@ mod tests {
             registry.apply(&announce(port, 70_000), now);
         }
         let missed = Address::new([192, 0, 2, 2].into(), 2).unwrap();
-        for _ in 0..3 {
+        // The last of four: the other nodes of the cluster ask before it leaves.
+        for _ in 0..4 {
             registry.apply(&Change::Miss { address: missed, game: Game::Own("one"), proven_at_ms: None }, now);
         }
         registry.retain(|address| address.port() != 3);
@@ -434,7 +443,15 @@ mod tests {
                 keys: None,
                 facts: Facts::default(),
             };
-            RemoteServer { announce, node: 9, first_seen_ms: T, last_seen_ms: T, via: None, stronger_gone_ms: None }
+            RemoteServer {
+                silence: Default::default(),
+                announce,
+                node: 9,
+                first_seen_ms: T,
+                last_seen_ms: T,
+                via: None,
+                stronger_gone_ms: None,
+            }
         };
         let merge = |left_ms| Change::Merge(Box::new(RemoteState::Listed(listed(left_ms))));
         registry.apply(&merge(20_000), at(0, 0));

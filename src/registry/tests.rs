@@ -4,6 +4,7 @@ mod edges;
 mod mirror;
 mod model;
 mod records;
+mod silence;
 mod strength;
 
 use std::num::NonZeroU32;
@@ -18,7 +19,8 @@ use crate::prefix::{Networks, Prefix};
 
 const T: u64 = 1_760_000_000_000;
 const LIFE_MS: u64 = 120_000;
-const SETTINGS: Settings = Settings { servers_max: 6, servers_per_ip_max: 2, ask_every_ms: 30_000, misses_max: 3 };
+const SETTINGS: Settings =
+    Settings { servers_max: 6, servers_per_ip_max: 2, ask_every_ms: 30_000, misses_max: 3, ..Settings::UNBOUNDED };
 
 fn at(ms: u64) -> Now {
     Now { mono_ms: 5_000 + ms, unix_ms: T + ms }
@@ -53,7 +55,7 @@ fn named_servers(address: Address, game: &'static str, priority: i32) -> Change<
 
 /// The entries that count for the limit of an address.
 fn count(registry: &Registry, of: Address) -> u32 {
-    registry.prefix_counts.count(&Prefix::narrowest(of.ip()))
+    registry.shares.held(&Prefix::narrowest(of.ip())).entries
 }
 
 fn drained(registry: &mut Registry) -> Vec<Dirty> {
@@ -153,9 +155,14 @@ fn limits_apply_to_newcomers_and_places_become_free() {
     for ip in 2..=4 {
         registry.apply(&announce(address(ip, 1), 0, 0), at(0));
     }
+    assert_eq!(
+        registry.apply(&announce(address(8, 1), 0, 0), at(0)),
+        Outcome::Added,
+        "for one of the address with two"
+    );
     assert_eq!(registry.apply(&announce(address(9, 1), 0, 0), at(0)), Outcome::Refused(Refusal::Full));
     registry.expire(at(LIFE_MS + 1_000), 100);
-    assert!(registry.is_empty() && registry.prefix_counts.is_empty());
+    assert!(registry.is_empty() && registry.shares.is_empty());
     assert_eq!(registry.apply(&announce(address(9, 1), LIFE_MS, 0), at(LIFE_MS + 1_000)), Outcome::Added);
 }
 

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use super::merge::gone;
+use super::silence::announced_ms;
 use super::{Outcome, REPUBLISH_PART, Refusal, Registry, is_same_life, whole_life};
-use crate::model::{Address, Facts, Game, HeartbeatKeys, Now, Proof, Server, Strength, VersionText, round_trip};
+use crate::model::{
+    Address, Facts, Game, HeartbeatKeys, Now, Proof, Server, Silence, Strength, VersionText, round_trip,
+};
 
 impl Registry {
     pub(super) fn heartbeat(
@@ -16,7 +19,8 @@ impl Registry {
         now: Now,
     ) -> Outcome {
         let not_listed = Outcome::Refused(Refusal::NotListed);
-        let Some((at, slot)) = self.slot_of(address) else { return not_listed };
+        let Some(at) = self.find(address) else { return not_listed };
+        let Some(slot) = self.slots.get_mut(at as usize) else { return not_listed };
         // Answers to our queries are the proof; without them a heartbeat proves nothing more than a connection. A server
         // that is proven by a cookie is not refreshed by heartbeats.
         let is_proven = |server: &Server| server.game == *game && server.verified_by == Proof::Query;
@@ -24,6 +28,9 @@ impl Registry {
             return not_listed;
         };
         let end_ms = now.mono_ms + life_ms;
+        if slot.asked && slot.misses == 0 {
+            self.silent.note_gap(at, announced_ms(slot.end_ms, server), now.mono_ms);
+        }
         slot.end_ms = end_ms;
         slot.restored_end_s = 0;
         let end_tick = slot.end_tick;
@@ -75,12 +82,13 @@ impl Registry {
             // Nobody announces it: its answers renew its life.
             (slot.end_ms, slot.restored_end_s) = (now.mono_ms + life_ms, 0);
         }
-        slot.misses = 0;
+        self.silent.end(at, &mut slot.misses);
         slot.proven_at_ms = now.unix_ms;
         let new_facts = facts.filter(|facts| !server.matches_facts(facts));
         // A cookie says more than an answer without our nonce, and no less than one with it.
         let verified_by = if server.verified_by == Proof::Cookie { Proof::Cookie } else { Proof::Query };
-        let unchanged = was_listed && new_facts.is_none() && server.verified_by == verified_by;
+        let unchanged =
+            was_listed && new_facts.is_none() && server.verified_by == verified_by && server.silence() == Silence::None;
         let published_age_ms = now.unix_ms.abs_diff(server.proven_at_ms);
         if !unchanged || published_age_ms >= republish_ms {
             let updated = new_facts.map_or_else(|| Server::clone(server), |facts| server.with_facts(facts));
@@ -90,16 +98,9 @@ impl Registry {
                 Some(life_ms) => (now.unix_ms, whole_life(life_ms)),
                 None => (updated.last_seen_ms, updated.life_ms),
             };
-            *server = Arc::new(Server {
-                verified_by,
-                foreign: false,
-                node,
-                proven_at_ms,
-                rtt_us,
-                last_seen_ms,
-                life_ms,
-                ..updated
-            });
+            let answered =
+                Server { verified_by, foreign: false, node, proven_at_ms, rtt_us, last_seen_ms, life_ms, ..updated };
+            *server = Arc::new(answered.with_silence(Silence::None));
             self.mark(at);
         }
         // An answer that was not read says what is known only if nothing else has changed that meanwhile.
@@ -111,21 +112,25 @@ impl Registry {
     }
 
     pub(super) fn miss(&mut self, address: Address, game: &Game, proven_at_ms: Option<u64>, now: Now) -> Outcome {
-        let misses_max = self.settings.misses_max;
         let Some((at, slot)) = self.slot_of(address) else { return Outcome::Stale };
-        let Some(server) = slot.server.as_ref().filter(|server| server.game == *game) else { return Outcome::Stale };
+        let Some(server) = slot.server.clone().filter(|server| server.game == *game) else { return Outcome::Stale };
         if proven_at_ms.is_some_and(|asked_after_ms| asked_after_ms != slot.proven_at_ms) {
             return Outcome::Stale;
         }
         slot.misses = slot.misses.saturating_add(1);
-        if slot.listed && slot.misses >= misses_max {
-            slot.listed = false;
-            let gone = gone(server, now.unix_ms, false);
-            self.mark(at);
-            self.removals.add(gone, now);
-            return Outcome::Changed;
+        if !slot.listed {
+            return Outcome::Refreshed;
         }
-        Outcome::Refreshed
+        if let Some(silence) = self.silence(at, now) {
+            return if self.set_silence(at, silence) { Outcome::Changed } else { Outcome::Refreshed };
+        }
+        if let Some(slot) = self.slots.get_mut(at as usize) {
+            slot.listed = false;
+        }
+        self.silent.leave(at);
+        self.mark(at);
+        self.removals.add(gone(&server, now.unix_ms, false), now);
+        Outcome::Changed
     }
 
     pub(super) fn quit(&mut self, address: Address, master: bool, proven: bool, now: Now) -> Outcome {
@@ -150,6 +155,20 @@ impl Registry {
             self.removals.add(gone, now);
         }
         if was_listed { Outcome::Changed } else { Outcome::Refreshed }
+    }
+
+    pub(super) fn digest(&self, at: u32) -> u64 {
+        self.digests.get(at as usize).copied().unwrap_or(0)
+    }
+
+    pub(super) fn set_digest(&mut self, at: u32, digest: u64) {
+        let place = at as usize;
+        if digest != 0 && self.digests.len() <= place {
+            self.digests.resize(place + 1, 0);
+        }
+        if let Some(known) = self.digests.get_mut(place) {
+            *known = digest;
+        }
     }
 }
 

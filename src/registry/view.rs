@@ -1,29 +1,32 @@
 //! The published list: an immutable snapshot with a serial, the deltas that led to it, and the lists rendered from it.
 //! Readers share a view and never wait for a writer.
 
+mod body;
 mod publish;
+mod standings;
 
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
 use super::servers::{OfBlock, Servers};
 use crate::model::{MASTER, Server};
 
+pub use body::{Body, Writer};
 pub use publish::{Batch, Delta, Publisher};
+pub use standings::{Standings, claim, sort_fairly};
 
 /// Renders a view: `/master.json`, a page, a protocol's list.
 pub trait Renderer: Send + Sync {
-    fn render(&self, view: &View) -> Vec<u8>;
+    fn render(&self, view: &View) -> Body;
 
     /// The same with a [tag](Tag) of what it says, if that is less than its bytes: times and round trips change with every
     /// proof. None: the tag is of its bytes.
-    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
+    fn render_tagged(&self, view: &View) -> (Body, Option<Tag>) {
         (self.render(view), None)
     }
 
@@ -52,7 +55,7 @@ pub trait Renderer: Send + Sync {
 
 /// A rendered list, shared by all its readers.
 pub struct Rendered {
-    pub body: Bytes,
+    pub body: Body,
     /// A hash of the content, so it stays the same across views and restarts that change nothing of it.
     pub etag: String,
     /// When the list was as it is here, milliseconds since 1970; none for what is not a list.
@@ -60,7 +63,7 @@ pub struct Rendered {
     /// The [version](Renderer::version) that a renderer made; none for what is not a list.
     pub version: Option<u64>,
     /// Other encodings of the body, each made on first request.
-    variants: [OnceLock<Option<Bytes>>; VARIANTS],
+    variants: [OnceLock<Option<Body>>; VARIANTS],
     /// Whether a thread has begun to make each.
     begun: [AtomicBool; VARIANTS],
     /// For how many lists to come each is made in advance.
@@ -101,10 +104,10 @@ impl Rendered {
         self.body.len() >= Rendered::LARGE_BYTES
     }
 
-    pub fn new(body: impl Into<Bytes>) -> Rendered {
+    pub fn new(body: impl Into<Body>) -> Rendered {
         let body = body.into();
         let mut tag = Tag::default();
-        tag.0.write(&body);
+        body.pieces().iter().for_each(|piece| tag.0.write(piece));
         Rendered {
             etag: tag.text(),
             body,
@@ -117,7 +120,7 @@ impl Rendered {
     }
 
     /// What a renderer made of this view. With a tag of its own it is weak: lists that say the same may differ in some bytes.
-    pub fn of(view: &View, body: impl Into<Bytes>, tag: Option<Tag>) -> Rendered {
+    pub fn of(view: &View, body: impl Into<Body>, tag: Option<Tag>) -> Rendered {
         let rendered = Rendered { as_of_ms: Some(view.published_at_ms), ..Rendered::new(body) };
         match tag {
             Some(tag) => Rendered { etag: format!("W/{}", tag.text()), ..rendered },
@@ -130,7 +133,7 @@ impl Rendered {
     }
 
     /// The body in another encoding, if it has been made.
-    pub fn made(&self, number: usize) -> Option<Option<Bytes>> {
+    pub fn made(&self, number: usize) -> Option<Option<Body>> {
         self.variants.get(number)?.get().cloned()
     }
 
@@ -155,7 +158,7 @@ impl Rendered {
     }
 
     /// The body in another encoding, made by the first caller; None if it is of no use.
-    pub fn variant(&self, number: usize, make: impl FnOnce(&Bytes) -> Option<Bytes>) -> Option<Bytes> {
+    pub fn variant(&self, number: usize, make: impl FnOnce(&Body) -> Option<Body>) -> Option<Body> {
         self.variants.get(number)?.get_or_init(|| make(&self.body)).clone()
     }
 }
@@ -167,7 +170,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    pub fn make(self, make: impl FnOnce(&Bytes) -> Option<Bytes>) {
+    pub fn make(self, make: impl FnOnce(&Body) -> Option<Body>) {
         self.list.variant(self.number, make);
     }
 }
@@ -187,6 +190,7 @@ pub struct View {
     pub servers: Arc<Servers>,
     facts: FactSerials,
     by_game: OnceLock<ByGame>,
+    standings: Mutex<HashMap<Box<str>, OnceStandings>>,
 }
 
 /// The first view with the present servers and facts of each protocol. Later views differ at most in when they were proven.
@@ -206,14 +210,20 @@ impl FactSerials {
     }
 }
 
+/// Whoever needs them first computes them, and others wait.
+type OnceStandings = Arc<OnceLock<Arc<Standings>>>;
+
 /// Servers by the name of their game, then by their protocol.
 type ByGame = HashMap<Box<str>, Vec<(&'static str, Vec<Arc<Server>>)>>;
 
 impl View {
     pub fn new(serial: u64, published_at_ms: u64, servers: Vec<Arc<Server>>) -> View {
         let facts = FactSerials { by_protocol: Vec::new(), other: serial };
-        let servers = Arc::new(Servers::new(serial, &servers));
-        View { serial, published_at_ms, servers, facts, by_game: OnceLock::new() }
+        View::of(serial, published_at_ms, Arc::new(Servers::new(serial, &servers)), facts)
+    }
+
+    fn of(serial: u64, published_at_ms: u64, servers: Arc<Servers>, facts: FactSerials) -> View {
+        View { serial, published_at_ms, servers, facts, by_game: OnceLock::new(), standings: Mutex::default() }
     }
 
     /// The first view with these servers of a protocol and these facts: the [version](Renderer::version) of a list that shows
@@ -257,6 +267,22 @@ impl View {
         let is_game = |servers: &[Arc<Server>]| servers.first().is_some_and(|server| !server.game.is_master());
         let groups = groups.map(|(game, (protocol, servers))| (&**game, *protocol, servers.as_slice()));
         groups.filter(move |(.., servers)| is_game(servers))
+    }
+
+    /// Where the servers of a list stand in the fair order: computed once for all who read a list of this name.
+    pub fn standings<'v>(&self, name: &str, servers: impl Iterator<Item = &'v Arc<Server>>) -> Arc<Standings> {
+        let mut servers = servers.peekable();
+        if servers.peek().is_none() {
+            return Arc::default(); // anybody can make up a name
+        }
+        let list = {
+            let mut lists = self.standings.lock().unwrap_or_else(PoisonError::into_inner);
+            match lists.get(name) {
+                Some(list) => list.clone(),
+                None => lists.entry(name.into()).or_default().clone(),
+            }
+        };
+        list.get_or_init(|| Arc::new(Standings::new(servers))).clone()
     }
 
     fn by_game(&self) -> &ByGame {
@@ -312,11 +338,29 @@ mod tests {
     }
 
     #[test]
+    fn the_standings_of_a_list_are_computed_once_and_made_up_names_are_not_kept() {
+        let server = |network: u8, port: u16, players: u16| {
+            let facts = Facts { players_current: Some(players), ..Facts::default() };
+            let address = Address::new([192, 0, network, 1].into(), port).unwrap();
+            Arc::new(Server::new(address, Game::Own("tanks"), Proof::Query, 0, &facts))
+        };
+        let view = View::new(1, 0, vec![server(1, 1, 6), server(1, 2, 7), server(2, 3, 4), server(3, 4, 0)]);
+        let standings = view.standings("tanks", view.of_game("tanks"));
+        assert!(Arc::ptr_eq(&standings, &view.standings("tanks", view.games())));
+        let mut ports: Vec<_> = view.games().collect();
+        ports.sort_by_key(|server| std::cmp::Reverse(standings.of(server)));
+        assert_eq!(ports.iter().map(|server| server.address.port()).collect::<Vec<_>>(), [2, 3, 1, 4]);
+        assert_eq!(standings.of(&server(9, 9, 9)), 0);
+        (0..9).for_each(|number| drop(view.standings(&number.to_string(), view.of_game("made up"))));
+        assert_eq!(view.standings.lock().unwrap().len(), 1);
+    }
+
+    #[test]
     fn a_variant_is_made_once() {
         let rendered = Rendered::new("body");
         assert_eq!(rendered.as_of_ms, None);
         assert_eq!(Rendered::of(&View::new(1, 77, Vec::new()), "body", None).as_of_ms, Some(77));
-        assert_eq!(rendered.variant(0, |body| Some(body.slice(1..))), Some("ody".into()));
+        assert_eq!(rendered.variant(0, |_| Some("ody".into())), Some("ody".into()));
         assert_eq!(rendered.variant(0, |_| None), Some("ody".into()));
         assert_eq!(rendered.variant(1, |_| None), None);
         assert_eq!(rendered.variant(VARIANTS, |body| Some(body.clone())), None);
@@ -324,7 +368,7 @@ mod tests {
         let begun = rendered.begin(2).unwrap();
         assert!(rendered.begin(2).is_none() && rendered.begin(VARIANTS).is_none(), "another caller makes it");
         drop(begun);
-        rendered.begin(2).unwrap().make(|body| Some(body.slice(1..)));
+        rendered.begin(2).unwrap().make(|_| Some("ody".into()));
         assert_eq!(rendered.made(2), Some(Some("ody".into())));
     }
 
@@ -345,14 +389,14 @@ mod tests {
     fn a_list_is_common_and_as_old_as_its_view_unless_its_renderer_says_otherwise() {
         struct Count;
         impl Renderer for Count {
-            fn render(&self, view: &View) -> Vec<u8> {
+            fn render(&self, view: &View) -> Body {
                 view.servers.len().to_string().into()
             }
         }
         assert!(!Count.is_stale() && Count.is_common() && Count.group().is_none());
         let view = View::new(7, 0, Vec::new());
         let (list, tag) = Count.render_tagged(&view);
-        assert!(list == b"0" && tag.is_none() && Count.version(&view) == 7);
+        assert!(list == "0".into() && tag.is_none() && Count.version(&view) == 7);
     }
 
     #[test]

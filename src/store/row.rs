@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, Row, named_params, params_from_iter};
 
 use crate::model::{Address, Details, Facts, HeartbeatKeys, Origin, Pairs, Proof, Server, VersionText, round_trip};
-use crate::protocols::{allow_players, game, game_named};
+use crate::protocols::{bound_facts, game, game_named};
 
 /// An address as bytes: 4 or 16 for the IP address, 2 for the port (big endian).
 pub fn address_bytes(address: Address) -> Vec<u8> {
@@ -136,7 +136,7 @@ fn read(row: &Row<'_>) -> Option<Server> {
         details: optional(text(15), details_from)?,
         ..Facts::default()
     };
-    allow_players(&game, &mut facts);
+    bound_facts(&game, &mut facts);
     let proof = Proof::named(text(2)?)?;
     let mut server = Server::new(address, game, proof, stamp(row, 3)?, &facts);
     server.first_seen_ms = stamp(row, 4)?;

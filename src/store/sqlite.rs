@@ -4,11 +4,14 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior};
 use tracing::warn;
+
+use super::folder::FILE_MODE;
 
 /// The file's name in `data_dir`.
 pub const FILE: &str = "rallypoint.db";
@@ -143,6 +146,8 @@ pub fn open(path: &Path) -> Result<Connection, Fault> {
 }
 
 fn try_open(path: &Path) -> Result<Connection, Fault> {
+    // SQLite would make it for everybody to read. The log and the index get its mode. What fails here, SQLite explains.
+    let _ = File::options().write(true).create_new(true).mode(FILE_MODE).open(path);
     let mut connection = Connection::open(path).map_err(|error| cannot_open(path, error))?;
     connection.busy_timeout(BUSY)?;
     let is_new = is_empty(&connection).map_err(misread)?;
@@ -232,10 +237,15 @@ pub fn log_of(path: &Path) -> PathBuf {
     with_suffix(path, "-wal")
 }
 
+/// The index of that log.
+pub fn index_of(path: &Path) -> PathBuf {
+    with_suffix(path, "-shm")
+}
+
 /// Size of a file on disk, including its log and index.
 pub fn disk_bytes(path: &Path) -> u64 {
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    size(path) + size(&log_of(path)) + size(&with_suffix(path, "-shm"))
+    size(path) + size(&log_of(path)) + size(&index_of(path))
 }
 
 fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {

@@ -17,7 +17,8 @@ use crate::moderation::{Statement, Subject, TIME_MS_MAX};
 use crate::protocols::game_named;
 use crate::registry::Settings;
 
-const SETTINGS: Settings = Settings { servers_max: 100, servers_per_ip_max: 2, ask_every_ms: 30_000, misses_max: 3 };
+const SETTINGS: Settings =
+    Settings { servers_max: 100, servers_per_ip_max: 2, ask_every_ms: 30_000, misses_max: 3, ..Settings::UNBOUNDED };
 const NO_HISTORY: history::Settings = history::Settings { every_s: 60, bytes_max: 0 };
 const LIFE_MS: u64 = 120_000;
 
@@ -500,6 +501,7 @@ fn servers_that_other_nodes_have_proven_are_saved_too() {
     let Change::Announce(announce) = announce(1, 0, Proof::Cookie) else { unreachable!() };
     let seen_ms = announce.proven_at_ms;
     let listed = RemoteServer {
+        silence: Default::default(),
         announce,
         first_seen_ms: seen_ms,
         last_seen_ms: seen_ms,

@@ -16,11 +16,13 @@ use subtle::ConstantTimeEq;
 use utoipa::ToSchema;
 
 use super::api::{bad_request, wrong};
+use super::door::{Act, Closed, Through};
 use super::filter::Wrong;
 use super::json::Place;
 use super::{Peer, Site, origin, parameters, reply};
+use crate::budget::{Kind, Over};
 use crate::model::{Address, Details, Facts, GAME_BYTES_MAX, HeartbeatKeys, MASTER, Player, VersionText};
-use crate::protocols::{Heartbeat, Verdict, allow_players, card, is_one_host, query_of};
+use crate::protocols::{Heartbeat, Verdict, bound_facts, card, is_one_host, query_of};
 use crate::text;
 
 /// The longest name, map and mode, the longest text of a player or a rule's name, and the longest value of a rule, in characters.
@@ -86,7 +88,7 @@ struct Announced {
 #[utoipa::path(post, path = "/api/v1/servers", tag = "servers", operation_id = "announceServer", request_body = Announcement, responses(
     (status = 200, description = "The server is listed", body = Announced),
     (status = 400, description = "The announcement is wrong", body = Wrong),
-    (status = 403, description = "A page of another origin sent it", body = Wrong),
+    (status = 403, description = "A page of another origin sent it, or a proxy that is not configured", body = Wrong),
     (status = 415, description = "It was not sent as application/json", body = Wrong),
     (status = 401, description = "Another address needs the operator's token", body = Wrong),
     (status = 413, description = "It is longer than 12 KiB", body = Wrong),
@@ -96,12 +98,13 @@ struct Announced {
 pub async fn announce(
     State(site): State<Arc<Site>>,
     Extension(Peer(peer)): Extension<Peer>,
+    Extension(through): Extension<Through>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
     let refused = |status, error: &str| wrong(status, &Wrong { error: error.into(), parameter: None });
-    if origin::is_cross_origin(&headers) {
-        return refused(StatusCode::FORBIDDEN, "a page of another origin cannot announce a server");
+    if let Err(closed) = site.admits(Act::Announce, through, &headers) {
+        return refused(Closed::STATUS, &closed.to_string());
     }
     if !origin::is_json(&headers) {
         return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the Content-Type has to be application/json");
@@ -111,9 +114,15 @@ pub async fn announce(
         Err(error) => return bad_request(&error),
     };
     let ip = announcement.address.unwrap_or(peer.ip()).to_canonical();
-    if ip != peer.ip().to_canonical() && !has_token(&headers, &site.pages.load().token) {
-        let error = "announcing another address than your own needs the operator's token";
-        return wrong(StatusCode::UNAUTHORIZED, &Wrong::parameter("address", error));
+    if ip != peer.ip().to_canonical() {
+        match site.has_token(peer.ip(), &headers) {
+            Ok(true) => {}
+            Ok(false) => {
+                let error = "announcing another address than your own needs the operator's token";
+                return wrong(StatusCode::UNAUTHORIZED, &Wrong::parameter("address", error));
+            }
+            Err(over) => return reply::over(over),
+        }
     }
     let heartbeat = match announcement.heartbeat(ip) {
         Ok(heartbeat) => heartbeat,
@@ -130,11 +139,24 @@ pub async fn announce(
     }
 }
 
-/// Whether a request has the operator's token.
-pub fn has_token(headers: &HeaderMap, token: &str) -> bool {
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-    !token.is_empty() && bool::from(given.as_bytes().ct_eq(token.as_bytes()))
+impl Site {
+    /// Whether a request has the operator's token. Wrong ones are charged to the client: who has guessed too often is not told
+    /// whether the next guess is right.
+    pub fn has_token(&self, client: IpAddr, headers: &HeaderMap) -> Result<bool, Over> {
+        let pages = self.pages.load();
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let Some(given) = given.and_then(|value| value.strip_prefix("Bearer ")).filter(|_| !pages.token.is_empty())
+        else {
+            return Ok(false);
+        };
+        let (budgets, now) = (self.guard.budgets(), self.hub.clock.now());
+        budgets.admit(Kind::Guesses, now, client)?;
+        let is_right = bool::from(given.as_bytes().ct_eq(pages.token.as_bytes()));
+        if !is_right {
+            budgets.charge(Kind::Guesses, now, client, 1);
+        }
+        Ok(is_right)
+    }
 }
 
 impl Announcement {
@@ -235,7 +257,7 @@ impl Announcement {
                 return Err(Wrong::parameter(said, error));
             }
             let mut facts = self.facts();
-            allow_players(&heartbeat.game, &mut facts);
+            bound_facts(&heartbeat.game, &mut facts);
             heartbeat.said = Some(Box::new(facts));
         }
         Ok(heartbeat)

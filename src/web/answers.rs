@@ -6,14 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use axum::response::Response;
-use bytes::Bytes;
 
 use super::reply::{self, Encoded, Fresh};
 use super::{JSON, Peer, Site, api, cors, http};
 use crate::hub::Refusal;
 use crate::metrics::{Counter, Metrics};
 use crate::protocols::section::{Route, RouteAnswer};
-use crate::registry::view::{Rendered, Renderer, VARIANTS};
+use crate::registry::view::{Body, Rendered, Renderer, VARIANTS};
 
 /// A path whose list all clients share. Requests with parameters are not for this.
 pub struct Target {
@@ -76,8 +75,9 @@ impl Target {
             return Ok(same);
         }
         let prepared = Arc::new(Prepared::new(list));
-        // A large list is the hub's alone, which frees it when nobody asks for it.
-        self.last.store(Some(prepared.clone()).filter(|prepared| !prepared.list.is_large()));
+        // A large list is the hub's alone, which frees it when nobody asks for it, or when memory is short.
+        let may_pin = site.hub.held().may_pin(prepared.list.body.len());
+        self.last.store(Some(prepared.clone()).filter(|prepared| may_pin && !prepared.list.is_large()));
         Ok(prepared)
     }
 
@@ -130,14 +130,14 @@ impl Prepared {
     }
 }
 
-/// A list in one encoding. Its heads end where the date follows.
+/// A list in one encoding. Its heads end before the date.
 pub struct Form {
     pub etag: String,
     /// The head of the whole answer.
     pub whole: Box<[u8]>,
     /// The head for a client that has the list already.
     pub not_modified: Box<[u8]>,
-    pub body: Bytes,
+    pub body: Body,
 }
 
 impl Form {
@@ -152,7 +152,7 @@ impl Form {
     }
 }
 
-/// A head as hyper writes it, up to the date, which it writes last.
+/// A head as hyper writes it, but for what depends on the connection, and the date, which it writes last.
 fn head(mut response: Response) -> Box<[u8]> {
     cors::allow_reading(&mut response);
     http::finish(&mut response);
@@ -165,7 +165,6 @@ fn head(mut response: Response) -> Box<[u8]> {
         head.extend_from_slice(value.as_bytes());
         head.extend_from_slice(b"\r\n");
     }
-    head.extend_from_slice(b"Date: ");
     head.into()
 }
 

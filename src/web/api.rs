@@ -20,7 +20,7 @@ use super::search::Search;
 use super::{JSON, Peer, Site, announce, check, events, games, history, parameters, test_now};
 use crate::geo;
 use crate::model::Address;
-use crate::registry::view::{Renderer, Tag, View};
+use crate::registry::view::{Body, Renderer, Tag, View};
 
 /// How long a client may cache a list.
 pub const LIST_FRESH: Fresh = Fresh::Seconds(2);
@@ -140,18 +140,18 @@ struct ListRenderer {
 }
 
 impl Renderer for ListRenderer {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         self.render_tagged(view).0
     }
 
     /// A list with the same servers and facts says the same, though they were proven again since.
-    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
+    fn render_tagged(&self, view: &View) -> (Body, Option<Tag>) {
         self.countries.store(geo::version(), Ordering::Relaxed);
         let ListAsk { filter, columns } = &self.ask;
         let Selection { total, page, next, .. } = filter.select(view, &self.search);
         let rows = |columns| page.iter().map(|server| Row::new(server, columns)).collect();
         let list = ServerList { serial: view.serial, total, servers: rows(*columns), next };
-        let body = serde_json::to_vec(&list).unwrap_or_default();
+        let body = Body::json(&list);
         let servers = rows(columns.without(Columns::TIMES));
         let mut tag = Tag::default();
         let _ = serde_json::to_writer(&mut tag, &ServerList { serial: 0, servers, ..list }); // to memory: cannot fail

@@ -6,18 +6,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Extension, RawQuery, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::door::{Closed, Through};
 use super::filter::Wrong;
-use super::http::is_near;
 use super::json::{Place, ServerJson, rfc3339};
 use super::{Pages, Peer, Site, api, aside, parameters, reply};
 use crate::budget::{Kind, Over};
 use crate::ledger::{Note, What};
-use crate::model::{Address, GAME_BYTES_MAX};
+use crate::model::{Address, GAME_BYTES_MAX, Reach};
 use crate::protocols::event::{Severity, Text};
 use crate::protocols::{CARDS, Card, card, card_of, names_of};
 use crate::registry::view::View;
@@ -111,6 +111,14 @@ pub struct Asked {
     pub address: Address,
 }
 
+/// Who asks.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    pub client: IpAddr,
+    pub through: Through,
+    pub headers: &'a HeaderMap,
+}
+
 /// Why a server is listed or not
 #[utoipa::path(get, path = "/api/v1/check", tag = "servers", operation_id = "checkServer", params(
     ("game" = Option<String>, Query, description = "The game's name. May be left out: then this is about whatever is at the address"),
@@ -119,14 +127,18 @@ pub struct Asked {
 ), responses(
     (status = 200, description = "What this master saw", body = Diagnosis),
     (status = 400, description = "A parameter is wrong", body = Wrong),
+    (status = 403, description = "A host name was asked for through a proxy that is not configured", body = Wrong),
     (status = 404, description = "The host name cannot be found", body = Wrong),
 ))]
 pub async fn check(
     State(site): State<Arc<Site>>,
     Extension(Peer(peer)): Extension<Peer>,
+    Extension(through): Extension<Through>,
     RawQuery(query): RawQuery,
+    headers: HeaderMap,
 ) -> Response {
-    match asked(&site, peer.ip(), query.as_deref().unwrap_or_default()).await {
+    let caller = Caller { client: peer.ip(), through, headers: &headers };
+    match asked(&site, caller, query.as_deref().unwrap_or_default()).await {
         Ok(asked) => {
             let record = site.hub.address_state(asked.address);
             reply::json(StatusCode::OK, &diagnose(&site, &asked, record.as_ref()))
@@ -136,7 +148,7 @@ pub async fn check(
 }
 
 /// Reads which server is in question. A host name is looked up for the client; of several addresses, one with a server is taken.
-pub async fn asked(site: &Site, client: IpAddr, query: &str) -> Result<Asked, (StatusCode, Wrong)> {
+pub async fn asked(site: &Site, caller: Caller<'_>, query: &str) -> Result<Asked, (StatusCode, Wrong)> {
     let bad = |wrong| (StatusCode::BAD_REQUEST, wrong);
     let Entered { game, protocol, address } = entered(query).map_err(bad)?;
     let text = address.trim();
@@ -144,8 +156,12 @@ pub async fn asked(site: &Site, client: IpAddr, query: &str) -> Result<Asked, (S
         (Ok(address), _) => address,
         (Err(error), None) => return Err(bad(Wrong::parameter("address", error))),
         (Err(_), Some((host, port))) => {
-            let over = |over: Over| (StatusCode::TOO_MANY_REQUESTS, Wrong { error: over.to_string(), parameter: None });
-            let found = look_up(site, client, host).await.map_err(over)?;
+            let refused = |status, error: String| (status, Wrong { error, parameter: None });
+            if let Through(Some(proxy)) = caller.through {
+                return Err(refused(Closed::STATUS, Closed::Proxy(proxy).to_string()));
+            }
+            let over = |over: Over| refused(StatusCode::TOO_MANY_REQUESTS, over.to_string());
+            let found = look_up(site, caller, host).await.map_err(over)?;
             let found: Vec<_> = found.into_iter().filter_map(|ip| Address::new(ip, port)).collect();
             let known = found.iter().find(|address| site.hub.address_state(**address).is_some());
             let unknown = || Wrong::parameter("address", format!("cannot find {host}"));
@@ -157,20 +173,21 @@ pub async fn asked(site: &Site, client: IpAddr, query: &str) -> Result<Asked, (S
 
 /// The addresses of a host, at the cost of the client. Only a client of a near network is told of names and addresses that are
 /// known in such a network alone.
-async fn look_up(site: &Site, client: IpAddr, host: &str) -> Result<Vec<IpAddr>, Over> {
+async fn look_up(site: &Site, caller: Caller<'_>, host: &str) -> Result<Vec<IpAddr>, Over> {
+    let (client, is_near) = (caller.client, site.is_near(caller.client, caller.headers));
     let (budgets, now) = (site.guard.budgets(), site.hub.clock.now());
     budgets.admit(Kind::Searches, now, client)?;
     budgets.charge(Kind::Searches, now, client, LOOKUP_COST);
     drop(budgets);
     let name = host.trim_end_matches('.');
-    let found = match (is_near(client), name.contains('.')) {
+    let found = match (is_near, name.contains('.')) {
         (true, _) => site.announcements.addresses_of(host, client).await,
         // The last dot keeps the resolver from trying domains of its own.
         (false, true) => site.announcements.addresses_of(&format!("{name}."), client).await,
         (false, false) => None,
     };
     let found = found.unwrap_or_default().into_iter().map(|ip| ip.to_canonical());
-    Ok(found.filter(|ip| is_near(client) || !is_near(*ip)).collect())
+    Ok(found.filter(|ip| is_near || Reach::of(*ip) == Reach::Internet).collect())
 }
 
 /// A host name, not a number, with a port.
@@ -252,6 +269,7 @@ pub fn diagnose<'a>(site: &Site, asked: &Asked, record: Option<&'a AddressState>
         Some(record) if record.listed => {
             let (by, at) = (record.server.verified_by.name(), rfc3339(record.proven_at_ms));
             match &record.server.via {
+                None if record.server.is_unanswered() => unanswered(record, asked, &at),
                 None => (format!("Listed. Last verified by {by} at {at}."), None),
                 Some(via) => mirrored(asked, via.name(), by, &at),
             }
@@ -314,6 +332,25 @@ impl KeptOff {
         let reason = self.reason.as_ref().map(|reason| format!(" Reason: {reason}")).unwrap_or_default();
         format!("{what}{until}.{reason}")
     }
+}
+
+/// Listed for the grace period only.
+fn unanswered(record: &AddressState, asked: &Asked, since: &str) -> (String, Option<String>) {
+    let (address, misses) = (asked.address, record.misses);
+    (
+        format!(
+            "Listed for now, below the others: it announces itself and does not answer our queries. It last answered at \
+             {since}; the last {misses} went unanswered."
+        ),
+        Some(format!(
+            "Make sure that UDP port {} of {} is open to the internet. If it is, the game may limit its answers per address \
+             and somebody may be forging queries in this master's name: look there for a flood of queries from this \
+             master's address, and let its firewall drop what exceeds a few a second, or raise the game's limit. The \
+             server leaves the list if it stays silent, and is back with its next answer.",
+            address.port(),
+            address.ip()
+        )),
+    )
 }
 
 /// Listed because another master names it.
@@ -408,6 +445,10 @@ pub fn refusal_advice(refusal: Refusal) -> &'static str {
             "If they are yours, run fewer servers in this network. Otherwise ask the operator of this master to add the \
              network to guard.exempt, or the server to the configuration."
         }
+        Refusal::FullForGame => {
+            "If they are yours, run fewer servers of this game in this network. Otherwise ask the operator of this master to raise \
+             guard.max_per_game_and_network, or to add the server to the configuration."
+        }
         Refusal::StrongerProof => {
             "Two servers announce the same address and port. If both are yours, stop one of them or give it another port. \
              This one can be listed once the other no longer answers."
@@ -481,6 +522,9 @@ fn refused(refusal: Refusal) -> &'static str {
         }
         Refusal::FullForIp => "Verified, but refused: too many servers at its address.",
         Refusal::FullForNetwork => "Verified, but refused: too many servers in the network around its address.",
+        Refusal::FullForGame => {
+            "Verified, but refused: the network around its address has as many servers of this game as the operator allows."
+        }
         Refusal::OtherGameConfigured => "Refused: the operator has configured another game for this address.",
         Refusal::Late => "Refused: the proof of its address arrived too late.",
         Refusal::NotListed => "Refused: the server is not listed.",

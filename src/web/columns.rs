@@ -29,6 +29,7 @@ pub enum Column {
     VerifiedBy,
     Stated,
     Via,
+    UnansweredSince,
     Country,
     ProvenAt,
     FirstSeen,
@@ -41,7 +42,7 @@ pub enum Column {
 
 /// The fields in the order of a server's JSON, with their names, and what they are among the [`Fields`] that can change. Those that
 /// move with every proof are none of them.
-pub const FIELDS: [(Column, &str, Fields); 26] = [
+pub const FIELDS: [(Column, &str, Fields); 27] = [
     (Column::Protocol, "protocol", Fields::GAME),
     (Column::Game, "game", Fields::GAME),
     (Column::Address, "address", Fields::NONE),
@@ -60,6 +61,7 @@ pub const FIELDS: [(Column, &str, Fields); 26] = [
     (Column::VerifiedBy, "verified_by", Fields::VERIFIED_BY),
     (Column::Stated, "stated", Fields::STATED),
     (Column::Via, "via", Fields::VIA),
+    (Column::UnansweredSince, "unanswered_since", Fields::UNANSWERED),
     (Column::Country, "country", Fields::GAME),
     (Column::ProvenAt, "proven_at", Fields::NONE),
     (Column::FirstSeen, "first_seen", Fields::FIRST_SEEN),

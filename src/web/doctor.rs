@@ -10,7 +10,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use url::form_urlencoded;
 
-use super::check::{Asked, Diagnosis, asked, diagnose};
+use super::check::{Asked, Caller, Diagnosis, asked, diagnose};
+use super::door::Through;
 use super::filter::Wrong;
 use super::template::{PageError, Template};
 use super::test_now::{self, Piece, Refused, TestResult, TestStep};
@@ -83,14 +84,16 @@ pub async fn page(
     State(site): State<Arc<Site>>,
     Extension(Home(home)): Extension<Home>,
     Extension(Peer(peer)): Extension<Peer>,
+    Extension(through): Extension<Through>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
     let query = query.unwrap_or_default();
     let visit = Visit { home, client: peer.ip(), query: &query };
+    let caller = Caller { client: peer.ip(), through, headers: &headers };
     let (asked, status, wrong) = match visit.given("address") {
         None => (None, StatusCode::OK, None),
-        Some(_) => match asked(&site, peer.ip(), &query).await {
+        Some(_) => match asked(&site, caller, &query).await {
             Ok(asked) => (Some(asked), StatusCode::OK, None),
             Err((status, wrong)) => (None, status, Some(wrong)),
         },
@@ -108,12 +111,14 @@ pub async fn test(
     State(site): State<Arc<Site>>,
     Extension(Home(home)): Extension<Home>,
     Extension(Peer(peer)): Extension<Peer>,
+    Extension(through): Extension<Through>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
     let query = query.unwrap_or_default();
     let visit = Visit { home, client: peer.ip(), query: &query };
-    let test = match test_now::begin(&site, peer.ip(), &query, &headers).await {
+    let caller = Caller { client: peer.ip(), through, headers: &headers };
+    let test = match test_now::begin(&site, caller, &query).await {
         Ok(test) => test,
         Err(refused) => {
             let (status, wrong, after_s) = match refused {

@@ -13,9 +13,9 @@ use super::reply::{self, Fresh};
 use super::row::Row;
 use super::search::Search;
 use super::template::{PageError, Template};
-use super::{HTML, Peer, SVG, Site, api};
+use super::{HTML, Peer, REFERRERS, SVG, Site, api};
 use crate::model::{Address, Server};
-use crate::registry::view::{Rendered, Renderer, View};
+use crate::registry::view::{Body, Rendered, Renderer, View};
 
 /// Rows where the address has no limit.
 const ROWS: u16 = 10;
@@ -51,10 +51,10 @@ struct EmbedRenderer {
 }
 
 impl Renderer for EmbedRenderer {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         let Selection { total, players, page, .. } = self.filter.select(view, &self.search);
         let servers = page.iter().map(|server| Row::new(server, None)).collect();
-        self.page.template.render(&Variables { title: &self.page.title, total, players, servers }).into_bytes()
+        self.page.template.render(&Variables { title: &self.page.title, total, players, servers }).into()
     }
 
     fn is_common(&self) -> bool {
@@ -81,6 +81,7 @@ pub async fn list(
     let mut response = site.send(&renderer, peer, HTML, &headers, FRESH).await;
     let policy = "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; frame-ancestors *";
     reply::set(&mut response, header::CONTENT_SECURITY_POLICY, policy);
+    reply::set(&mut response, header::REFERRER_POLICY, REFERRERS);
     response
 }
 

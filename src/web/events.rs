@@ -10,7 +10,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::columns::{Columns, Wanted};
 use super::filter::{FILTERS, Filter, Filters, PAGING, Wrong};
-use super::frames::{FORMS_MAX, Form, Frame, Gathered, id};
+use super::frames::{FORMS_MAX, Forgotten, Form, Frame, Gathered, id};
 use super::{Peer, Site, api, parameters, reply};
 use crate::budget::{Kind, Over};
 use crate::encodings::Pieces;
@@ -33,6 +33,7 @@ use crate::geo;
 use crate::hub::Refusal;
 use crate::net::stopped;
 use crate::registry::recent::Recent;
+use crate::registry::view;
 
 /// The least time between two frames, so that many changes make a few frames per second. A change after a pause is told at once.
 const GATHER: Duration = Duration::from_millis(200);
@@ -42,9 +43,8 @@ const GATHER_PER_READER: Duration = Duration::from_micros(50);
 const GATHER_MAX: Duration = Duration::from_secs(1);
 /// How many frames a reader may be behind.
 const BEHIND_MAX: usize = 64;
-/// Frames kept for readers that reconnect, and the most changes they may hold together.
+/// Frames kept for readers that reconnect. There is a bound in bytes as well: [`Events::set_bytes_max`].
 const KEPT_MAX: usize = 512;
-const KEPT_CHANGES_MAX: usize = 200_000;
 /// How long frames are gathered after the last reader has gone, for one that reconnects. Without readers, nobody pays for them.
 const UNREAD: Duration = Duration::from_secs(60);
 /// The most bytes that are kept of what was rendered of them. What a late reader needs beyond that is rendered again.
@@ -64,6 +64,8 @@ pub struct Events {
     run: u32,
     frames: broadcast::Sender<Arc<Frame>>,
     kept: Mutex<VecDeque<Arc<Frame>>>,
+    /// What the frames may keep in memory together.
+    bytes_max: AtomicUsize,
     /// The last serial for which no frame was made, because nobody read.
     skipped: AtomicU64,
     /// When the last reader has gone.
@@ -79,7 +81,7 @@ type SnapshotCell = tokio::sync::Mutex<Option<Written>>;
 #[derive(Clone)]
 struct Written {
     serial: u64,
-    bytes: Bytes,
+    body: view::Body,
     /// A new one before this time would take more than its share of a core.
     good_until: Instant,
 }
@@ -89,7 +91,15 @@ impl Events {
         let frames = broadcast::Sender::new(BEHIND_MAX);
         let (kept, forms, snapshots) = (Mutex::default(), Mutex::default(), Recent::default());
         let (skipped, left_at) = (AtomicU64::new(0), Mutex::default());
-        Events { run, frames, kept, skipped, left_at, forms, snapshots }
+        Events { run, frames, kept, bytes_max: AtomicUsize::new(usize::MAX), skipped, left_at, forms, snapshots }
+    }
+
+    pub fn set_bytes_max(&self, bytes_max: usize) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+    }
+
+    fn bytes_max(&self) -> usize {
+        self.bytes_max.load(Ordering::Relaxed)
     }
 
     fn serial_of(&self, id: &str) -> Option<u64> {
@@ -126,9 +136,11 @@ impl Events {
             kept.clear(); // some batches were missed: every reader has to start again
         }
         kept.push_back(frame.clone());
-        let mut all: usize = kept.iter().map(|frame| frame.len()).sum();
-        while kept.len() > KEPT_MAX || (all > KEPT_CHANGES_MAX && kept.len() > 1) {
-            all -= kept.pop_front().map_or(0, |frame| frame.len());
+        let mut weight: usize = kept.iter().map(|frame| frame.weight()).sum();
+        while kept.len() > KEPT_MAX || (weight > self.bytes_max() && kept.len() > 1) {
+            let Some(oldest) = kept.pop_front() else { break };
+            weight -= oldest.weight();
+            oldest.forget();
         }
         let mut bytes = 0;
         for (behind, frame) in kept.iter().rev().enumerate() {
@@ -201,10 +213,10 @@ impl Events {
         let (writer, form) = (site.clone(), form.clone());
         let write = move || {
             let (view, started) = (writer.hub.view(), Instant::now());
-            let bytes = form.snapshot(&view, &writer.search, &id(writer.events.run, view.serial));
-            let bytes = writer.hub.held().count(bytes);
+            let body = form.snapshot(&view, &writer.search, &id(writer.events.run, view.serial));
+            let body = writer.hub.held().count(body);
             let good_until = Instant::now() + (started.elapsed() * SNAPSHOT_SHARE).min(SNAPSHOT_AGE_MAX);
-            Written { serial: view.serial, bytes, good_until }
+            Written { serial: view.serial, body, good_until }
         };
         let written = site.hub.work(is_common, ip, write).await?;
         *last = Some(written.clone());
@@ -237,7 +249,7 @@ impl Events {
                 }
                 () = sleep_until(next), if !gathered.is_empty() => {
                     let now = Instant::now();
-                    if let Some(frame) = gathered.frame(now) {
+                    if let Some(frame) = gathered.frame(now, site.events.bytes_max()) {
                         Events::tell(&site, frame).await;
                     }
                     // Rendering takes half of a core at most.
@@ -256,7 +268,7 @@ impl Events {
             let (site, frame) = (site.clone(), frame.clone());
             move || {
                 for form in forms {
-                    frame.piece(frame.before, 0, &form, site.events.run, site.hub.held());
+                    let _ = frame.piece(frame.before, 0, &form, site.events.run, site.hub.held()); // it is new
                 }
             }
         };
@@ -286,7 +298,7 @@ struct Standing {
 
 static STANDING: LazyLock<HashMap<Pieces, Standing>> = LazyLock::new(|| {
     let all = Pieces::ALL.into_iter().map(|pieces| {
-        let piece = |text: &[u8]| pieces.piece(|writer| writer.write_all(text)).unwrap_or_default();
+        let piece = |text: &[u8]| pieces.piece::<Vec<u8>>(|writer| writer.write_all(text)).unwrap_or_default();
         let begin = [pieces.beginning(), &piece(b"retry: 2000\n\n")].concat().into();
         let (alive, reset) = (piece(b": alive\n\n").into(), piece(b"event: reset\nid:\ndata: {}\n\n").into());
         (pieces, Standing { begin, alive, reset })
@@ -357,20 +369,26 @@ pub async fn events(
                 Ok(snapshot) => snapshot,
                 Err(refusal) => return reply::refused(refusal),
             };
-            first.push_back(written.bytes);
+            first.extend(written.body.pieces().iter().cloned());
             (written.serial, news)
         }
     };
-    let begun = serial;
+    let (begun, mut over) = (serial, false);
     for frame in news {
-        first.extend(piece(&site, &frame, (serial, begun), &form, peer.ip()));
+        match piece(&site, &frame, (serial, begun), &form, peer.ip()) {
+            Ok(piece) => first.extend(piece),
+            Err(Forgotten) => {
+                over = true;
+                first.push_back(standing(form.pieces, |standing| &standing.reset));
+                break;
+            }
+        }
         serial = frame.after;
     }
     let (site_of_reader, ip, pieces) = (Arc::downgrade(&site), peer.ip(), form.pieces);
     let quiet_since = Instant::now();
     let alive = Box::pin(sleep_until(quiet_since + ALIVE_EVERY));
-    let reader =
-        Reader { site: site_of_reader, ip, frames, form, begun, serial, first, quiet_since, alive, over: false };
+    let reader = Reader { site: site_of_reader, ip, frames, form, begun, serial, first, quiet_since, alive, over };
     site.metrics.readers.inc();
     let counted = Counted { readers: site.metrics.readers.clone(), site: Arc::downgrade(&site) };
     let body = stream::unfold((reader, counted), |(mut reader, counted)| async move {
@@ -397,7 +415,13 @@ fn admit(site: &Site, form: &Form, ip: IpAddr) -> Result<(), Over> {
 
 /// What a reader with these serials, the present one and the one that it began with, gets of a frame. What is made only for the
 /// readers of a search is charged to the first of them.
-fn piece(site: &Site, frame: &Frame, (since, begun): (u64, u64), form: &Arc<Form>, ip: IpAddr) -> Option<Bytes> {
+fn piece(
+    site: &Site,
+    frame: &Frame,
+    (since, begun): (u64, u64),
+    form: &Arc<Form>,
+    ip: IpAddr,
+) -> Result<Option<Bytes>, Forgotten> {
     let make = || frame.piece(since, begun, form, site.events.run, site.hub.held());
     if form.is_by_game() {
         return make();
@@ -488,17 +512,17 @@ impl Reader {
                 Ok(frame) if !frame.is_news(self.serial) => continue, // in the snapshot already
                 Ok(frame) if frame.before <= self.serial => frame,
                 // It fell behind, or frames were lost: the browser reconnects and gets a new snapshot.
-                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {
-                    self.over = true;
-                    return Some(self.standing(|standing| &standing.reset));
-                }
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return Some(self.reset()),
                 Err(broadcast::error::RecvError::Closed) => return None,
             };
             let since = std::mem::replace(&mut self.serial, frame.after);
-            let frame = if wait.is_zero() { frame } else { self.joined(frame) };
+            let frame = if wait.is_zero() { Ok(frame) } else { self.joined(frame) };
             let site = self.site.upgrade()?;
-            if let Some(piece) = piece(&site, &frame, (since, self.begun), &self.form, self.ip) {
-                return Some(piece);
+            let told = frame.and_then(|frame| piece(&site, &frame, (since, self.begun), &self.form, self.ip));
+            match told {
+                Ok(Some(piece)) => return Some(piece),
+                Ok(None) => {}
+                Err(Forgotten) => return Some(self.reset()),
             }
             // A search that finds nothing costs, too.
             if !self.over_budget()?.is_zero() {
@@ -507,22 +531,28 @@ impl Reader {
         }
     }
 
+    /// The last piece, which tells the reader to begin again.
+    fn reset(&mut self) -> Bytes {
+        self.over = true;
+        self.standing(|standing| &standing.reset)
+    }
+
     /// A frame together with those that have come since, for a reader that had to wait.
-    fn joined(&mut self, first: Arc<Frame>) -> Arc<Frame> {
+    fn joined(&mut self, first: Arc<Frame>) -> Result<Arc<Frame>, Forgotten> {
         let mut frames = vec![first];
         // What does not continue these is noticed with the next frame.
         while let Ok(frame) = self.frames.try_recv() {
             if frame.before > self.serial {
-                self.over = true;
-                self.first.push_back(self.standing(|standing| &standing.reset));
+                let reset = self.reset();
+                self.first.push_back(reset);
                 break;
             }
             self.serial = frame.after;
             frames.push(frame);
         }
-        match Frame::joined(&frames) {
-            Some(joined) if frames.len() > 1 => Arc::new(joined),
-            _ => frames.swap_remove(0),
+        match &*frames {
+            [_] => Ok(frames.swap_remove(0)),
+            frames => Frame::joined(frames).map(Arc::new),
         }
     }
 
@@ -600,7 +630,7 @@ mod tests {
         let form = Form::new(Filter::default(), Columns::BRIEF, Pieces::Plain);
         let cell = events.snapshots.get(form, |_| Arc::default());
         let good_until = now + Duration::from_secs(1);
-        *cell.lock().await = Some(Written { serial: 1, bytes: Bytes::new(), good_until });
+        *cell.lock().await = Some(Written { serial: 1, body: view::Body::default(), good_until });
         events.forget_snapshots(now);
         assert!(cell.lock().await.is_some());
         events.forget_snapshots(good_until);

@@ -14,12 +14,12 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use httparse::{Header, Request, Status};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -32,6 +32,7 @@ use crate::net::cores::Place;
 use crate::net::guard::Admission;
 use crate::net::stopped;
 use crate::net::tcp::{Entrance, Settings};
+use crate::registry::view::Body;
 use crate::times;
 
 /// The longest head that is read here. Few clients send more than half of this.
@@ -61,6 +62,8 @@ pub struct Connection<'a, S> {
     /// None if it has to stay.
     moving: Option<Moving<'a, S>>,
     site: &'a Site,
+    /// Whether it uses TLS.
+    is_secure: bool,
     entrance: &'a Entrance,
     peer: SocketAddr,
     admission: &'a Admission,
@@ -120,7 +123,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     pub fn new(
         stream: &'a mut S,
         moving: Option<Moving<'a, S>>,
-        site: &'a Site,
+        (site, is_secure): (&'a Site, bool),
         entrance: &'a Entrance,
         peer: SocketAddr,
         admission: &'a Admission,
@@ -132,6 +135,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             stream,
             moving,
             site,
+            is_secure,
             entrance,
             peer,
             admission,
@@ -255,7 +259,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let target = if is_last { None } else { Some(self.site.target(path)?) };
         let lines = |name: &'static str| values(request.headers, name);
         let settings = Arc::clone(&self.entrance.settings());
-        let Peer(client) = http::client(self.entrance, &settings, self.peer, lines(settings.proxies.header.name()))?;
+        let (of_clients, names) =
+            (lines(settings.proxies.header.name()), request.headers.iter().map(|header| header.name));
+        // Lists may be read through a forgotten proxy.
+        let (Peer(client), _) = http::client(self.entrance, &settings, self.peer, of_clients, names)?;
         let mut known = lines("if-none-match").map(|line| range_in(&self.buffer, line));
         let asked = Asked {
             target,
@@ -294,14 +301,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     /// Writes the head of an answer, and returns its body.
-    fn compose(&mut self, form: &Form, asked: &Asked, now: Now) -> Bytes {
+    fn compose(&mut self, form: &Form, asked: &Asked, now: Now) -> Body {
         let known = asked.known.clone().and_then(|known| self.buffer.get(known));
         let is_known = known.is_some_and(|line| reply::knows([line].into_iter(), &form.etag));
         self.head.clear();
         self.head.extend_from_slice(if is_known { &form.not_modified } else { &form.whole });
+        if let Some(hsts) = self.site.hsts(self.is_secure) {
+            self.head.extend_from_slice(b"Strict-Transport-Security: ");
+            self.head.extend_from_slice(hsts.as_bytes());
+            self.head.extend_from_slice(b"\r\n");
+        }
+        self.head.extend_from_slice(b"Date: ");
         self.head.extend_from_slice(&date(now.unix_ms / 1_000));
         self.head.extend_from_slice(b"\r\n\r\n");
-        if is_known || asked.is_head { Bytes::new() } else { form.body.clone() }
+        if is_known || asked.is_head { Body::default() } else { form.body.clone() }
     }
 
     /// Reads what there is; false at the end of the connection or of the program.
@@ -322,7 +335,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     /// Sends the head and a body.
-    async fn write(&mut self, body: &[u8]) -> io::Result<()> {
+    async fn write(&mut self, body: &Body) -> io::Result<()> {
+        let (first, rest) = body.pieces().split_first().map_or((&[][..], &[][..]), |(first, rest)| (first, rest));
+        self.write_part(first).await?;
+        self.head.clear();
+        for piece in rest {
+            self.write_part(piece).await?;
+        }
+        self.stream.flush().await?;
+        self.admission.release();
+        Ok(())
+    }
+
+    /// Sends the head, if there is any, and a piece.
+    async fn write_part(&mut self, body: &[u8]) -> io::Result<()> {
         let mut sent = 0;
         poll_fn(|cx| {
             while sent < self.head.len() + body.len() {
@@ -348,8 +374,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     }
                 }
             }
-            ready!(Pin::new(&mut *self.stream).poll_flush(cx))?;
-            self.admission.release();
             Poll::Ready(Ok(()))
         })
         .await

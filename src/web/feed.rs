@@ -21,7 +21,7 @@ use super::{Peer, Site, api};
 use crate::model::Server;
 use crate::net::stopped;
 use crate::protocols::card;
-use crate::registry::view::{Batch, Delta, Renderer, View};
+use crate::registry::view::{Batch, Body, Delta, Renderer, View};
 
 pub const ATOM: &str = "application/atom+xml; charset=utf-8";
 /// The most entries of each kind.
@@ -102,7 +102,7 @@ impl FeedRenderer {
 }
 
 impl Renderer for FeedRenderer {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         self.rendered.store(self.alive.version.load(Ordering::Relaxed), Ordering::Relaxed);
         let newest = Filter { sort: Some("-first_seen".into()), limit: Some(ENTRIES), ..self.filter.clone() };
         let new = newest.select(view, &self.search).page.into_iter();
@@ -115,7 +115,7 @@ impl Renderer for FeedRenderer {
         let alive = then.iter().filter(|(_, server)| is_wanted(server));
         entries.extend(alive.map(|(at_ms, server)| Entry::new(*at_ms, "Came alive", server)));
         entries.sort_by(|one, other| other.at_ms.cmp(&one.at_ms).then_with(|| one.id.cmp(&other.id)));
-        self.feed(&entries).into_bytes()
+        self.feed(&entries).into()
     }
 
     fn is_common(&self) -> bool {
@@ -231,7 +231,7 @@ mod tests {
         let render = |query: &str| {
             let filter = Filter::parse(query, true).unwrap();
             let feed = FeedRenderer::new(filter, "Us & them", Arc::default(), alive.clone());
-            String::from_utf8(feed.render(&view)).unwrap()
+            String::from_utf8(feed.render(&view).to_vec()).unwrap()
         };
         let feed = render("");
         let titles: Vec<_> = feed.split("<entry><title>").skip(1).map(|it| it.split('<').next().unwrap()).collect();

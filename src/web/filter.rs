@@ -8,13 +8,13 @@ use url::form_urlencoded;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, ToSchema};
 
-use super::order::{Best, Ordered, Sort, Value, key_names, parse_place, place};
+use super::order::{Best, Key, Ordered, Sort, Value, key_names, parse_place, place};
 use super::parameters;
 use super::search::{self, Prepared, Search};
 use crate::geo;
 use crate::model::{Address, Proof, Server};
 use crate::protocols::{CARDS, card, names_of, servers_of};
-use crate::registry::view::View;
+use crate::registry::view::{Standings, View};
 
 /// The most servers in one answer.
 pub const LIMIT_MAX: usize = 1000;
@@ -67,7 +67,8 @@ pub struct Filter {
     /// Only servers in this country: two letters (ISO 3166), e.g. `DE`.
     pub country: Option<String>,
     /// `name`, `players`, `map`, `mode`, `version`, `game`, `address`, `rtt`, `country`, `proven`, `first_seen`, each with a `-`
-    /// before it for the reverse order. When left out: the operator's priority, then the number of players.
+    /// before it for the reverse order. When left out: the operator's priority, then the number of players, roughly: servers
+    /// with about as many players come in turns, the best one of each network first.
     pub sort: Option<String>,
     /// The most servers in the answer, 1 to 1000; 1000 when left out.
     #[param(minimum = 1, maximum = 1000)]
@@ -215,10 +216,20 @@ impl Filter {
         let matcher = Matcher::new(self);
         let prepared = (self.q.is_some() || sort.part().is_some()).then(|| search.prepared(view));
         let matching = || matcher.matching(view, prepared.as_deref());
+        let standings = match sort.key {
+            Key::Priority => standings(view, self.game.as_deref()),
+            _ => Arc::default(),
+        };
+        let place = |server, text| place(server, text, sort.key, &standings);
         let after = self.after.as_deref().and_then(|after| {
-            let Ok(address) = after.parse::<Address>() else { return parse_place(after) };
+            let address = match (after.parse::<Address>(), parse_place(after)) {
+                (Ok(address), _) => address,
+                // Before 1.1, the places of this order said something else.
+                (_, Some((Value::Number(_), address))) if sort.key == Key::Priority => address,
+                (_, place) => return place,
+            };
             let named = matching().find(|(server, _)| server.address == address);
-            Some(named.map_or((Value::Number(0), address), |(server, text)| place(server, text, sort.key)))
+            Some(named.map_or((zero(sort.key), address), |(server, text)| place(server, text)))
         });
         let after = after.map(|after| Ordered(after, sort.descending));
         let mut best = Best::new(usize::from(self.limit.unwrap_or(LIMIT_MAX as u16)));
@@ -226,13 +237,26 @@ impl Filter {
         for (server, text) in matching() {
             total += 1;
             players += u64::from(server.players_current.unwrap_or(0));
-            let ordered = Ordered(place(server, text, sort.key), sort.descending);
+            let ordered = Ordered(place(server, text), sort.descending);
             if after.as_ref().is_none_or(|after| ordered > *after) {
                 best.push(ordered, server);
             }
         }
         let (page, next) = best.page();
         Selection { total, players, page, next }
+    }
+}
+
+/// Where an order is continued after a server that is gone.
+fn zero(key: Key) -> Value<'static> {
+    if key == Key::Priority { Value::Standing(0) } else { Value::Number(0) }
+}
+
+/// Where the servers of a game's list, or of all games', stand: among all of them, whatever else is asked of those that are shown.
+fn standings(view: &View, game: Option<&str>) -> Arc<Standings> {
+    match game {
+        Some(game) => view.standings(game, servers_of(view, game)),
+        None => view.standings("", view.games()),
     }
 }
 
@@ -330,7 +354,7 @@ fn limit(value: &str) -> Result<u16, Wrong> {
 mod tests {
     use super::*;
     use crate::model::{Facts, Game, Origin, Overrides};
-    use crate::web::order::{KEYS, Key};
+    use crate::web::order::KEYS;
     use proptest::prelude::*;
 
     fn server(port: u16, name: &str, players: u16) -> Arc<Server> {
@@ -400,6 +424,15 @@ mod tests {
     }
 
     #[test]
+    fn places_of_the_default_order_from_before_are_understood() {
+        assert_eq!(ports("after=n3~203.0.113.5:3"), [1], "the place of the server in the order of now");
+        assert_eq!(ports("after=n8~203.0.113.5:2&limit=1"), [3]);
+        assert_eq!(ports("after=203.0.113.5:2"), [3, 1]);
+        assert_eq!(ports("after=n3~203.0.113.5:77"), [0; 0], "it is gone");
+        assert_eq!(ports("sort=players&after=n3~203.0.113.5:77"), [1]);
+    }
+
+    #[test]
     fn errors_name_the_parameter() {
         for (query, parameter) in [
             ("limit=0", "limit"),
@@ -439,25 +472,26 @@ mod tests {
             None => view.games().filter(passes).collect(),
         };
         let sort = filter.sort();
-        let value = |server: &Server| {
+        let standings = standings(view, filter.game.as_deref());
+        let value = |server: &Arc<Server>| {
             let texts = &server.texts;
             let text = match sort.key {
                 Key::Name => texts.name(),
                 Key::Map => texts.map(),
                 Key::Mode => texts.mode(),
                 Key::Version => texts.version(),
-                key => return place(server, &[], key).0,
+                key => return place(server, &[], key, &standings).0,
             };
             Value::Text(lower(text).into_bytes().into())
         };
-        let ordered = |server: &Server| Ordered((value(server), server.address), sort.descending);
+        let ordered = |server: &Arc<Server>| Ordered((value(server), server.address), sort.descending);
         servers.sort_by_cached_key(|server| ordered(server));
         let after = filter.after.as_deref().map(|after| {
             let named = servers.iter().find(|server| server.address.to_string() == after);
             named.map_or_else(
                 || {
                     Ordered(
-                        parse_place(after).unwrap_or_else(|| (Value::Number(0), after.parse().unwrap())),
+                        parse_place(after).unwrap_or_else(|| (zero(sort.key), after.parse().unwrap())),
                         sort.descending,
                     )
                 },

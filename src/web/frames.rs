@@ -6,6 +6,7 @@ use std::io::{BufWriter, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 use tokio::sync::broadcast::error::RecvError;
@@ -18,7 +19,7 @@ use super::search::Search;
 use crate::encodings::Pieces;
 use crate::hub::Held;
 use crate::model::{Address, Fields, Server};
-use crate::registry::view::{Batch, Delta, View};
+use crate::registry::view::{Batch, Body, Delta, View, Writer};
 
 /// A server is in one frame of this time at most: readers would pay for one that changes all the time.
 const SERVER_EVERY: Duration = Duration::from_secs(1);
@@ -63,7 +64,7 @@ impl Form {
     }
 
     /// An event as a piece of the stream. JSON has no line breaks of its own, so one `data` line is enough.
-    fn event(&self, name: &str, id: &str, data: &impl Serialize) -> Vec<u8> {
+    fn event<W: Write + Default>(&self, name: &str, id: &str, data: &impl Serialize) -> W {
         let write = |writer: &mut dyn Write| {
             let mut writer = BufWriter::with_capacity(BUFFER_BYTES, writer);
             write!(writer, "event: {name}\nid: {id}\ndata: ")?;
@@ -75,9 +76,10 @@ impl Form {
     }
 
     /// The whole list.
-    pub fn snapshot(&self, view: &View, search: &Search, id: &str) -> Vec<u8> {
+    pub fn snapshot(&self, view: &View, search: &Search, id: &str) -> Body {
         let servers = self.matcher.all(view, search);
-        self.event("snapshot", id, &Snapshot { serial: view.serial, servers: Rows { form: self, servers } })
+        let snapshot = Snapshot { serial: view.serial, servers: Rows { form: self, servers } };
+        self.event::<Writer>("snapshot", id, &snapshot).finish()
     }
 }
 
@@ -230,6 +232,13 @@ impl Change {
         self.now = Some((server.clone(), how));
     }
 
+    /// What it keeps in memory, in bytes.
+    fn weight(&self) -> usize {
+        let now = self.now.iter().map(|(server, _)| server);
+        size_of::<Change>()
+            + self.before.iter().chain(&self.removed).chain(now).map(|server| server.bytes()).sum::<usize>()
+    }
+
     /// Both changes as one.
     fn then(&mut self, later: &Change) {
         self.serial = later.serial;
@@ -247,10 +256,20 @@ pub struct Frame {
     pub after: u64,
     /// The first view of which something is told here. It may be one before this frame: see [`SERVER_EVERY`].
     first: u64,
-    changes: BTreeMap<Address, Change>,
+    /// The number of servers in it, and what they keep in memory.
+    len: usize,
+    weight: usize,
+    /// None once they were [forgotten](Frame::forget).
+    changes: ArcSwapOption<Changes>,
     /// What has been rendered of it.
     rendered: Mutex<Vec<Piece>>,
 }
+
+type Changes = BTreeMap<Address, Change>;
+
+/// There was no more memory for a frame: a reader that needs it has to begin again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forgotten;
 
 /// What readers of a form with a serial get of a frame; none if it has nothing for them.
 struct Piece {
@@ -271,19 +290,24 @@ enum Known {
 }
 
 impl Frame {
-    fn new(before: u64, after: u64, changes: BTreeMap<Address, Change>) -> Frame {
+    fn new(before: u64, after: u64, changes: Changes) -> Frame {
         let first = changes.values().map(|change| change.first).min().unwrap_or(u64::MAX);
-        Frame { before, after, first, changes, rendered: Mutex::default() }
+        let (len, weight) = (changes.len(), changes.values().map(Change::weight).sum());
+        let changes = ArcSwapOption::from_pointee(changes);
+        Frame { before, after, first, len, weight, changes, rendered: Mutex::default() }
     }
 
     /// Several frames as one.
-    pub fn joined(frames: &[Arc<Frame>]) -> Option<Frame> {
-        let (first, last) = (frames.first()?, frames.last()?);
-        let mut changes: BTreeMap<Address, Change> = BTreeMap::new();
-        for (address, change) in frames.iter().flat_map(|frame| &frame.changes) {
-            changes.entry(*address).and_modify(|known| known.then(change)).or_insert_with(|| change.clone());
+    pub fn joined(frames: &[Arc<Frame>]) -> Result<Frame, Forgotten> {
+        let (before, after) =
+            (frames.first().map_or(0, |first| first.before), frames.last().map_or(0, |last| last.after));
+        let mut changes = Changes::new();
+        for frame in frames {
+            for (address, change) in &*frame.changes.load_full().ok_or(Forgotten)? {
+                changes.entry(*address).and_modify(|known| known.then(change)).or_insert_with(|| change.clone());
+            }
         }
-        Some(Frame::new(first.before, last.after, changes))
+        Ok(Frame::new(before, after, changes))
     }
 
     #[cfg(test)]
@@ -299,12 +323,30 @@ impl Frame {
 
     /// The number of servers in it.
     pub fn len(&self) -> usize {
-        self.changes.len()
+        self.len
+    }
+
+    /// What its servers keep in memory, in bytes.
+    pub fn weight(&self) -> usize {
+        self.weight
+    }
+
+    /// Frees everything, also for readers that have not taken it yet.
+    pub fn forget(&self) {
+        self.changes.store(None);
+        self.forget_pieces();
     }
 
     /// What a reader with this serial gets, in its form; rendered on first use. `begun` is the serial that it began with. One with
     /// a snapshot of the frame's midst has some of it already.
-    pub fn piece(&self, since: u64, begun: u64, form: &Arc<Form>, run: u32, held: &Arc<Held>) -> Option<Bytes> {
+    pub fn piece(
+        &self,
+        since: u64,
+        begun: u64,
+        form: &Arc<Form>,
+        run: u32,
+        held: &Arc<Held>,
+    ) -> Result<Option<Bytes>, Forgotten> {
         let reader = match since > self.before {
             true => Known::Midst(since),
             false if begun >= self.first && !form.is_by_game() => Known::More,
@@ -316,18 +358,19 @@ impl Frame {
             known.map(|piece| piece.bytes.clone())
         };
         if let Some(bytes) = known() {
-            return bytes;
+            return Ok(bytes);
         }
+        let changes = self.changes.load_full().ok_or(Forgotten)?;
         // Others get what is rendered meanwhile. Two readers of one form may both render it: what most read is prepared.
-        let bytes = self.render(reader, form, run).map(|bytes| match bytes.len() {
+        let bytes = self.render(&changes, reader, form, run).map(|bytes| match bytes.len() {
             ..LONG_PIECE => bytes.into(),
-            LONG_PIECE.. => held.count(bytes),
+            LONG_PIECE.. => held.share(bytes.into()),
         });
         let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
         if rendered.len() < FORMS_MAX {
             rendered.push(Piece { form: form.clone(), reader, bytes: bytes.clone() });
         }
-        bytes
+        Ok(bytes)
     }
 
     /// Frees what has been rendered.
@@ -341,11 +384,11 @@ impl Frame {
         rendered.iter().filter_map(|piece| Some(piece.bytes.as_ref()?.len())).sum()
     }
 
-    fn render(&self, reader: Known, form: &Form, run: u32) -> Option<Vec<u8>> {
+    fn render(&self, changes: &Changes, reader: Known, form: &Form, run: u32) -> Option<Vec<u8>> {
         let added = Rows { form, servers: Vec::new() };
         let mut deltas = Deltas { serial: self.after, removed: Vec::new(), added, changed: Vec::new() };
         let is_news = |change: &&Change| !matches!(reader, Known::Midst(since) if change.serial <= since);
-        for change in self.changes.values().filter(is_news) {
+        for change in changes.values().filter(is_news) {
             match reader {
                 _ if form.is_by_game() => deltas.tell(change, form),
                 Known::Before => deltas.tell_by_match(change, form),
@@ -421,8 +464,13 @@ impl Gathered {
         change
     }
 
-    /// The next frame, if there is something to tell. What readers were told a moment ago stays for a later one.
-    pub fn frame(&mut self, now: Instant) -> Option<Frame> {
+    /// The next frame, if there is something to tell. What readers were told a moment ago stays for a later one. More than
+    /// `bytes_max` at once is not told one by one: readers begin again, with a snapshot that they share.
+    pub fn frame(&mut self, now: Instant, bytes_max: usize) -> Option<Frame> {
+        if self.changes.values().map(Change::weight).sum::<usize>() > bytes_max {
+            self.changes.clear();
+            self.gap = true;
+        }
         self.told.retain(|_, at| now < *at + SERVER_EVERY);
         let told = &self.told;
         let changes = match self.gap {

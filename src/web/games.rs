@@ -13,7 +13,7 @@ use super::filter::Wrong;
 use super::{JSON, Peer, Site, parameters};
 use crate::model::Server;
 use crate::protocols::CARDS;
-use crate::registry::view::{Renderer, Tag, View};
+use crate::registry::view::{Body, Renderer, Tag, View};
 
 /// The most games in the answer: servers choose the names of their games.
 const GAMES_MAX: usize = 1_000;
@@ -87,14 +87,14 @@ impl Count {
 pub struct GamesRenderer;
 
 impl Renderer for GamesRenderer {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         self.render_tagged(view).0
     }
 
     /// The same counts say the same in any view.
-    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
+    fn render_tagged(&self, view: &View) -> (Body, Option<Tag>) {
         let (list, mut tag) = (games(view), Tag::default());
-        let body = serde_json::to_vec(&list).unwrap_or_default();
+        let body = Body::json(&list);
         let _ = serde_json::to_writer(&mut tag, &GameList { serial: 0, ..list }); // to memory: cannot fail
         (body, Some(tag))
     }

@@ -3,9 +3,9 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -26,8 +26,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tower::Service;
-use tracing::{debug, warn};
+use tracing::debug;
 
+use super::door::Through;
 use super::fast::{self, Left, Moving};
 use super::routes::POSTS;
 use super::{Home, Peer, Site, TEXT, api, reply, router};
@@ -57,6 +58,8 @@ pub struct HttpService {
     site: Arc<Site>,
     pub entrance: Arc<Entrance>,
     pub stop: watch::Receiver<bool>,
+    /// Whether its connections use TLS.
+    is_secure: bool,
 }
 
 /// Where a connection goes on.
@@ -70,7 +73,12 @@ enum Next {
 impl HttpService {
     pub fn new(site: Arc<Site>, home: Home, entrance: Arc<Entrance>, stop: watch::Receiver<bool>) -> HttpService {
         site.add_home(home);
-        HttpService { router: router(site.clone(), home), site, entrance, stop }
+        HttpService { router: router(site.clone(), home), site, entrance, stop, is_secure: false }
+    }
+
+    /// The same for connections that use TLS.
+    pub fn over_tls(self) -> HttpService {
+        HttpService { is_secure: true, ..self }
     }
 
     /// Serves a connection until it ends, is idle for too long, or the program stops. The idle time is for a request's whole
@@ -162,7 +170,7 @@ impl HttpService {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let (site, entrance, stop) = (&self.site, &self.entrance, self.stop.clone());
-        let fast = fast::Connection::new(stream, moving, site, entrance, peer, admission, stop);
+        let fast = fast::Connection::new(stream, moving, (site, self.is_secure), entrance, peer, admission, stop);
         fast.serve().await.unwrap_or_else(|error| {
             debug!(%peer, %error, "HTTP connection ended");
             Left::Ended
@@ -178,11 +186,15 @@ impl HttpService {
         let mut stream = TimeoutStream::new(Touching { stream, begun, admission, instead: None });
         stream.set_write_timeout(Some(idle));
         let (router, entrance, long_bodies) = (self.router, self.entrance, self.site.long_bodies.clone());
+        let (site, is_secure) = (self.site, self.is_secure);
         let service = service_fn(move |request: Request<Incoming>| {
             let settings = entrance.settings();
             let lines = request.headers().get_all(settings.proxies.header.name());
-            let client = client(&entrance, &settings, peer, lines.iter().map(HeaderValue::as_bytes));
-            answer(router.clone(), client, request, Reading { idle, long_bodies: long_bodies.clone() })
+            let names = request.headers().keys().map(HeaderName::as_str);
+            let client = client(&entrance, &settings, peer, lines.iter().map(HeaderValue::as_bytes), names);
+            let hsts = site.hsts(is_secure);
+            let reading = Reading { idle, long_bodies: long_bodies.clone() };
+            answer(router.clone(), client, request, reading, hsts)
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -319,38 +331,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Touching<S> {
     }
 }
 
-/// A proxy that was probably forgotten in the configuration is reported once.
-static UNKNOWN_PROXY: Once = Once::new();
-
-/// Whether an address is of this machine or a private network: a proxy's, if its requests name other clients.
-pub fn is_near(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local() || ip.is_unspecified(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local() || ip.is_unspecified(),
-    }
-}
-
-/// The client of a request; none if it is banned. A banned peer is not let in at all; behind a proxy, only its requests show
-/// who it is.
+/// The client of a request, and the forgotten proxy that it came through; none if the client is banned. A banned peer is not let
+/// in at all; behind a proxy, only its requests show who it is. `lines` are those of the header that names clients, `names` the
+/// names of all headers.
 pub fn client<'a>(
     entrance: &Entrance,
     settings: &tcp::Settings,
     peer: SocketAddr,
     lines: impl DoubleEndedIterator<Item = &'a [u8]>,
-) -> Option<Peer> {
-    let mut lines = lines.peekable();
-    if lines.peek().is_some() && is_near(peer.ip()) && !settings.proxies.contains(peer.ip()) {
-        UNKNOWN_PROXY.call_once(|| {
-            warn!(
-                "requests from {} name other clients, but proxy.networks does not have it: all clients of that proxy share \
-                 one budget",
-                peer.ip()
-            );
-        });
-    }
+    names: impl Iterator<Item = &'a str>,
+) -> Option<(Peer, Through)> {
     let client = settings.proxies.client(peer, lines);
     let is_banned = client.ip() != peer.ip() && entrance.guard.bans().contains(client.ip());
-    (!is_banned).then_some(Peer(client))
+    (!is_banned).then(|| (Peer(client), Through::of(&settings.proxies, peer.ip(), names)))
 }
 
 /// The places for long bodies.
@@ -400,16 +393,18 @@ async fn whole(
 
 async fn answer(
     mut router: Router,
-    client: Option<Peer>,
+    client: Option<(Peer, Through)>,
     request: Request<Incoming>,
     reading: Reading,
+    hsts: Option<HeaderValue>,
 ) -> Result<Response<Body>, Infallible> {
     let is_api = api::is_api(request.uri().path());
     let accepted = async {
         let banned = || reply::error(StatusCode::FORBIDDEN, "your address is banned here\n");
-        let client = client.ok_or_else(banned)?;
+        let (client, through) = client.ok_or_else(banned)?;
         let mut request = whole(request, client, reading).await?;
         request.extensions_mut().insert(client);
+        request.extensions_mut().insert(through);
         Ok(request)
     };
     let mut response = match accepted.await {
@@ -418,6 +413,9 @@ async fn answer(
         Err(response) => response,
     };
     finish(&mut response);
+    if let Some(hsts) = hsts {
+        response.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, hsts);
+    }
     Ok(response)
 }
 

@@ -58,6 +58,9 @@ pub struct ServerJson<'a> {
     /// The master whose list named it, if it did not announce itself here: another master that this one follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<&'a str>,
+    /// It announces itself and no longer answers; this is when it last did. Otherwise absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unanswered_since: Option<String>,
     /// Where it is: two letters (ISO 3166), if the operator has a database and the address is in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     country: Option<&'static str>,
@@ -105,6 +108,7 @@ impl<'a> ServerJson<'a> {
             verified_by: server.verified_by.name(),
             stated: server.is_stated(),
             via: server.via.as_deref().map(Origin::name),
+            unanswered_since: server.is_unanswered().then(|| rfc3339(server.proven_at_ms)),
             country: geo::country(server.address.ip()),
             proven_at: rfc3339(server.proven_at_ms),
             first_seen: rfc3339(server.first_seen_ms),
@@ -185,6 +189,7 @@ impl ServerJson<'_> {
         to.put(Fields::VERIFIED_BY, Column::VerifiedBy, "verified_by", Some(row.verified_by))?;
         to.put(Fields::STATED, Column::Stated, "stated", Some(row.stated).filter(|stated| *stated))?;
         to.put(Fields::VIA, Column::Via, "via", row.via)?;
+        to.put(Fields::UNANSWERED, Column::UnansweredSince, "unanswered_since", row.unanswered_since)?;
         // Like the game, it never changes.
         to.put(Fields::GAME, Column::Country, "country", row.country)?;
         to.always(Column::ProvenAt, "proven_at", row.proven_at)?;
@@ -279,7 +284,7 @@ pub fn rfc3339(unix_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Details, Facts, Game, Overrides, Proof, round_trip};
+    use crate::model::{Details, Facts, Game, Overrides, Proof, Silence, round_trip};
     use proptest::prelude::*;
     use serde_json::{Map, Value, json};
     use std::sync::Arc;
@@ -301,13 +306,16 @@ mod tests {
             ..Facts::default()
         };
         let proof = [Proof::Query, Proof::Cookie, Proof::Connection][usize::from(name)];
-        Server {
+        // A server that does not answer is not proven again.
+        let (silence, at) = if rule == 2 { (Silence::Announces, 0) } else { (Silence::None, at) };
+        let server = Server {
             overrides: Overrides { official: extra == 1, priority: i32::from(name) - 1, flavor: extra },
             rtt_us: (players > 1).then(|| round_trip(players.into())),
             first_seen_ms: u64::from(rule) * 1000,
             via: (rule > 1).then(|| Arc::new(Origin::new("elsewhere"))),
             ..Server::new("203.0.113.5:1".parse().unwrap(), Game::Own("iceball"), proof, at * 1000, &facts)
-        }
+        };
+        server.with_silence(silence)
     }
 
     /// As a reader applies it.

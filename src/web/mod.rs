@@ -8,6 +8,7 @@ mod check;
 mod columns;
 mod cors;
 mod doctor;
+mod door;
 mod embed;
 mod events;
 mod fast;
@@ -41,13 +42,13 @@ mod tls;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use axum::extract::{Extension, RawQuery, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -88,6 +89,9 @@ const JSON: &str = "application/json";
 const SVG: &str = "image/svg+xml";
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// Which pages are told where a visitor comes from: our own, of whose requests it shows that they are ours.
+const REFERRERS: &str = "same-origin";
+
 /// How long a page waits for its plots.
 const PLOTS_PATIENCE: Duration = Duration::from_secs(1);
 /// How often to look for what is not used.
@@ -122,6 +126,8 @@ pub struct Site {
     tests: Quota,
     /// Long bodies of requests that are being read.
     pub long_bodies: Quota,
+    /// The certificate in use, which has names of this master.
+    tls: OnceLock<Arc<Tls>>,
 }
 
 /// What follows from the configuration: renderers and files. Replaced as a whole.
@@ -155,6 +161,10 @@ pub struct Pages {
     sections: Vec<(&'static Card, Box<dyn Section>)>,
     /// The operator's token for the API; empty: there is none.
     token: String,
+    /// The names under which this master is reached.
+    hosts: Vec<String>,
+    /// What browsers that came with TLS are told of it.
+    hsts: Option<HeaderValue>,
 }
 
 impl Pages {
@@ -188,6 +198,8 @@ impl Pages {
             posts: config.sections().flat_map(|(_, section)| section.posts()).collect(),
             sections: config.sections().map(|(card, section)| (card, section.cloned())).collect(),
             token: config.web.token.clone(),
+            hosts: config.web.hosts.clone(),
+            hsts: config.hsts().and_then(|age| HeaderValue::from_str(&format!("max-age={}", age.as_secs())).ok()),
         })
     }
 }
@@ -226,6 +238,7 @@ impl Site {
             board,
             tests: test_now::places(),
             long_bodies: http::long_bodies(),
+            tls: OnceLock::new(),
         })
     }
 
@@ -248,6 +261,11 @@ impl Site {
                 () = stopped(&mut stop) => return,
             }
         }
+    }
+
+    /// Bounds what changes that readers of events have not taken yet keep in memory.
+    pub fn set_changes_bytes_max(&self, bytes_max: usize) {
+        self.events.set_bytes_max(bytes_max);
     }
 
     pub fn set_pages(&self, pages: Pages) {
@@ -343,6 +361,11 @@ impl Site {
         self.pages.load().targets.iter().find(|target| target.path == path).cloned()
     }
 
+    /// That browsers shall come with TLS only: said where they did.
+    fn hsts(&self, is_secure: bool) -> Option<HeaderValue> {
+        is_secure.then(|| self.pages.load().hsts.clone()).flatten()
+    }
+
     /// Whether it is this one.
     fn is_target(&self, path: &str, target: &Arc<Target>) -> bool {
         let is_any = || self.pages.load().targets.iter().any(|any| Arc::ptr_eq(any, target));
@@ -427,7 +450,8 @@ impl Site {
     }
 }
 
-/// A page for people. Its policy allows only our own scripts, styles, images and requests.
+/// A page for people. Its policy allows only our own scripts, styles, images and requests, and other sites are not told the
+/// address that their visitors come from, which may have a search in it.
 fn page_of(page: &Rendered, headers: &HeaderMap) -> Response {
     let mut response = reply::rendered(page, HTML, headers, Fresh::Ask);
     set_policy(&mut response);
@@ -438,6 +462,7 @@ fn set_policy(response: &mut Response) {
     let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                   form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
     reply::set(response, header::CONTENT_SECURITY_POLICY, policy);
+    reply::set(response, header::REFERRER_POLICY, REFERRERS);
 }
 
 async fn script(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {

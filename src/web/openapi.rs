@@ -85,7 +85,7 @@ fn schema_of(schema: &mut Value, never_null: bool) {
             "verified_by" => json!({"enum": Proof::ALL.map(Proof::name)}),
             "range" => json!({"enum": Range::ALL.map(Range::name)}),
             "outcome" => json!({"enum": OUTCOMES}),
-            "proven_at" | "first_seen" | "last_seen" | "at" | "from" | "to" | "until" => {
+            "proven_at" | "unanswered_since" | "first_seen" | "last_seen" | "at" | "from" | "to" | "until" => {
                 json!({"format": "date-time", "example": "2026-01-10T14:00:00Z"})
             }
             _ => continue,

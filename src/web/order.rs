@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::search::{Part, part};
 use crate::geo::{self, countries};
 use crate::model::{Address, Server};
+use crate::registry::view::Standings;
 
 /// The keys to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,8 @@ pub enum Value<'a> {
     Number(i64),
     /// In lower case, as bytes, which sort like the text.
     Text(Cow<'a, [u8]>),
+    /// Where it stands in the [order that is fair to networks](crate::prefix::fair).
+    Standing(i64),
 }
 
 /// Compares in the order's direction; equal ones by address, always ascending.
@@ -144,14 +147,13 @@ impl<'a, 'v> Best<'a, 'v> {
     }
 }
 
-/// A server's place. `text` is its prepared text where the key is one.
-pub fn place<'a>(server: &Server, text: &'a [u8], key: Key) -> Position<'a> {
+/// A server's place. `text` is its prepared text where the key is one, `standings` those of its list where the key needs them.
+pub fn place<'a>(server: &Arc<Server>, text: &'a [u8], key: Key, standings: &Standings) -> Position<'a> {
     let prepared = |of: Part| Value::Text(Cow::Borrowed(part(text, of)));
-    let players = i64::from(server.players_current.unwrap_or(0));
     let value = match key {
-        Key::Priority => Value::Number((i64::from(server.overrides.priority) << 16) + players),
+        Key::Priority => Value::Standing(standings.of(server)),
         Key::Name => prepared(Part::Name),
-        Key::Players => Value::Number(players),
+        Key::Players => Value::Number(server.players_current.unwrap_or(0).into()),
         Key::Map => prepared(Part::Map),
         Key::Mode => prepared(Part::Mode),
         Key::Version => prepared(Part::Version),
@@ -170,11 +172,12 @@ pub fn place<'a>(server: &Server, text: &'a [u8], key: Key) -> Position<'a> {
     (value, server.address)
 }
 
-/// A place as text: `n123~203.0.113.5:1` or `tname~203.0.113.5:1`.
+/// A place as text: `n123~203.0.113.5:1`, `tname~203.0.113.5:1` or `s123~203.0.113.5:1`.
 fn emit_place((value, address): &Position<'_>) -> String {
     match value {
         Value::Number(number) => format!("n{number}~{address}"),
         Value::Text(text) => format!("t{}~{address}", String::from_utf8_lossy(text)),
+        Value::Standing(standing) => format!("s{standing}~{address}"),
     }
 }
 
@@ -183,6 +186,7 @@ pub fn parse_place(text: &str) -> Option<Position<'static>> {
     let value = match value.split_at_checked(1)? {
         ("n", number) => Value::Number(number.parse().ok()?),
         ("t", text) => Value::Text(Cow::Owned(text.as_bytes().to_vec())),
+        ("s", standing) => Value::Standing(standing.parse().ok()?),
         _ => return None,
     };
     Some((value, address.parse().ok()?))

@@ -2,31 +2,59 @@
 //! able to make its visitor's browser send one.
 
 use axum::http::{HeaderMap, HeaderName, header};
-use url::{Position, Url};
+use url::{Host, Position, Url};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH: &str = "sec-fetch-";
 
-/// Whether a browser sent this for a page of another origin. Other programs send none of these headers.
+/// Who sent a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// No browser: a game server, or a person with a tool.
+    Program,
+    /// A browser, for a page of another origin.
+    OtherPage,
+    /// A browser, for a page of the origin that was asked: the host under which it reached us, if that can be read. Whether it
+    /// is ours is not known yet.
+    OwnPage(Option<Host>),
+}
+
+/// Who sent a request. With a GET a browser sends no `Origin` and, if the page wants that, no `Referer`, so a browser that does
+/// not say where such a request comes from counts as another page.
+pub fn sender(headers: &HeaderMap, is_get: bool) -> Sender {
+    let says = headers.keys().any(|name| *name == header::ORIGIN || name.as_str().starts_with(SEC_FETCH));
+    match (says, is_get) {
+        (true, _) if is_cross_origin(headers) => Sender::OtherPage,
+        (true, _) => Sender::OwnPage(host(headers, header::ORIGIN)),
+        (false, false) => Sender::Program,
+        (false, true) => match text(headers, header::REFERER) {
+            Some(page) if is_own(headers, page) => Sender::OwnPage(host(headers, header::REFERER)),
+            Some(_) => Sender::OtherPage,
+            None if text(headers, header::USER_AGENT).is_some_and(|agent| agent.starts_with("Mozilla/")) => {
+                Sender::OtherPage
+            }
+            None => Sender::Program,
+        },
+    }
+}
+
+/// Whether a browser sent this for a page of another origin.
 ///
 /// Browsers send `Origin` with every POST, and `Sec-Fetch-Site` only where the connection is secure. Where both are present,
 /// `Sec-Fetch-Site` decides: behind a proxy, `Host` may be another name than the browser used.
-pub fn is_cross_origin(headers: &HeaderMap) -> bool {
+fn is_cross_origin(headers: &HeaderMap) -> bool {
     match text(headers, SEC_FETCH_SITE) {
         Some(site) => !matches!(site, "same-origin" | "none"),
         None => text(headers, header::ORIGIN).is_some_and(|origin| !is_own(headers, origin)),
     }
 }
 
-/// The same for a GET, with which a browser sends no `Origin` and, if the page wants that, no `Referer`. So a browser that
-/// does not say where the request comes from counts as cross-origin, too.
-pub fn is_cross_origin_get(headers: &HeaderMap) -> bool {
-    if headers.contains_key(SEC_FETCH_SITE) || headers.contains_key(header::ORIGIN) {
-        return is_cross_origin(headers);
-    }
-    match text(headers, header::REFERER) {
-        Some(page) => !is_own(headers, page),
-        None => text(headers, header::USER_AGENT).is_some_and(|agent| agent.starts_with("Mozilla/")),
-    }
+/// The host in the address of a page, or the one that was asked.
+fn host(headers: &HeaderMap, page: HeaderName) -> Option<Host> {
+    let of_url = |url: Url| url.host().map(|host| host.to_owned());
+    let of_page = text(headers, page).and_then(|page| Url::parse(page).ok()).and_then(of_url);
+    let asked = || Url::parse(&format!("http://{}", text(headers, header::HOST)?)).ok().and_then(of_url);
+    of_page.or_else(asked)
 }
 
 /// Whether a URL is on the host and port that were asked. The scheme is not compared: a proxy may have changed it. Its usual
@@ -68,29 +96,40 @@ mod tests {
 
     #[test]
     fn who_counts_as_another_origin() {
+        let own = |host: &str| Sender::OwnPage(Some(Host::parse(host).unwrap()));
+        let (program, other, master) = (Sender::Program, Sender::OtherPage, own("master.example"));
         for (pairs, post, get) in [
-            (&[][..], false, false),
-            (&[("user-agent", "curl/8.5.0")], false, false),
-            (&[("origin", "http://master.example:8080")], false, false),
-            (&[("origin", "https://MASTER.example:8080")], false, false),
-            (&[("origin", "http://master.example")], true, true),
-            (&[("origin", "http://evil.example:8080")], true, true),
-            (&[("origin", "null")], true, true),
-            (&[("origin", "\u{e9}")], true, true),
-            (&[("sec-fetch-site", "none"), ("user-agent", "Mozilla/5.0")], false, false),
-            (&[("sec-fetch-site", "same-origin"), ("origin", "https://behind.a.proxy")], false, false),
-            (&[("sec-fetch-site", "same-site")], true, true),
-            (&[("sec-fetch-site", "cross-site"), ("origin", "http://master.example:8080")], true, true),
-            (&[("sec-fetch-site", "")], true, true),
-            (&[("referer", "http://evil.example/page")], false, true),
-            (&[("referer", "http://master.example:8080.evil.example/")], false, true),
-            (&[("referer", "http://master.example:8080/doctor"), ("user-agent", "Mozilla/5.0")], false, false),
-            (&[("user-agent", "Mozilla/5.0")], false, true),
+            (&[][..], &program, &program),
+            (&[("user-agent", "curl/8.5.0")], &program, &program),
+            (&[("origin", "http://master.example:8080")], &master, &master),
+            (&[("origin", "https://MASTER.example:8080")], &master, &master),
+            (&[("origin", "http://master.example")], &other, &other),
+            (&[("origin", "http://evil.example:8080")], &other, &other),
+            (&[("origin", "null")], &other, &other),
+            (&[("origin", "\u{e9}")], &other, &other),
+            (&[("sec-fetch-site", "none"), ("user-agent", "Mozilla/5.0")], &master, &master),
+            (
+                &[("sec-fetch-site", "same-origin"), ("origin", "https://behind.a.proxy")],
+                &own("behind.a.proxy"),
+                &own("behind.a.proxy"),
+            ),
+            (&[("sec-fetch-site", "same-origin"), ("origin", "null")], &master, &master),
+            (&[("sec-fetch-site", "same-site")], &other, &other),
+            (&[("sec-fetch-site", "cross-site"), ("origin", "http://master.example:8080")], &other, &other),
+            (&[("sec-fetch-site", "")], &other, &other),
+            (&[("sec-fetch-mode", "cors")], &master, &master),
+            (&[("referer", "http://evil.example/page")], &program, &other),
+            (&[("referer", "http://master.example:8080.evil.example/")], &program, &other),
+            (&[("referer", "http://master.example:8080/doctor"), ("user-agent", "Mozilla/5.0")], &program, &master),
+            (&[("user-agent", "Mozilla/5.0")], &program, &other),
         ] {
             let headers = headers(pairs);
-            assert_eq!((is_cross_origin(&headers), is_cross_origin_get(&headers)), (post, get), "{pairs:?}");
+            assert_eq!((&sender(&headers, false), &sender(&headers, true)), (post, get), "{pairs:?}");
         }
-        assert!(is_cross_origin(&HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static("http://"))])));
+        let origin_only = HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static("http://"))]);
+        assert_eq!(sender(&origin_only, false), Sender::OtherPage);
+        let no_host = HeaderMap::from_iter([(SEC_FETCH_SITE, HeaderValue::from_static("none"))]);
+        assert_eq!(sender(&no_host, false), Sender::OwnPage(None));
     }
 
     #[test]

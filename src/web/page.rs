@@ -1,7 +1,7 @@
 //! The page: one list of servers, filtered and sorted as the address says, from a template that the operator can
 //! replace. It works without JavaScript; `assets/script` keeps it up to date.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -18,8 +18,9 @@ use super::template::{PageError, Template, read};
 use crate::config;
 use crate::geo::{self, countries};
 use crate::model::{Address, Facts, Game, Server};
+use crate::prefix::Prefix;
 use crate::protocols::{CARDS, Card, Games, card, own_card};
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Body, Renderer, View};
 use crate::store::history::{ALL_GAMES, Range};
 
 pub const BUILT_IN_TEMPLATE: &str = include_str!("../../assets/index.html");
@@ -36,6 +37,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("../../assets/script/common.js"),
     include_str!("../../assets/script/charts.js"),
     include_str!("../../assets/script/list.js"),
+    include_str!("../../assets/script/fair.js"),
     include_str!("../../assets/script/favourites.js"),
     include_str!("../../assets/script/rows.js"),
     include_str!("../../assets/script/draw.js"),
@@ -253,12 +255,12 @@ impl IndexRenderer {
 }
 
 impl Renderer for IndexRenderer {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         let countries = geo::version();
         let drawn = self.plots.as_ref().map_or(0, |plots| plots.drawn());
         let (variables, missing) = self.index.variables(&self.ask, view, &self.search, self.plots.as_deref());
         *self.last() = Last { missing, drawn, until: Some(Instant::now() + plots::KEPT), countries };
-        self.index.template.render(&variables).into_bytes()
+        self.index.template.render(&variables).into()
     }
 
     /// Whether missing plots are there now, some have become old, or countries have changed.
@@ -401,14 +403,26 @@ fn join_pattern(game: &Game) -> Option<String> {
     Some(link.replace(&any.to_string(), "{address}"))
 }
 
-/// All games and families with a card, the others with the most servers, and the requested one.
+/// All games and families with a card, the others that most networks have servers of, and the requested one.
 fn games<'a>(view: &'a View, asked: Option<&'a str>) -> Vec<Choosable<'a>> {
+    let without_card = || view.games().filter(|server| card(server.game.name()).is_none());
     let mut others: BTreeMap<&str, (usize, &Game)> = BTreeMap::new();
-    for server in view.games().filter(|server| card(server.game.name()).is_none()) {
+    for server in without_card() {
         others.entry(server.game.name()).or_insert((0, &server.game)).0 += 1;
     }
-    let mut others: Vec<_> = others.into_iter().map(|(name, (servers, game))| (name, servers, Some(game))).collect();
-    others.sort_by_key(|(_, servers, _)| std::cmp::Reverse(*servers));
+    // Their servers are counted where there is room for all of them, which takes less.
+    if others.len() > OTHER_GAMES_MAX {
+        let mut networks = HashSet::new();
+        others.values_mut().for_each(|(count, _)| *count = 0);
+        for server in without_card() {
+            let (name, network) = (server.game.name(), Prefix::widest(server.address.ip()));
+            if let Some((count, _)) = others.get_mut(name) {
+                *count += usize::from(networks.insert((name, network)));
+            }
+        }
+    }
+    let mut others: Vec<_> = others.into_iter().map(|(name, (count, game))| (name, count, Some(game))).collect();
+    others.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
     others.truncate(OTHER_GAMES_MAX);
     if let Some(asked) = asked
         && card(asked).is_none()
@@ -503,10 +517,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn games_of_many_networks_have_a_place_in_the_menu() {
+        let one = |network: u8, port: u16, name: &str| {
+            let game = crate::protocols::game("netpanzer", name).unwrap();
+            let address = Address::new([198, 51, network, 1].into(), port).unwrap();
+            Arc::new(Server { game, address, ..Server::clone(&server(port, "")) })
+        };
+        let of_one = (1..=32)
+            .flat_map(|number| (1..=3).map(move |port| one(1, number * 3 + port, &format!("made up {number}"))));
+        let view = View::new(1, 0, of_one.chain([one(2, 1, "played"), one(3, 1, "played")]).collect());
+        let names: Vec<_> =
+            games(&view, None).into_iter().skip(CARDS.len()).map(|game| game.name.to_string()).collect();
+        assert_eq!((names.len(), &*names[0]), (OTHER_GAMES_MAX, "played"));
+    }
+
     fn page(query: &str, home: Option<&'static str>, view: &View) -> String {
         let index = Arc::new(Index::load(&Config::default().web).unwrap());
-        String::from_utf8(IndexRenderer::new(index, Ask::parse(query, home), Arc::default(), None).render(view))
-            .unwrap()
+        String::from_utf8(
+            IndexRenderer::new(index, Ask::parse(query, home), Arc::default(), None).render(view).to_vec(),
+        )
+        .unwrap()
     }
 
     fn view(name: &str) -> View {
@@ -586,7 +617,7 @@ mod tests {
         std::fs::write(&path, "{{ title }}: {{ servers | length }}").unwrap();
         let index = Arc::new(Index::load(&web).unwrap());
         let ask = Ask::parse("", None);
-        assert_eq!(IndexRenderer::new(index, ask, Arc::default(), None).render(&view("x")), b"Rallypoint: 1");
+        assert_eq!(IndexRenderer::new(index, ask, Arc::default(), None).render(&view("x")).to_vec(), b"Rallypoint: 1");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,11 +1,15 @@
 //! Responses: rendered lists with conditional requests and encodings, and errors, which always have a body.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
 
 use super::{JSON, TEXT};
@@ -13,14 +17,14 @@ use crate::budget::Over;
 use crate::encodings;
 use crate::hub::{Held, Refusal};
 use crate::protocols::post::PostAnswer;
-use crate::registry::view::{Rendered, VARIANTS};
+use crate::registry::view::{self as list, Rendered, VARIANTS};
 use crate::times;
 
 /// Content encodings, best first. The index is that of [`Rendered::variant`].
 const ENCODINGS: [Encoding; VARIANTS] = [("zstd", zstd), ("br", brotli), ("gzip", gzip)];
 
 /// Its name, and how it is made.
-type Encoding = (&'static str, fn(&[u8]) -> Option<Vec<u8>>);
+type Encoding = (&'static str, fn(&list::Body) -> Option<list::Body>);
 
 /// Shorter bodies are not encoded.
 const ENCODED_BYTES_MIN: usize = 1024;
@@ -58,7 +62,7 @@ pub fn response(
         response
     } else {
         let (name, body) = encoded.map_or((None, list.body.clone()), |(name, body)| (Some(name), body));
-        let mut response = Response::new(Body::from(body));
+        let mut response = Response::new(sent(&body));
         set(&mut response, header::CONTENT_TYPE, content_type);
         if let Some(name) = name {
             set(&mut response, header::CONTENT_ENCODING, name);
@@ -77,8 +81,40 @@ pub fn response(
     response
 }
 
+/// A list's body as hyper sends it: piece by piece, with its length.
+fn sent(body: &list::Body) -> Body {
+    match body.pieces() {
+        [] => Body::empty(),
+        [one] => Body::from(one.clone()),
+        _ => Body::new(InPieces { body: body.clone(), sent: 0, left: body.len() as u64 }),
+    }
+}
+
+struct InPieces {
+    body: list::Body,
+    /// How many pieces are gone, and how many bytes are left.
+    sent: usize,
+    left: u64,
+}
+
+impl hyper::body::Body for InPieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.body.pieces().get(self.sent).cloned();
+        self.sent += 1;
+        self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
 /// The name of an encoding, and a body in it.
-pub type Encoded = (&'static str, Bytes);
+pub type Encoded = (&'static str, list::Body);
 
 /// The tag of a list in an encoding. Each representation needs its own.
 pub fn etag(list: &Rendered, encoded: Option<&Encoded>) -> String {
@@ -95,7 +131,7 @@ pub fn encoded(list: &Rendered, encoding: Option<usize>) -> Option<Encoded> {
     }
     let number = encoding?;
     let (name, encode) = ENCODINGS.get(number)?;
-    let smaller = |body: &Bytes| encode(body).filter(|encoded| encoded.len() < body.len()).map(Bytes::from);
+    let smaller = |body: &list::Body| encode(body).filter(|encoded| encoded.len() < body.len());
     list.want(number);
     let body = match list.made(number) {
         Some(made) => made,
@@ -133,7 +169,7 @@ pub fn long_encoding(
         return None;
     }
     let (begun, held) = (list.begin(number)?, held.clone());
-    let smaller = move |body: &Bytes| encode(body).filter(|it| it.len() < body.len()).map(|it| held.count(it));
+    let smaller = move |body: &list::Body| encode(body).filter(|it| it.len() < body.len()).map(|it| held.count(it));
     Some(move || begun.make(smaller))
 }
 
@@ -148,16 +184,16 @@ pub fn encode_as_before(list: &Arc<Rendered>, before: &Rendered, held: &Arc<Held
 
 // Fast levels: a list is encoded once for each change of it.
 
-fn gzip(body: &[u8]) -> Option<Vec<u8>> {
-    encodings::gzip(body, 5)
+fn gzip(body: &list::Body) -> Option<list::Body> {
+    Some(encodings::gzip(body.pieces(), 5, list::Writer::default()).ok()?.finish())
 }
 
-fn brotli(body: &[u8]) -> Option<Vec<u8>> {
-    encodings::brotli(body, 4)
+fn brotli(body: &list::Body) -> Option<list::Body> {
+    Some(encodings::brotli(body.pieces(), 4, list::Writer::default()).ok()?.finish())
 }
 
-fn zstd(body: &[u8]) -> Option<Vec<u8>> {
-    encodings::zstd(body, 3)
+fn zstd(body: &list::Body) -> Option<list::Body> {
+    Some(encodings::zstd(body.pieces(), 3, list::Writer::default()).ok()?.finish())
 }
 
 /// A response in JSON that is not cached.

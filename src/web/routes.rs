@@ -9,8 +9,9 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use bytes::Bytes;
 
+use super::door::{Act, Closed, Through};
 use super::reply::{self, Fresh};
-use super::{Pages, Peer, Site, charge, origin};
+use super::{Pages, Peer, Site, charge};
 use crate::protocols::post::Post;
 use crate::protocols::section::{RouteAnswer, Surroundings};
 use crate::protocols::{CARDS, Verdict};
@@ -24,23 +25,28 @@ pub static POSTS: LazyLock<Vec<(&'static str, usize)>> = LazyLock::new(|| {
 /// All of them. The settings decide what they answer, not whether they exist.
 pub fn all() -> Router<Arc<Site>> {
     let posts = POSTS.iter().fold(Router::new(), |router, (path, bytes_max)| {
-        let answer = move |State(site), Extension(peer), headers, body| posted(path, site, peer, headers, body);
+        let answer = move |State(site), Extension(peer), Extension(through), headers, body| {
+            posted(path, site, (peer, through), headers, body)
+        };
         router.route(path, post(answer).layer(DefaultBodyLimit::max(*bytes_max)))
     });
     let routes = CARDS.iter().flat_map(|card| (card.section)().routes(&Surroundings::default()));
     routes.fold(posts, |router, route| {
         let path = route.path;
-        let answer = move |State(site), Extension(peer), RawQuery(query): RawQuery, headers| async move {
-            answer(path, site, peer, query.as_deref().unwrap_or_default(), headers).await
+        let answer = move |State(site), Extension(peer), Extension(through), RawQuery(query): RawQuery, headers| async move {
+            answer(path, site, (peer, through), query.as_deref().unwrap_or_default(), headers).await
         };
         router.route(path, get(answer))
     })
 }
 
-async fn posted(path: &str, site: Arc<Site>, Peer(peer): Peer, headers: HeaderMap, body: Bytes) -> Response {
+/// Who posts, and through which proxy.
+type From = (Peer, Through);
+
+async fn posted(path: &str, site: Arc<Site>, (Peer(peer), through): From, headers: HeaderMap, body: Bytes) -> Response {
     // The games themselves are no browsers. A page could name the port of a server at its visitor's address.
-    if origin::is_cross_origin(&headers) {
-        return reply::error(StatusCode::FORBIDDEN, "a page of another site cannot announce a server\n");
+    if let Err(closed) = site.admits(Act::Announce, through, &headers) {
+        return reply::error(Closed::STATUS, &format!("{closed}\n"));
     }
     let rule = site.pages.load().posts.iter().find(|post| post.path == path).map(|post| post.rule.clone());
     let Some(rule) = rule else { return reply::error(StatusCode::NOT_FOUND, "not here\n") };
@@ -49,7 +55,7 @@ async fn posted(path: &str, site: Arc<Site>, Peer(peer): Peer, headers: HeaderMa
     reply::own(answer.await)
 }
 
-async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: &str, headers: HeaderMap) -> Response {
+async fn answer(path: &str, site: Arc<Site>, (Peer(peer), through): From, query: &str, headers: HeaderMap) -> Response {
     let asked = |pages: &Pages| {
         let route = pages.routes.iter().find(|route| route.path == path)?;
         Some((route.rule.get(peer.ip(), query), route.label, route.content_type))
@@ -66,14 +72,16 @@ async fn answer(path: &str, site: Arc<Site>, Peer(peer): Peer, query: &str, head
             site.send(&renderer, Peer(peer), content_type, &headers, Fresh::Ask).await
         }
         // The games themselves send nothing but `Host` and `Connection`.
-        RouteAnswer::Announce { .. } if origin::is_cross_origin_get(&headers) => {
-            reply::error(StatusCode::FORBIDDEN, "a page of another site cannot announce a server\n")
+        RouteAnswer::Announce { heartbeat, answer } => {
+            if let Err(closed) = site.admits(Act::AnnounceByGet, through, &headers) {
+                return reply::error(Closed::STATUS, &format!("{closed}\n"));
+            }
+            match site.announcements.announce(heartbeat).await {
+                Verdict::Listed => reply::rendered(&answer, content_type, &headers, Fresh::Ask),
+                Verdict::Refused(reason) => reply::error(StatusCode::FORBIDDEN, &format!("{reason}\n")),
+                Verdict::TryLater { reason, after_s } => reply::try_later(&reason, after_s),
+            }
         }
-        RouteAnswer::Announce { heartbeat, answer } => match site.announcements.announce(heartbeat).await {
-            Verdict::Listed => reply::rendered(&answer, content_type, &headers, Fresh::Ask),
-            Verdict::Refused(reason) => reply::error(StatusCode::FORBIDDEN, &format!("{reason}\n")),
-            Verdict::TryLater { reason, after_s } => reply::try_later(&reason, after_s),
-        },
         RouteAnswer::Answer(answer) => reply::own(answer),
         RouteAnswer::Refused { status, text } => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);

@@ -16,7 +16,7 @@ use super::search::Search;
 use crate::encodings::Pieces;
 use crate::model::{Details, Facts, Game, Player, Proof, Server, VersionText};
 use crate::protocols::CARDS;
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Body, Renderer, View};
 
 /// When all this is.
 const AT_MS: u64 = 1_768_053_600_000;
@@ -28,12 +28,11 @@ pub fn samples() -> HashMap<&'static str, String> {
     let (view, search) = (View::new(7, AT_MS, vec![server.clone()]), Arc::<Search>::default());
     let list = api::list_of(ListAsk::all(), &search).render(&view);
     let events = Form::new(Filter::default(), Columns::BRIEF, Pieces::Plain).snapshot(&view, &search, &id(RUN, 7));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_string();
     HashMap::from([
         ("listServers", pretty_bytes(&list)),
         ("getServer", pretty(&ServerJson::new(&server))),
         ("listGames", pretty_bytes(&GamesRenderer.render(&view))),
-        ("streamEvents", text(&events)),
+        ("streamEvents", text(&events).trim_end().into()),
         ("checkServer", pretty(&diagnosis(&server))),
         ("error", pretty(&Wrong::parameter("limit", "must be a number from 1 to 1000, not `x`"))),
     ])
@@ -75,6 +74,10 @@ fn pretty(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-fn pretty_bytes(json: &[u8]) -> String {
-    serde_json::from_slice::<serde_json::Value>(json).map(|value| pretty(&value)).unwrap_or_default()
+fn text(body: &Body) -> String {
+    body.pieces().iter().map(|piece| String::from_utf8_lossy(piece)).collect()
+}
+
+fn pretty_bytes(json: &Body) -> String {
+    serde_json::from_str::<serde_json::Value>(&text(json)).map(|value| pretty(&value)).unwrap_or_default()
 }

@@ -1,7 +1,6 @@
 //! "Test now": the owner of a server has it queried at once, and reads each step as it happens. Only the caller's own address is
 //! tested, or any with the operator's token, so that nobody can make this master send to others.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,18 +15,19 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use utoipa::ToSchema;
 
-use super::announce::has_token;
-use super::check::{Asked, asked, diagnose, refusal_advice, words};
+use super::check::{Asked, Caller, asked, diagnose, refusal_advice, words};
+use super::door::{Act, Closed, Through};
 use super::filter::Wrong;
 use super::json::{Place, rfc3339};
-use super::{Peer, Site, api, origin, reply};
+use super::{Peer, Site, api, reply};
 use crate::asker::{self, Failure};
+use crate::budget::Over;
 use crate::ledger::{Channel, Note, What};
 use crate::model::{Address, Facts, Game};
 use crate::net::prober::Unproven;
 use crate::prefix::quota::{self, Quota};
 use crate::protocols::event::Severity;
-use crate::protocols::{Card, allow_players, card_of, game, is_one_host, query_of};
+use crate::protocols::{Card, bound_facts, card_of, game, is_one_host, query_of};
 
 /// Tests at a time in all, and of one address (or IPv6 /64).
 const TESTS_MAX: usize = 64;
@@ -104,7 +104,7 @@ pub struct TestSaid {
 
 impl TestSaid {
     fn new(game: &Game, mut facts: Facts<'_>) -> TestSaid {
-        allow_players(game, &mut facts);
+        bound_facts(game, &mut facts);
         TestSaid {
             players_current: facts.shown_players(),
             players_max: facts.players_max,
@@ -145,17 +145,19 @@ pub enum Refused {
     (status = 200, description = "The steps as they happen, and the result", content_type = "text/event-stream", body = String),
     (status = 400, description = "A parameter is wrong", body = Wrong),
     (status = 401, description = "Another address needs the operator's token", body = Wrong),
-    (status = 403, description = "A page of another origin sent it", body = Wrong),
+    (status = 403, description = "A page of another origin sent it, or a proxy that is not configured", body = Wrong),
     (status = 404, description = "The host name cannot be found", body = Wrong),
     (status = 429, description = "This address is being tested, or too much is: see `Retry-After`", body = Wrong),
 ))]
 pub async fn test(
     State(site): State<Arc<Site>>,
     Extension(Peer(peer)): Extension<Peer>,
+    Extension(through): Extension<Through>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    match begin(&site, peer.ip(), query.as_deref().unwrap_or_default(), &headers).await {
+    let caller = Caller { client: peer.ip(), through, headers: &headers };
+    match begin(&site, caller, query.as_deref().unwrap_or_default()).await {
         Ok(test) => {
             let mut response = Response::new(test.body(site, Bytes::new(), event, Bytes::new()));
             reply::set(&mut response, header::CONTENT_TYPE, "text/event-stream");
@@ -189,15 +191,16 @@ pub struct Test {
 }
 
 /// Whether a client may test the server that it asks for.
-pub async fn begin(site: &Site, client: IpAddr, query: &str, headers: &HeaderMap) -> Result<Test, Refused> {
-    if origin::is_cross_origin(headers) {
-        let error = "a page of another origin cannot test a server".into();
-        return Err(Refused::Wrong(StatusCode::FORBIDDEN, Wrong { error, parameter: None }));
+pub async fn begin(site: &Site, caller: Caller<'_>, query: &str) -> Result<Test, Refused> {
+    let Caller { client, through, headers } = caller;
+    if let Err(closed) = site.admits(Act::Test, through, headers) {
+        return Err(Refused::Wrong(Closed::STATUS, Wrong { error: closed.to_string(), parameter: None }));
     }
     let wrong = |status, parameter, error: &str| Refused::Wrong(status, Wrong::parameter(parameter, error));
-    let asked = asked(site, client, query).await.map_err(|(status, wrong)| Refused::Wrong(status, wrong))?;
+    let later = |over: Over| Refused::Later(over.to_string(), over.retry_after_s);
+    let asked = asked(site, caller, query).await.map_err(|(status, wrong)| Refused::Wrong(status, wrong))?;
     let ip = asked.address.ip();
-    if ip != client.to_canonical() && !has_token(headers, &site.pages.load().token) {
+    if ip != client.to_canonical() && !site.has_token(client, headers).map_err(later)? {
         let error = "testing another address than your own needs the operator's token";
         return Err(wrong(StatusCode::UNAUTHORIZED, "address", error));
     }
@@ -218,7 +221,7 @@ pub async fn begin(site: &Site, client: IpAddr, query: &str, headers: &HeaderMap
         let reason = format!("{ip} is being tested already, or too many others are: try again in {after_s} s");
         return Err(Refused::Later(reason, after_s));
     };
-    site.announcements.take_test(ip).map_err(|over| Refused::Later(over.to_string(), over.retry_after_s))?;
+    site.announcements.take_test(ip).map_err(later)?;
     Ok(Test { asked, game, card, _place })
 }
 

@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::client::verify_server_cert_signed_by_trust_anchor;
+use tokio_rustls::rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{CertificateError, Error, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
@@ -81,6 +81,13 @@ impl Tls {
         self.certificate.store(Arc::new(certificate));
     }
 
+    /// Whether the certificate in use is for this host.
+    pub fn is_for(&self, host: &str) -> bool {
+        let certificate = self.certificate.load();
+        let (parsed, name) = (ParsedCertificate::try_from(&certificate.own), ServerName::try_from(host));
+        matches!((parsed, name), (Ok(parsed), Ok(name)) if verify_server_name(&parsed, &name).is_ok())
+    }
+
     /// Serves a connection, which begins with a handshake. A client that does not use TLS is told so.
     pub async fn serve(
         self: Arc<Tls>,
@@ -100,7 +107,7 @@ impl Tls {
             () = stopped(&mut stop) => return,
         };
         match opened {
-            Ok(Opened::Tls(stream)) => service.serve(stream, peer, admission).await,
+            Ok(Opened::Tls(stream)) => service.over_tls().serve(stream, peer, admission).await,
             Ok(Opened::Plain(stream)) => service.serve_only(plain(), stream, peer, admission).await,
             Err(error) => debug!(%peer, %error, "TLS handshake failed"),
         }

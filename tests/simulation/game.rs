@@ -33,6 +33,8 @@ pub struct Game {
     /// When it last sent something that can prove its address, and when it last announced itself.
     pub proof_ms: Option<u64>,
     pub announced_ms: Option<u64>,
+    /// The longest interval between two announcements.
+    pub gap_ms: u64,
     /// The same, while its master was running.
     pub reached_ms: Option<u64>,
     /// When it last came up or changed its facts.
@@ -47,6 +49,11 @@ pub struct Game {
 }
 
 impl Game {
+    pub fn announces(&mut self, ms: u64) {
+        let gap_ms = self.announced_ms.replace(ms).map_or(0, |before_ms| ms - before_ms);
+        self.gap_ms = self.gap_ms.max(gap_ms);
+    }
+
     pub fn offer(&self) -> Offer {
         let game = if self.facts.game.is_empty() { self.card.name.to_string() } else { self.facts.game.to_string() };
         Offer { game, port: self.address.port(), facts: self.facts.clone() }

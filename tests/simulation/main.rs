@@ -8,7 +8,8 @@
 //! 1. Nothing is listed whose address has not proven itself within its life.
 //! 2. An honest, reachable server that announces itself is listed: within ten seconds where nothing is lost, also during floods
 //!    and steps of the clock. Where datagrams are lost: within ten seconds of the next announcement after the loss.
-//! 3. A server that quits, dies or falls silent leaves the list within its bound.
+//! 3. A server that quits, dies or falls silent leaves the list within its bound: one that falls silent after the rounds that it
+//!    may miss, or as long as it goes on announcing itself, but no later than the grace after its last answer.
 //! 4. Listed facts are those that the server at that address said, never a forger's. (The exception that SECURITY.md names needs
 //!    a guessed port and a lost answer; a world with both is the only one where it is allowed.)
 //! 5. Limits per address and network hold, and forged announcements leave no entry behind.

@@ -118,7 +118,7 @@ impl Node {
     ) -> (Node, Restored) {
         let time = Arc::new(VirtualTime::default());
         time.unix_ms.store(unix_ms, Ordering::Relaxed);
-        let hub = Arc::new(Hub::simulated(config.registry(), time.clone(), rng.next()));
+        let hub = Arc::new(Hub::simulated(config.registry(usize::MAX), time.clone(), rng.next()));
         hub.set_exempt(config.guard.exempt());
         if let Some((name, _)) = &cluster {
             hub.set_node(node_tag(name));

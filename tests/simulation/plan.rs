@@ -145,10 +145,16 @@ impl Plan {
         self.is_calm() && self.duplicate_percent == 0 && self.late_percent == 0 && !self.guesses && self.nodes == 1
     }
 
+    /// How long a server that announces itself may be silent.
+    pub fn grace_ms(&self) -> u64 {
+        [10 * MINUTE_MS, 2 * MINUTE_MS, 0][self.seed as usize % 3]
+    }
+
     pub fn config(&self) -> Config {
         let mut config = Config::default();
         config.probe.every = Duration::from_millis(self.ask_every_ms);
         config.probe.misses = self.misses;
+        config.probe.grace = Duration::from_millis(self.grace_ms());
         config.guard.servers_per_ip_max = self.servers_per_ip_max;
         config.guard.servers_max = self.servers_max;
         config

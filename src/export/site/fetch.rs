@@ -6,12 +6,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::time::{sleep, timeout};
 
 use crate::client::list::ListError;
 use crate::client::rallypoint::{PAGE, PAGES_BYTES_MAX, PAGES_MAX, PATH, encode};
 use crate::client::{RetryPolicy, Target, http};
 use crate::model::{Address, GAME_BYTES_MAX};
+use crate::prefix::fair::{self, Claim};
 use crate::protocols::rows::{self, Rest};
 use crate::protocols::section::Surroundings;
 use crate::protocols::{CARDS, Card, Fetch, Take};
@@ -52,6 +54,14 @@ pub struct Row {
     pub protocol: String,
     pub players: u16,
     priority: i32,
+    is_unanswered: bool,
+    address: Address,
+}
+
+impl Row {
+    fn claim(&self) -> Claim {
+        Claim { answers: !self.is_unanswered, priority: self.priority, players: self.players, ip: self.address.ip() }
+    }
 }
 
 pub async fn all(master: &Target, retry: RetryPolicy) -> Result<Fetched, ListError> {
@@ -123,8 +133,9 @@ async fn list(master: &Target, retry: RetryPolicy) -> Result<List, ListError> {
             None => break,
         }
     }
+    let mut standings = fair::standings(pages.list.rows.iter().map(|row| (row.claim(), row.address))).into_iter();
     // Stable: servers that are equal stay sorted by address.
-    pages.list.rows.sort_by_key(|row| Reverse((row.priority, row.players)));
+    pages.list.rows.sort_by_cached_key(|_| Reverse(standings.next()));
     Ok(pages.list)
 }
 
@@ -172,12 +183,14 @@ fn read(json: &str) -> Option<(Address, Row)> {
         players_current: u16,
         #[serde(default)]
         priority: i32,
+        unanswered_since: Option<IgnoredAny>,
     }
     let head: Head = serde_json::from_str(json).ok()?;
-    let Head { game, protocol, address, port, players_current: players, priority } = head;
+    let Head { game, protocol, address, port, players_current: players, priority, unanswered_since } = head;
     let address = Address::new(address, port)?;
     (!game.is_empty() && game.len() <= GAME_BYTES_MAX).then_some(())?;
-    Some((address, Row { json: json.into(), game, protocol, players, priority }))
+    let is_unanswered = unanswered_since.is_some();
+    Some((address, Row { json: json.into(), game, protocol, players, priority, is_unanswered, address }))
 }
 
 /// One of the master's pages; None if it has no such page.

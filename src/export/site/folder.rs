@@ -113,11 +113,11 @@ fn sweep(folder: &Path) -> io::Result<()> {
 /// A file and its siblings: the ending of the name, and the bytes; None where there is to be no such file.
 fn variants(bytes: &[u8]) -> [(&'static str, Option<Vec<u8>>); 4] {
     let (gzip, brotli, zstd) = if bytes.len() < GOOD_BYTES_MAX { (9, 9, 12) } else { (5, 4, 3) };
-    let smaller = |encoded: Option<Vec<u8>>| encoded.filter(|encoded| encoded.len() < bytes.len());
+    let smaller = |encoded: io::Result<Vec<u8>>| encoded.ok().filter(|encoded| encoded.len() < bytes.len());
     [
-        (".gz", smaller(encodings::gzip(bytes, gzip))),
-        (".br", smaller(encodings::brotli(bytes, brotli))),
-        (".zst", smaller(encodings::zstd(bytes, zstd))),
+        (".gz", smaller(encodings::gzip(&[bytes], gzip, Vec::new()))),
+        (".br", smaller(encodings::brotli(&[bytes], brotli, Vec::new()))),
+        (".zst", smaller(encodings::zstd(&[bytes], zstd, Vec::new()))),
         ("", Some(bytes.to_vec())),
     ]
 }

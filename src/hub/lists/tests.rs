@@ -1,14 +1,15 @@
 //! Lists as views change, clients wait and memory is short.
 
 use super::*;
+use crate::registry::view::Body;
 use std::sync::mpsc;
 
 #[test]
 fn a_large_list_that_nobody_asks_for_is_freed_and_a_small_one_stays() {
     struct Bytes(usize);
     impl Renderer for Bytes {
-        fn render(&self, _: &View) -> Vec<u8> {
-            vec![0; self.0]
+        fn render(&self, _: &View) -> Body {
+            vec![0; self.0].into()
         }
     }
     let (lists, views) = (Lists::new(SharedAccounts::default()), Views::default());
@@ -31,6 +32,31 @@ fn a_large_list_that_nobody_asks_for_is_freed_and_a_small_one_stays() {
     drop(reader);
     assert_eq!(lists.held.bytes(), 1_000);
     assert_eq!(read(&large).body.len(), Rendered::LARGE_BYTES, "rendered again");
+}
+
+#[tokio::test]
+async fn common_lists_have_a_bound_too() {
+    struct Bytes(usize);
+    impl Renderer for Bytes {
+        fn render(&self, _: &View) -> Body {
+            vec![0; self.0].into()
+        }
+    }
+    let (lists, views) = (Lists::new(SharedAccounts::default()), Views::default());
+    let [first, second, third, fourth] = [1_500, 1_000, 900, 1].map(|size| Arc::new(Bytes(size)) as Arc<dyn Renderer>);
+    let get = async |renderer| lists.get(renderer, [192, 0, 2, 1].into(), || views.newest()).await;
+    lists.held.set_max(2_000);
+    for (renderer, held) in [(&first, 1_500), (&second, 2_500), (&third, 1_900)] {
+        let asked_at_ms = lists.cells().iter().map(|(_, cell)| cell.asked_at_ms()).max().unwrap_or(0);
+        get(renderer).await.unwrap();
+        lists.cell(renderer).asked_at_ms.store(asked_at_ms + 1, Ordering::Relaxed);
+        assert_eq!(lists.held.bytes(), held, "the one that nobody has asked for for longest makes room");
+    }
+    let readers = [get(&second).await.unwrap(), get(&third).await.unwrap()];
+    lists.held.set_max(1_800);
+    assert_eq!(get(&fourth).await.err(), Some(Refusal::Busy), "readers hold them all");
+    drop(readers);
+    assert_eq!(get(&fourth).await.unwrap().body.len(), 1);
 }
 
 #[test]
@@ -69,10 +95,10 @@ fn slow_and(is_common: bool) -> (Arc<Slow>, mpsc::Receiver<u64>, mpsc::Sender<()
 }
 
 impl Renderer for Slow {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         self.begins.send(view.serial).unwrap();
         self.may_go_on.lock().unwrap().recv().unwrap();
-        view.serial.to_string().into_bytes()
+        view.serial.to_string().into()
     }
 
     fn is_stale(&self) -> bool {
@@ -249,8 +275,8 @@ fn a_list_that_takes_long_is_prepared_beside_those_who_ask_for_it() {
 struct OfGroup;
 
 impl Renderer for OfGroup {
-    fn render(&self, view: &View) -> Vec<u8> {
-        view.serial.to_string().into_bytes()
+    fn render(&self, view: &View) -> Body {
+        view.serial.to_string().into()
     }
 
     fn group(&self) -> Option<usize> {

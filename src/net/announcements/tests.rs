@@ -22,12 +22,18 @@ fn announcements() -> Arc<Announcements> {
 }
 
 fn announcements_with(names: Names) -> Arc<Announcements> {
-    let settings = Settings { servers_max: 10, servers_per_ip_max: 10, ask_every_ms: 900_000, misses_max: 1 };
+    let settings = Settings {
+        servers_max: 10,
+        servers_per_ip_max: 10,
+        ask_every_ms: 900_000,
+        misses_max: 1,
+        ..Settings::UNBOUNDED
+    };
     let (hub, ledger) = (Arc::new(Hub::new(settings)), Arc::new(Ledger::new()));
     hub.start().unwrap(); // this thread ends with the test process
     let settings = prober::settings(1_000, 100, Duration::from_secs(30));
     let metrics = Arc::new(Metrics::new());
-    let (prober, worker) = Worker::new(hub.clone(), ledger.clone(), metrics, settings, [7; 16]).unwrap();
+    let (prober, worker) = Worker::new(hub.clone(), ledger.clone(), metrics, settings, &[], [7; 16]).unwrap();
     let asking = watch::Sender::new(ProbeSettings { settings, exempt: Arc::default() });
     let stop = watch::Sender::new(false);
     tokio::spawn(async move {

@@ -52,7 +52,7 @@ fn hub(servers_max: usize) -> Arc<Hub> {
 }
 
 fn settings(servers_max: usize) -> Settings {
-    Settings { servers_max, servers_per_ip_max: 1_000, ask_every_ms: 30_000, misses_max: 3 }
+    Settings { servers_max, servers_per_ip_max: 1_000, ..Settings::UNBOUNDED }
 }
 
 fn entry(address: SocketAddr) -> String {

@@ -34,6 +34,7 @@ pub const CARD: Card = Card {
     announce_every_ms: announce::EVERY_MS,
     life_ms: serve::LIFE_MS,
     players_most: u8::MAX as u16,
+    details_bytes_max: 8 << 10,
     fetch: Fetch::Http { path: LIST_PATH, read: fetch::read },
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

@@ -21,7 +21,7 @@ use super::{CARD, NAME, list};
 use crate::model::{Address, HeartbeatKeys};
 use crate::protocols::Heartbeat;
 use crate::protocols::section::{RouteAnswer, RouteRule};
-use crate::registry::view::{Rendered, Renderer, Tag, View};
+use crate::registry::view::{Body, Rendered, Renderer, Tag, View};
 
 /// The game announces itself every 60 s.
 pub const LIFE_MS: u64 = 180_000;
@@ -77,15 +77,15 @@ pub fn heartbeat(ip: IpAddr, port: &str) -> Option<Heartbeat> {
 pub struct ServerLines;
 
 impl Renderer for ServerLines {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         self.render_tagged(view).0
     }
 
     /// A list with the same servers says the same, whichever was proven last.
-    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
+    fn render_tagged(&self, view: &View) -> (Body, Option<Tag>) {
         let mut servers: Vec<_> = view.of_protocol(NAME).collect();
         servers.sort_by_key(|server| Reverse(server.proven_at_ms));
-        let body = list::emit_servers(servers.iter().map(|server| server.address)).into_bytes();
+        let body = list::emit_servers(servers.iter().map(|server| server.address)).into();
         servers.sort_by_key(|server| server.address);
         let mut tag = Tag::default();
         servers.iter().for_each(|server| drop(writeln!(tag, "{}", server.address))); // to memory: cannot fail
@@ -104,7 +104,7 @@ mod tests {
         assert!(matches!(get(""), RouteAnswer::List(_)) && matches!(get("action="), RouteAnswer::List(_)));
         let RouteAnswer::Announce { heartbeat, answer } = get("time=1&action=update&port=6969") else { panic!() };
         assert_eq!(heartbeat.address, "203.0.113.5:6969".parse().unwrap());
-        assert_eq!(&answer.body[..], b"192.0.2.*\n");
+        assert_eq!(answer.body.whole(), b"192.0.2.*\n");
         for bad in ["action=update", "action=update&port=x", "action=delete"] {
             assert!(matches!(get(bad), RouteAnswer::Refused { status: 400, .. }), "{bad}");
         }
@@ -128,7 +128,7 @@ mod tests {
         let own = || crate::model::Game::Own(NAME);
         let other = crate::model::Game::Own("tanks");
         let view = View::new(1, 0, vec![server(1, 10, own()), server(2, 30, own()), server(3, 40, other)]);
-        let text = String::from_utf8(ServerLines.render(&view)).unwrap();
+        let text = String::from_utf8(ServerLines.render(&view).to_vec()).unwrap();
         assert_eq!(text.lines().collect::<Vec<_>>(), ["203.0.113.5:2", "203.0.113.5:1"]);
     }
 

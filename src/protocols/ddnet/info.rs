@@ -13,11 +13,11 @@ use serde_json::{Map, Value};
 
 use super::NAME;
 use crate::model::{Details, Facts, Game, GameRules, Player};
-use crate::protocols::allow_players;
+use crate::protocols::bound_facts;
 use crate::text;
 
-/// Upper bound on what is kept. A full server of 128 clients has 22 KiB with all skins.
-pub const KEPT_BYTES_MAX: usize = 24 << 10;
+/// Upper bound on what is kept. A full server of 64 clients has 11 KiB with all skins, one of 128 has 12 KiB without them.
+pub const KEPT_BYTES_MAX: usize = 16 << 10;
 /// Upper bounds on texts: twice what clients show.
 const NAME_BYTES_MAX: usize = 128;
 const TEXT_BYTES_MAX: usize = 64;
@@ -180,7 +180,7 @@ impl Info {
             details: Some(Arc::new(Details { players, rules }.bounded())),
             ..Facts::default()
         };
-        allow_players(&Game::Own(NAME), &mut facts);
+        bound_facts(&Game::Own(NAME), &mut facts);
         facts
     }
 
@@ -416,13 +416,13 @@ mod tests {
             info.kept()
         };
         let skin = json!({"name": "s"});
-        let whole = with_length(260, skin.clone(), KEPT_BYTES_MAX).unwrap();
+        let whole = with_length(173, skin.clone(), KEPT_BYTES_MAX).unwrap();
         assert!(whole.len() == KEPT_BYTES_MAX && whole.contains("skin"));
-        let without = with_length(260, skin, KEPT_BYTES_MAX + 1).unwrap();
+        let without = with_length(173, skin, KEPT_BYTES_MAX + 1).unwrap();
         assert!(without.len() < KEPT_BYTES_MAX && !without.contains("skin"));
-        assert_eq!(with_length(340, json!({}), KEPT_BYTES_MAX).unwrap().len(), KEPT_BYTES_MAX);
-        let error = with_length(340, json!({}), KEPT_BYTES_MAX + 1).unwrap_err();
-        assert_eq!(error, "24577 bytes, of which at most 24576 can be listed");
+        assert_eq!(with_length(226, json!({}), KEPT_BYTES_MAX).unwrap().len(), KEPT_BYTES_MAX);
+        let error = with_length(226, json!({}), KEPT_BYTES_MAX + 1).unwrap_err();
+        assert_eq!(error, "16385 bytes, of which at most 16384 can be listed");
     }
 
     #[test]
@@ -434,10 +434,9 @@ mod tests {
             let clients = vec![tee.clone(); count];
             changed(json!({"max_clients": count, "max_players": count, "clients": clients})).unwrap().kept()
         };
-        let (whole, without) = (full(100).unwrap(), full(200).unwrap());
+        let (whole, without) = (full(64).unwrap(), full(128).unwrap());
         assert!(whole.contains("color_body") && !without.contains("color_body"));
         assert!(whole.len() <= KEPT_BYTES_MAX && without.len() <= KEPT_BYTES_MAX);
-        assert!(full(128).unwrap().len() <= KEPT_BYTES_MAX);
         assert!(full(400).unwrap_err().contains("at most"));
     }
 }

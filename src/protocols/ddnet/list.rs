@@ -3,9 +3,10 @@
 //! Clients refuse the whole list if one location is not a code that they know, so a place that is not one of these is left out.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::NAME;
@@ -14,7 +15,7 @@ use super::record::{Record, SecretHash};
 use super::wire::Version;
 use crate::model::{Address, Server};
 use crate::protocols::section::{Place, Places};
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Body, Renderer, View, Writer};
 
 /// Continents that clients know.
 const CONTINENTS: [&[u8; 2]; 7] = [b"AF", b"AN", b"AS", b"EU", b"NA", b"OC", b"SA"];
@@ -24,8 +25,20 @@ pub struct ServerList {
 }
 
 #[derive(Serialize)]
-struct Document {
-    servers: Vec<Row>,
+struct Document<'a> {
+    servers: Rows<'a>,
+}
+
+/// Rows, each made while it is written: all infos at once would take as much memory as the list.
+struct Rows<'a> {
+    list: &'a ServerList,
+    servers: Vec<Found<'a>>,
+}
+
+impl Serialize for Rows<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.servers.iter().filter_map(|server| self.list.row(server)))
+    }
 }
 
 #[derive(Serialize)]
@@ -37,29 +50,34 @@ struct Row {
 }
 
 /// A server at all its addresses.
-struct Found {
+struct Found<'a> {
     addresses: Vec<(Address, Version)>,
     serial: i64,
-    info: String,
+    /// Where its newest info came in.
+    newest: &'a Server,
 }
 
 impl Renderer for ServerList {
-    fn render(&self, view: &View) -> Vec<u8> {
-        let mut by_secret: BTreeMap<SecretHash, Found> = BTreeMap::new();
+    fn render(&self, view: &View) -> Body {
+        let mut by_secret: BTreeMap<SecretHash, Found<'_>> = BTreeMap::new();
         let mut servers = Vec::new();
         for server in view.of_protocol(NAME) {
             match Record::of(server) {
-                Some(record) => add(&mut by_secret, server.address, record),
-                None => servers.extend(unregistered(server)),
+                Some(record) => add(&mut by_secret, server, record),
+                // It has not registered itself.
+                None => {
+                    servers.push(Found { addresses: vec![(server.address, Version::V6)], serial: 0, newest: server })
+                }
             }
         }
         servers.extend(by_secret.into_values());
         servers.iter_mut().for_each(|server| server.addresses.sort_unstable());
         servers.sort_by(|one, other| one.addresses.cmp(&other.addresses));
-        let servers = servers.into_iter().filter_map(|server| self.row(server)).collect();
-        let mut out = serde_json::to_vec(&Document { servers }).unwrap_or_default(); // plain data: cannot fail
-        out.push(b'\n');
-        out
+        let mut out = Writer::default();
+        let document = Document { servers: Rows { list: self, servers } };
+        let written = serde_json::to_writer(&mut out, &document).map_err(io::Error::from);
+        let _ = written.and_then(|()| out.write_all(b"\n")); // plain data to memory: cannot fail
+        out.finish()
     }
 
     fn version(&self, view: &View) -> u64 {
@@ -68,34 +86,32 @@ impl Renderer for ServerList {
 }
 
 impl ServerList {
-    fn row(&self, server: Found) -> Option<Row> {
+    fn row(&self, server: &Found<'_>) -> Option<Row> {
         let location = server.addresses.iter().find_map(|(address, _)| location(self.places.place(address.ip())?));
         let addresses = server.addresses.iter().map(|(address, version)| format!("{}://{address}", version.scheme()));
-        Some(Row { addresses: addresses.collect(), location, info: RawValue::from_string(server.info).ok()? })
+        let info = match Record::of(server.newest) {
+            Some(record) => record.info,
+            None => Info::of(&server.newest.facts()).kept().ok()?,
+        };
+        Some(Row { addresses: addresses.collect(), location, info: RawValue::from_string(info).ok()? })
     }
 }
 
-fn add(servers: &mut BTreeMap<SecretHash, Found>, address: Address, record: Record) {
-    let addresses = record.versions.iter().map(|version| (address, *version));
+fn add<'a>(servers: &mut BTreeMap<SecretHash, Found<'a>>, server: &'a Server, record: Record) {
+    let addresses = record.versions.iter().map(|version| (server.address, *version));
     match servers.get_mut(&record.secret) {
         Some(found) => {
             found.addresses.extend(addresses);
             // The newest info is that of the server, wherever it came in.
             if record.serial > found.serial {
-                (found.serial, found.info) = (record.serial, record.info);
+                (found.serial, found.newest) = (record.serial, server);
             }
         }
         None => {
-            let found = Found { addresses: addresses.collect(), serial: record.serial, info: record.info };
+            let found = Found { addresses: addresses.collect(), serial: record.serial, newest: server };
             servers.insert(record.secret, found);
         }
     }
-}
-
-/// A server that has not registered itself.
-fn unregistered(server: &Server) -> Option<Found> {
-    let info = Info::of(&server.facts()).kept().ok()?;
-    Some(Found { addresses: vec![(server.address, Version::V6)], serial: 0, info })
 }
 
 /// `eu:de`, or the continent alone.
@@ -153,7 +169,7 @@ mod tests {
     }
 
     fn render(servers: Vec<Arc<Server>>) -> Value {
-        let bytes = ServerList { places: Arc::new(Somewhere) }.render(&View::new(1, 0, servers));
+        let bytes = ServerList { places: Arc::new(Somewhere) }.render(&View::new(1, 0, servers)).to_vec();
         assert_eq!(fetch::read(&bytes, Take::ALL).unwrap().left_out, 0);
         serde_json::from_slice(&bytes).unwrap()
     }
@@ -200,9 +216,9 @@ mod tests {
         let servers = vec![server("203.0.113.5:8303", SECRET, &[Version::V6], 0, INFO)];
         let bytes = ServerList { places: Arc::new(Somewhere) }.render(&View::new(1, 0, servers));
         let row = format!(r#"{{"addresses":["tw-0.6+udp://203.0.113.5:8303"],"location":"eu:de","info":{INFO}}}"#);
-        assert_eq!(String::from_utf8(bytes).unwrap(), format!("{{\"servers\":[{row}]}}\n"));
+        assert_eq!(String::from_utf8(bytes.to_vec()).unwrap(), format!("{{\"servers\":[{row}]}}\n"));
         let none = ServerList { places: Arc::new(Somewhere) }.render(&View::new(1, 0, Vec::new()));
-        assert_eq!(none, b"{\"servers\":[]}\n");
+        assert_eq!(none.to_vec(), b"{\"servers\":[]}\n");
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub const CARD: Card = Card {
     announce_every_ms: EVERY_MS,
     life_ms: LIFE_MS,
     players_most: PLAYERS_MOST,
+    details_bytes_max: 8 << 10,
     fetch: Fetch::Http { path: LIST_PATH, read: fetch::read },
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

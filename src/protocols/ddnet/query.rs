@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::NAME;
 use super::wire::{self, Answer, ServerInfo};
 use crate::model::{Details, Facts, Game, GameRules, Player};
-use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault};
+use crate::protocols::{Ask, Fault, Heard, Query, Question, bound_facts, fault};
 use crate::text;
 
 pub struct GameQuery;
@@ -56,7 +56,7 @@ fn facts<'a>(info: &ServerInfo<'a>) -> Facts<'a> {
         details: Some(Arc::new(Details { players, rules }.bounded())),
         ..Facts::default()
     };
-    allow_players(&Game::Own(NAME), &mut facts);
+    bound_facts(&Game::Own(NAME), &mut facts);
     facts
 }
 

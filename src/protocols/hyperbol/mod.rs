@@ -36,6 +36,7 @@ pub const CARD: Card = Card {
     announce_every_ms: ANNOUNCE_EVERY_MS,
     life_ms: LIFE_MS,
     players_most: u8::MAX as u16,
+    details_bytes_max: 4 << 10,
     fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::NAME;
 use super::wire::{Greeting, LIST_REQUEST_SIZE, ListRecord, ListRequest};
 use crate::protocols::{Next, Output, Session, SessionInput, StreamRules};
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Body, Renderer, View};
 
 const PATIENCE_MS: u64 = 5_000;
 /// The players in the greeting.
@@ -101,9 +101,9 @@ impl Conversation {
 struct Players;
 
 impl Renderer for Players {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         let players = view.of_protocol(NAME).filter_map(|server| server.players_current).map(u32::from);
-        players.fold(0, u32::saturating_add).to_le_bytes().to_vec()
+        players.fold(0, u32::saturating_add).to_le_bytes().to_vec().into()
     }
 
     fn version(&self, view: &View) -> u64 {
@@ -117,13 +117,13 @@ struct Records {
 
 impl Renderer for Records {
     /// Most recently proven first. IPv6 servers are left out: the format has no room for them.
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         let mut servers: Vec<_> =
             view.of_protocol(NAME).filter(|server| self.unofficial_too || server.overrides.flavor != 0).collect();
         servers.sort_by_key(|server| std::cmp::Reverse(server.proven_at_ms));
         let records =
             servers.into_iter().filter_map(|server| ListRecord::new(server.address, server.overrides.flavor).ok());
-        records.flat_map(|record| record.emit()).collect()
+        records.flat_map(|record| record.emit()).collect::<Vec<u8>>().into()
     }
 }
 

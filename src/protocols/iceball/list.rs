@@ -10,11 +10,7 @@ use serde::{Serialize, Serializer};
 use super::NAME;
 use super::serve::Settings;
 use crate::model::Server;
-use crate::registry::view::{Renderer, View};
-
-/// Estimated sizes of the head and of a row, for the buffer's capacity.
-const HEAD_BYTES: usize = 64;
-const ROW_BYTES: usize = 224;
+use crate::registry::view::{Body, Renderer, View};
 
 pub struct MasterJson {
     pub settings: Settings,
@@ -67,17 +63,14 @@ fn rows<S: Serializer>(servers: &[ListedAt<'_>], serializer: S) -> Result<S::Ok,
 
 impl Renderer for MasterJson {
     /// Sorted by priority, highest first; the game shows rows in this order.
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         let servers = view.of_protocol(NAME);
         let mut listed: Vec<ListedAt<'_>> = Vec::with_capacity(view.servers.len());
         listed.extend(servers.filter_map(|server| Some((&**server, server.address.ipv4()?))));
         listed.sort_by_key(|(server, _)| std::cmp::Reverse(server.overrides.priority));
         let Settings { heartbeat_version, version, .. } = self.settings;
-        // One allocation: the allocator may keep the buffers that growing leaves behind.
-        let mut body = Vec::with_capacity(HEAD_BYTES + listed.len() * ROW_BYTES);
         let document = Document { version: heartbeat_version, iceball_version: version.0, servers: listed };
-        let _ = serde_json::to_writer(&mut body, &document); // plain structs to memory: cannot fail
-        body
+        Body::json(&document)
     }
 
     fn version(&self, view: &View) -> u64 {
@@ -106,7 +99,7 @@ mod tests {
 
     fn rendered(servers: Vec<Arc<Server>>) -> String {
         let view = View::new(1, 0, servers);
-        String::from_utf8(MasterJson { settings: Settings::default() }.render(&view)).unwrap()
+        String::from_utf8(MasterJson { settings: Settings::default() }.render(&view).to_vec()).unwrap()
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub const CARD: Card = Card {
     life_ms: LIFE_MS,
     // CLIENT_MAX of the game's own server.
     players_most: 512,
+    details_bytes_max: 512,
     fetch: Fetch::Http { path: "/master.json", read: fetch::read },
     query: None,
     answer: None,

@@ -19,7 +19,7 @@ use super::{LIFE_MS, NAME, events};
 use crate::cookie::Keys;
 use crate::model::{Address, Announce, Change, Facts, Game, Now, Proof, SharedTime};
 use crate::protocols::event::{self, AcceptedEvents};
-use crate::protocols::{Context, DatagramRules, Effect, Reply, allow_players};
+use crate::protocols::{Context, DatagramRules, Effect, Reply, bound_facts};
 use crate::text;
 
 /// Longer than every valid datagram: a datagram that fills the buffer is too long.
@@ -122,7 +122,7 @@ impl Rules {
             players_max: Some(announcement.players_max),
             ..Facts::default()
         };
-        allow_players(&Game::Own(NAME), &mut facts);
+        bound_facts(&Game::Own(NAME), &mut facts);
         Effect::Change(Change::Announce(Announce {
             address,
             game: Game::Own(NAME),

@@ -12,9 +12,10 @@ use serde::Serialize;
 use super::NAME;
 use super::serve::number;
 use crate::model::{Facts, Server};
+use crate::prefix::fair::Claim;
 use crate::protocols::join::Join;
 use crate::protocols::section::Places;
-use crate::registry::view::{Renderer, Tag, View};
+use crate::registry::view::{Body, Renderer, Tag, View, claim, sort_fairly};
 
 /// The continents that the game's menu knows: any other ends it with an error.
 const CONTINENTS: [&[u8; 2]; 6] = [b"AF", b"AS", b"EU", b"NA", b"OC", b"SA"];
@@ -177,15 +178,20 @@ fn points(server: &Server) -> f64 {
 }
 
 impl Renderer for ServerRows {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         self.render_tagged(view).0
     }
 
     /// The round trip is measured with every query; a list with the same servers says the same whatever it was.
-    fn render_tagged(&self, view: &View) -> (Vec<u8>, Option<Tag>) {
+    fn render_tagged(&self, view: &View) -> (Body, Option<Tag>) {
         let mut listed: Vec<(i64, &Server)> =
             view.of_protocol(NAME).map(|server| ((points(server) * 1_000.0) as i64, &**server)).collect();
-        listed.sort_by_key(|(points, server)| (Reverse(server.overrides.priority), Reverse(*points), server.address));
+        // The game's menu keeps this order. Points are claims as players are.
+        let claimed = |(points, server): &(i64, &Server)| {
+            let players = u16::try_from(points / 1_000).unwrap_or(if *points < 0 { 0 } else { u16::MAX });
+            Claim { players, ..claim(server) }
+        };
+        sort_fairly(&mut listed, claimed, |(points, server)| (Reverse(*points), server.address));
         let clients = listed.iter().map(|(_, server)| u64::from(server.players_current.unwrap_or(0))).sum();
         let total = Total { servers: listed.len() as u64, clients };
         let most =
@@ -193,7 +199,7 @@ impl Renderer for ServerRows {
         let total_max = Total { servers: most(0, total.servers), clients: most(1, total.clients) };
         let list = listed.into_iter().map(|(_, server)| self.row(server)).collect();
         let mut document = Document { total, total_max, list };
-        let body = serde_json::to_vec(&document).unwrap_or_default();
+        let body = Body::json(&document);
         document.list.iter_mut().for_each(|row| row.ping = None);
         let mut tag = Tag::default();
         let _ = serde_json::to_writer(&mut tag, &document); // plain data: cannot fail
@@ -226,7 +232,7 @@ mod tests {
     }
 
     fn rendered(rows: &ServerRows, servers: Vec<Arc<Server>>) -> Value {
-        serde_json::from_slice(&rows.render(&View::new(1, 0, servers))).unwrap()
+        serde_json::from_slice(&rows.render(&View::new(1, 0, servers)).to_vec()).unwrap()
     }
 
     /// What the original list wrote after a real server's start, except for its address.

@@ -36,6 +36,7 @@ pub const CARD: Card = Card {
     life_ms: serve::LIFE_MS,
     // More than any real one has.
     players_most: 10_000,
+    details_bytes_max: 12 << 10,
     fetch: Fetch::Http { path: LIST_PATH, read: fetch::read },
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::wire;
 use crate::model::{Address, MASTER, Server};
 use crate::protocols::network::Own;
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Body, Renderer, View};
 
 /// The format of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct List {
 }
 
 impl Renderer for List {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         let Wanted { game, form, filter, own } = &self.wanted;
         let is_own = |address| own.is_some_and(|own| address == own || self.own.contains(address));
         let is_wanted = |server: &Server| matches(server, filter) && !is_own(server.address);
@@ -52,7 +52,7 @@ impl Renderer for List {
         if let Some((ip, port)) = own.and_then(|own| Some((own.ipv4()?, own.port()))) {
             emit(ip, port, *form, &mut list);
         }
-        list
+        list.into()
     }
 
     fn is_common(&self) -> bool {

@@ -39,6 +39,7 @@ pub const CARD: Card = Card {
     life_ms: LIFE_MS,
     // A player's number is one byte, and 255 means none.
     players_most: 255,
+    details_bytes_max: 4 << 10,
     fetch: Fetch::Stream(&fetch::ListFetch),
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

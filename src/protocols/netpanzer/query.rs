@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::NAME;
 use super::wire::{SEPARATOR, WireError, status_pairs};
 use crate::model::{Details, Facts, Game, GameRules, Player};
-use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault, nonce};
+use crate::protocols::{Ask, Fault, Heard, Query, Question, bound_facts, fault, nonce};
 use crate::text;
 
 pub struct GameQuery;
@@ -110,7 +110,7 @@ fn facts<'a>(status: &'a [u8], with_details: bool) -> Result<Facts<'a>, WireErro
         details: details.map(|details| Arc::new(details.bounded())),
         ..Facts::default()
     };
-    allow_players(&Game::Own(NAME), &mut facts);
+    bound_facts(&Game::Own(NAME), &mut facts);
     Ok(facts)
 }
 
@@ -156,14 +156,12 @@ mod tests {
     fn a_rule_counts_once_and_too_much_is_left_out() {
         let many: String = (0..400).map(|at| format!(r"player_{at}\{}\rule{at}\x\", "n".repeat(100))).collect();
         let status = format!(r"gamename\netpanzer\x\1\x\2\{many}final\");
+        let bytes_max = super::super::CARD.details_bytes_max;
         let details = heard(status.as_bytes()).details.unwrap();
-        assert_eq!(details.players.len(), Details::BYTES_MAX / 100, "of 400");
+        assert_eq!(details.players.len(), bytes_max / 100, "of 400");
         assert_eq!(details.rules.iter().filter(|(name, _)| *name == "x").count(), 1);
         let bytes: usize = details.rules.iter().map(|(name, value)| name.len() + value.len()).sum();
-        assert!(
-            details.players.len() * 100 + bytes <= Details::BYTES_MAX
-                && details.rules.iter().next() == Some(("x", "1"))
-        );
+        assert!(details.players.len() * 100 + bytes <= bytes_max && details.rules.iter().next() == Some(("x", "1")));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! The lists that clients ask for. Servers are separated by game and protocol number, always by both.
 //!
 //! All requests share one index of each view: servers by game and protocol number, sorted once, the best first. A list
-//! that is cut short has the servers that most players want: the operator's priority counts first, then players.
+//! that is cut short has the servers that most players want, of as many networks as possible.
 
-use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +17,7 @@ use super::wire::{self, ToMaster, integer};
 use crate::model::{Address, Server};
 use crate::protocols::{ListRequest, packets as rendered};
 use crate::registry::recent::Recent;
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Body, Renderer, View, claim, sort_fairly};
 
 /// The keys of an announcement that lists are filtered by. What a server says later, in a status, does not change them.
 pub const GAME_KEY: &[u8] = b"gamename";
@@ -86,8 +85,8 @@ struct GameList {
 }
 
 impl Renderer for GameList {
-    fn render(&self, view: &View) -> Vec<u8> {
-        let Ok(ToMaster::List(request)) = ToMaster::parse(&self.request) else { return Vec::new() };
+    fn render(&self, view: &View) -> Body {
+        let Ok(ToMaster::List(request)) = ToMaster::parse(&self.request) else { return Body::default() };
         let index = self.shared.index(view);
         let wanted = request.game.or_else(|| index.by_protocol.get(&request.protocol).map(|(_, game)| &**game));
         let lists_all = wanted.is_some_and(|game| self.shared.tags.lists_all(game));
@@ -104,7 +103,7 @@ impl Renderer for GameList {
         for packet in packets::encode(request.extended, entries.map(|entry| entry.server.address), PACKETS_MAX) {
             rendered::push(&mut list, &packet);
         }
-        list
+        list.into()
     }
 
     fn is_common(&self) -> bool {
@@ -162,10 +161,8 @@ impl Index {
             index.add(server, tags);
         }
         for of_protocol in index.by_game.values_mut().flatten() {
-            of_protocol.entries.sort_by_cached_key(|entry| {
-                let server = &entry.server;
-                (Reverse(server.overrides.priority), Reverse(server.players_current), shuffled(server.address))
-            });
+            let shuffled = |entry: &Entry| shuffled(entry.server.address);
+            sort_fairly(&mut of_protocol.entries, |entry| claim(&entry.server), shuffled);
         }
         index
     }
@@ -244,6 +241,7 @@ mod tests {
     use crate::protocols::game;
     use crate::protocols::packets::split;
 
+    #[derive(Clone, Copy)]
     struct Made {
         address: &'static str,
         game: &'static str,
@@ -305,7 +303,7 @@ mod tests {
     /// The ports of a list, in its order.
     fn listed(text: &str) -> Vec<u16> {
         let lists = Lists::new(Tags::default());
-        let list = lists.renderer(&canonical(&lists, text)).render(&view());
+        let list = lists.renderer(&canonical(&lists, text)).render(&view()).to_vec();
         assert!(packets::decode(split(&list).last().unwrap()).unwrap().end);
         addresses(&list).iter().map(Address::port).collect()
     }
@@ -329,7 +327,7 @@ mod tests {
         let lists = Lists::new(Tags::default());
         let liar = Made { address: "203.0.113.1:1", game: "Liar", tag: "QuakeArena-1", protocol: "71", clients: 1 };
         let view = View::new(1, 0, vec![Arc::new(server(&liar)), Arc::new(server(&SERVERS[1]))]);
-        let list = lists.renderer(&canonical(&lists, "getservers 71")).render(&view);
+        let list = lists.renderer(&canonical(&lists, "getservers 71")).render(&view).to_vec();
         assert_eq!(addresses(&list), ["203.0.113.1:2".parse().unwrap()], "a tag does not speak for another game");
     }
 
@@ -359,7 +357,7 @@ mod tests {
         servers[3].overrides = Overrides { priority: 5, ..Overrides::default() };
         servers[4].overrides = Overrides { priority: -5, ..Overrides::default() };
         let view = View::new(1, 0, servers.into_iter().map(Arc::new).collect());
-        let list = lists.renderer(&canonical(&lists, "getservers 71 empty full")).render(&view);
+        let list = lists.renderer(&canonical(&lists, "getservers 71 empty full")).render(&view).to_vec();
         assert_eq!(addresses(&list).iter().map(Address::port).collect::<Vec<_>>(), [4, 3, 2, 5]);
 
         let many = |rotate: usize| {
@@ -369,7 +367,7 @@ mod tests {
                 (1..=450).map(|port| Arc::new(Server { address: at(port), ..server(&made) })).collect();
             servers.rotate_left(rotate);
             let lists = Lists::new(Tags::default());
-            lists.renderer(&canonical(&lists, "getservers Xonotic 3")).render(&View::new(1, 0, servers))
+            lists.renderer(&canonical(&lists, "getservers Xonotic 3")).render(&View::new(1, 0, servers)).to_vec()
         };
         assert_eq!(many(0), many(77));
         let packets = many(0);
@@ -378,6 +376,25 @@ mod tests {
         found.sort();
         found.dedup();
         assert_eq!(found.len(), 450);
+    }
+
+    #[test]
+    fn a_list_that_is_cut_short_has_servers_of_all_networks() {
+        let made = Made { address: "203.0.113.1:1", game: "Xonotic", tag: "DarkPlaces", protocol: "3", clients: 7 };
+        let fakes = (0..13 * 32u16).map(|number| {
+            let address = Address::new([198, 51, (number / 32) as u8, 1].into(), 1 + number % 32).unwrap();
+            Server { address, ..server(&made) }
+        });
+        let real = (0..100u8).map(|network| {
+            let address = Address::new([203, 0, network, 1].into(), 1).unwrap();
+            Server { address, ..server(&Made { clients: 1 + u16::from(network) % 3, ..made }) }
+        });
+        let lists = Lists::new(Tags::default());
+        let view = View::new(1, 0, fakes.chain(real).map(Arc::new).collect());
+        let list = lists.renderer(&canonical(&lists, "getservers Xonotic 3")).render(&view);
+        let first: Vec<_> = packets::decode(split(list.whole()).next().unwrap()).unwrap().servers;
+        let real_at: Vec<_> = (0..).zip(&first).filter(|(_, it)| it.ip().to_string().starts_with("203")).collect();
+        assert_eq!((real_at.len(), real_at[0].0, real_at[99].0), (100, 13, 112));
     }
 
     #[test]
@@ -392,8 +409,8 @@ mod tests {
         assert!(first.group().is_some() && first.group() == another.group() && first.group() != elsewhere.group());
         let (first_view, view) = (view(), View::new(2, 0, Vec::new()));
         let index = lists.shared.index(&first_view);
-        first.render(&first_view);
-        lists.renderer(&canonical(&lists, "getservers 71")).render(&first_view);
+        first.render(&first_view).to_vec();
+        lists.renderer(&canonical(&lists, "getservers 71")).render(&first_view).to_vec();
         assert!(Arc::ptr_eq(&index, &lists.shared.index(&first_view)), "made once");
         assert!(!Arc::ptr_eq(&index, &lists.shared.index(&view)));
     }
@@ -432,7 +449,7 @@ mod tests {
         let view = View::new(1, 0, vec![Arc::new(server)]);
         let found = |text: &str| {
             let lists = Lists::new(Tags::default());
-            addresses(&lists.renderer(&canonical(&lists, text)).render(&view)).len()
+            addresses(&lists.renderer(&canonical(&lists, text)).render(&view).to_vec()).len()
         };
         assert_eq!((found("getservers Xonotic 3"), found("getservers Xonotic 99")), (1, 0));
         assert_eq!((found("getservers Xonotic 3 ffa"), found("getservers Xonotic 3 gametype=ctf")), (1, 0));
@@ -460,7 +477,7 @@ mod tests {
         let view = |server: &Server| View::new(1, 0, vec![Arc::new(server.clone())]);
         let list = |server: &Server| {
             let lists = Lists::new(Tags::default());
-            addresses(&lists.renderer(&canonical(&lists, "getservers Xonotic 3")).render(&view(server))).len()
+            addresses(&lists.renderer(&canonical(&lists, "getservers Xonotic 3")).render(&view(server)).to_vec()).len()
         };
         assert_eq!(list(&named), 0, "nobody knows its protocol");
         for key in ["protocol", "com_protocol"] {

@@ -58,6 +58,7 @@ pub const CARD: Card = Card {
     announce_every_ms: announce::EVERY_MS,
     life_ms: LIFE_MS,
     players_most: PLAYERS_MOST,
+    details_bytes_max: 8 << 10,
     fetch: Fetch::Datagrams(&fetch::ListFetch),
     query: Some(&query::GameQuery),
     answer: Some(answer::answer),

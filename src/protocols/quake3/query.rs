@@ -6,7 +6,7 @@
 use super::wire::{self, FromGame, InfoIndex};
 use super::{NAME, info};
 use crate::model::{Facts, Game};
-use crate::protocols::{Ask, Fault, Heard, Query, Question, allow_players, fault, nonce};
+use crate::protocols::{Ask, Fault, Heard, Query, Question, bound_facts, fault, nonce};
 
 /// DarkPlaces answers one question a second and source, ioquake3 ten at once and then one a second.
 pub const SPACING_US: u64 = 1_050_000;
@@ -54,7 +54,7 @@ fn hear(bytes: &[u8], with_details: bool) -> Result<Heard<'_>, Fault> {
 }
 
 fn allowed(mut facts: Facts<'_>) -> Facts<'_> {
-    allow_players(&Game::Own(NAME), &mut facts);
+    bound_facts(&Game::Own(NAME), &mut facts);
     facts
 }
 

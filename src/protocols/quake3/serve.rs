@@ -23,7 +23,7 @@ use super::wire::{self, HEADER, InfoString, ToMaster, WireError};
 use super::{NAME, events};
 use crate::model::{Address, Announce, Change, Game, HeartbeatKeys, Now, Proof, SharedTime};
 use crate::protocols::event::{self, AcceptedEvents, Event};
-use crate::protocols::{Context, DatagramRules, Effect, ListRequest, Reply, allow_players, game};
+use crate::protocols::{Context, DatagramRules, Effect, ListRequest, Reply, bound_facts, game};
 use crate::registry::view::Renderer;
 
 pub struct Rules {
@@ -77,7 +77,11 @@ impl Rules {
         };
         let challenge = self.challenges.make(self.time.unix_ms(now), from, number, tag);
         wire::ask("getinfo", &challenge, reply);
-        Effect::Answered(events::GETINFO_SENT.event().on_port(from.port()))
+        let event = events::GETINFO_SENT.event().on_port(from.port());
+        match Address::new(from.ip(), from.port()) {
+            Some(address) => Effect::Announced(event, Change::Announcing { address, protocol: NAME }),
+            None => Effect::Answered(event),
+        }
     }
 
     fn info_response<'a>(&self, now: Now, from: SocketAddr, info: &InfoString<'a>) -> Result<Announce<'a>, Event> {
@@ -98,7 +102,7 @@ impl Rules {
         let game = self.game(opened.tag, listing.game)?;
         let address = Address::new(from.ip(), from.port()).ok_or(event::SOURCE_PORT_0.event())?;
         let mut facts = info::facts(info, true);
-        allow_players(&game, &mut facts);
+        bound_facts(&game, &mut facts);
         Ok(Announce {
             address,
             keys: Some(Arc::new(keys(&game, address, opened.tag, &listing))),

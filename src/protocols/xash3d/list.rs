@@ -1,9 +1,8 @@
 //! The lists that clients ask for: servers of a region, by gamedir, map, protocol number and flags.
 //!
-//! All requests share one index of each view, sorted once, the best servers first: the operator's priority counts, then
-//! players. A gamedir or map that no server has costs no search, because anybody can make one up.
+//! All requests share one index of each view, sorted once, the best servers of each network first. A gamedir or map that no
+//! server has costs no search, because anybody can make one up.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::net::SocketAddr;
@@ -15,10 +14,10 @@ use super::info::Listing;
 use super::wire::{FIELD_BYTES_MAX, Flags, Info, OLD_PROTOCOL, ToMaster, Version, WORLD, Wanted};
 use super::{NAME, packets};
 use crate::model::Address;
-use crate::prefix::{Networks, Prefix};
+use crate::prefix::fair::rounds;
 use crate::protocols::{ListRequest, packets as rendered};
 use crate::registry::recent::Recent;
-use crate::registry::view::{Renderer, View};
+use crate::registry::view::{Body, Renderer, View, claim, sort_fairly};
 use crate::text;
 
 /// The longest list: about 20,000 servers. The budget decides how much of it is sent.
@@ -167,7 +166,7 @@ struct GameList {
 }
 
 impl Renderer for GameList {
-    fn render(&self, view: &View) -> Vec<u8> {
+    fn render(&self, view: &View) -> Body {
         let mut list = Vec::new();
         let mut push = |packets: Vec<Vec<u8>>| packets.iter().for_each(|packet| rendered::push(&mut list, packet));
         match &self.content {
@@ -177,7 +176,7 @@ impl Renderer for GameList {
                 push(packets::encode(*ipv6, update.filter(|at| at.ipv4().is_none() == *ipv6).take(1), 1));
             }
             Content::Servers { request, old, behind_nat } => {
-                let Ok(ToMaster::Query(wanted)) = ToMaster::parse(request) else { return list };
+                let Ok(ToMaster::Query(wanted)) = ToMaster::parse(request) else { return list.into() };
                 let index = self.index(view);
                 let servers = index.servers(&wanted, *old);
                 match behind_nat {
@@ -190,7 +189,7 @@ impl Renderer for GameList {
                 }
             }
         }
-        list
+        list.into()
     }
 
     fn is_common(&self) -> bool {
@@ -239,7 +238,7 @@ impl GameList {
 struct Index {
     /// The best first.
     all: Vec<Entry>,
-    /// Positions in `all`, in the same order.
+    /// Positions in `all`; the best first, among those of this gamedir.
     by_gamedir: HashMap<Box<[u8]>, Vec<u32>>,
     /// The number of each map.
     maps: HashMap<Box<str>, u32>,
@@ -257,10 +256,8 @@ impl Index {
     fn of(view: &View) -> Index {
         let mut index = Index::default();
         let mut servers: Vec<_> = view.of_protocol(NAME).collect();
-        servers.sort_by_cached_key(|server| {
-            (Reverse(server.overrides.priority), Reverse(server.players_current), shuffled(server.address, 0))
-        });
-        for (number, server) in (0..).zip(servers) {
+        sort_fairly(&mut servers, |server| claim(server), |server| shuffled(server.address, 0));
+        for (number, server) in (0..).zip(&servers) {
             let Listing { gamedir, protocol, region, flags } = Listing::of(server);
             let of_gamedir = match index.by_gamedir.get_mut(gamedir) {
                 Some(of_gamedir) => of_gamedir,
@@ -274,6 +271,13 @@ impl Index {
                 None => *index.maps.entry(map.into()).or_insert(next),
             };
             index.all.push(Entry { address: server.address, flags, protocol, region, map });
+        }
+        // A host's servers of other games do not count.
+        for numbers in index.by_gamedir.values_mut() {
+            let mut of_gamedir: Vec<_> =
+                numbers.iter().filter_map(|number| Some((*number, *servers.get(*number as usize)?))).collect();
+            sort_fairly(&mut of_gamedir, |(_, server)| claim(server), |(_, server)| shuffled(server.address, 0));
+            *numbers = of_gamedir.into_iter().map(|(number, _)| number).collect();
         }
         index
     }
@@ -303,13 +307,8 @@ impl Index {
 fn told(servers: impl Iterator<Item = Address>, serial: u64) -> Vec<Address> {
     let mut servers: Vec<_> = servers.collect();
     servers.sort_by_cached_key(|address| shuffled(*address, serial));
-    let mut by_network: HashMap<Option<Prefix>, u32> = HashMap::new();
-    servers.sort_by_cached_key(|address| {
-        let network = Prefix::all(address.ip(), &Networks::NONE).last().copied();
-        let before = by_network.entry(network).or_default();
-        *before += 1;
-        *before
-    });
+    let mut rounds = rounds(&servers.iter().map(Address::ip).collect::<Vec<_>>()).into_iter();
+    servers.sort_by_cached_key(|_| rounds.next());
     servers.truncate(NAT_MAX);
     servers
 }
@@ -369,7 +368,7 @@ mod tests {
     /// The ports of a list, in its order.
     fn listed(filter: &str) -> Vec<u16> {
         let lists = Lists::new(Gate::default());
-        ports(&lists.renderer(&canonical(&lists, WORLD, false, filter)).render(&view(servers())))
+        ports(&lists.renderer(&canonical(&lists, WORLD, false, filter)).render(&view(servers())).to_vec())
     }
 
     #[test]
@@ -406,7 +405,9 @@ mod tests {
     #[test]
     fn a_region_has_only_its_own_servers_and_a_client_those_of_its_family() {
         let lists = Lists::new(Gate::default());
-        let list = |region, ipv6| ports(&lists.renderer(&canonical(&lists, region, ipv6, "")).render(&view(servers())));
+        let list = |region, ipv6| {
+            ports(&lists.renderer(&canonical(&lists, region, ipv6, "")).render(&view(servers())).to_vec())
+        };
         assert_eq!((list(3, false), list(0, false), list(WORLD, true)), (vec![5], vec![], vec![6]));
     }
 
@@ -431,7 +432,7 @@ mod tests {
             let request = canonical(&lists, WORLD, false, filter);
             let Ok(ToMaster::Query(again)) = ToMaster::parse(&request) else { panic!() };
             assert_eq!(lists.canonical(&again), request, "{filter}: canonical is canonical");
-            ports(&lists.renderer(&request).render(&view(servers())))
+            ports(&lists.renderer(&request).render(&view(servers())).to_vec())
         };
         let all = [2, 4, 3, 1];
         for (filter, expected) in [
@@ -448,7 +449,7 @@ mod tests {
         let request = canonical(&lists, WORLD, true, r"\key\deadbeef\map\crossfire");
         let Ok(ToMaster::Query(wanted)) = ToMaster::parse(&request) else { panic!() };
         assert_eq!((wanted.key, wanted.map), (Some(0xdead_beef), None));
-        let list_of_six = lists.renderer(&request).render(&view(servers()));
+        let list_of_six = lists.renderer(&request).render(&view(servers())).to_vec();
         let found: Vec<_> =
             split(&list_of_six).flat_map(|packet| packets::decode(packet, 0).unwrap().servers).collect();
         assert_eq!(found, ["[2001:db8::7]:27010".parse().unwrap()]);
@@ -477,12 +478,12 @@ mod tests {
         let gate = Gate { title: "https://example.org".into(), map: "Update please".into(), ..Gate::default() };
         let lists = Lists::new(gate);
         let request: ListRequest = b"\xff\xff\xff\xffinfo 48".iter().copied().collect();
-        let list = lists.renderer(&request).render(&view(Vec::new()));
+        let list = lists.renderer(&request).render(&view(Vec::new())).to_vec();
         let info = Info::parse(split(&list).next().unwrap()).unwrap();
         assert_eq!((info.protocol, info.host, info.map), (48, &b"https://example.org"[..], &b"Update please"[..]));
         assert_eq!((info.gamedir, info.max, info.deathmatch), (&b"valve"[..], 32, true));
         let request: ListRequest = b"\xff\xff\xff\xffinfo 49".iter().copied().collect();
-        let list = lists.renderer(&request).render(&view(Vec::new()));
+        let list = lists.renderer(&request).render(&view(Vec::new())).to_vec();
         assert_eq!(Info::parse(split(&list).next().unwrap()).unwrap().protocol, 49, "as it asks");
     }
 
@@ -491,7 +492,7 @@ mod tests {
         let lists = Lists::new(Gate::default());
         let told = |filter: &str| {
             let request = canonical(&lists, WORLD, false, filter);
-            let list = lists.behind_nat(&request).unwrap().render(&view(servers()));
+            let list = lists.behind_nat(&request).unwrap().render(&view(servers())).to_vec();
             addresses(&list).map(|address| address.port()).collect::<Vec<_>>()
         };
         assert_eq!(told(""), [2]);
@@ -505,7 +506,7 @@ mod tests {
         let many: Vec<_> = many.chain([honest]).map(Arc::new).collect();
         let request = canonical(&lists, WORLD, false, "");
         let told = |serial| {
-            let list = lists.behind_nat(&request).unwrap().render(&View::new(serial, 0, many.clone()));
+            let list = lists.behind_nat(&request).unwrap().render(&View::new(serial, 0, many.clone())).to_vec();
             addresses(&list).map(|address| address.port()).collect::<Vec<_>>()
         };
         let (one, other) = (told(9), told(10));
@@ -515,11 +516,30 @@ mod tests {
     }
 
     #[test]
+    fn one_of_each_network_comes_before_two_of_any_whatever_else_they_host() {
+        let host = |port: u16, gamedir: &str, players: u16| {
+            server(&format!("198.51.100.1:{port}"), &format!(r"\gamedir\{gamedir}\players\{players}\max\64"))
+        };
+        let others = (1..=40).map(|port| host(port, "cstrike", 63));
+        let one =
+            |network: u16| server(&format!("203.0.{network}.9:{}", 100 + network), r"\gamedir\cstrike\players\1\max\8");
+        let few = server("203.0.113.9:999", r"\gamedir\valve\players\20\max\32");
+        let view = view(others.chain([host(77, "valve", 60), few]).chain((0..9).map(one)).collect());
+        let lists = Lists::new(Gate::default());
+        let list = |filter: &str| ports(lists.renderer(&canonical(&lists, WORLD, false, filter)).render(&view).whole());
+        assert_eq!(list(r"\gamedir\valve"), [77, 999], "what a host has of another game makes no difference");
+        for (filter, few) in [(r"\gamedir\cstrike", 9), ("", 10)] {
+            let list = list(filter);
+            assert!(list[0] < 100 && list[1..=few].iter().all(|port| *port >= 100), "{filter} {list:?}");
+        }
+    }
+
+    #[test]
     fn the_operators_priority_counts_before_players() {
         let mut servers = servers();
         servers[0].overrides = Overrides { priority: 5, ..Overrides::default() };
         let lists = Lists::new(Gate::default());
-        let list = lists.renderer(&canonical(&lists, WORLD, false, r"\gamedir\valve")).render(&view(servers));
+        let list = lists.renderer(&canonical(&lists, WORLD, false, r"\gamedir\valve")).render(&view(servers)).to_vec();
         assert_eq!(ports(&list), [1, 2, 3]);
     }
 
@@ -590,7 +610,7 @@ mod tests {
         };
         let order = |servers: Vec<Server>| {
             let lists = Lists::new(Gate::default());
-            ports(&lists.renderer(&canonical(&lists, WORLD, false, "")).render(&view(servers)))
+            ports(&lists.renderer(&canonical(&lists, WORLD, false, "")).render(&view(servers)).to_vec())
         };
         let listed = order(some(1..=20));
         assert!(!listed.is_sorted() && !listed.iter().rev().is_sorted(), "{listed:?}");
@@ -604,7 +624,7 @@ mod tests {
         let lists = Lists::new(Gate::default());
         let list = |gamedir: &str| {
             let request = canonical(&lists, WORLD, false, &format!(r"\gamedir\{gamedir}"));
-            ports(&lists.renderer(&request).render(&view(servers())))
+            ports(&lists.renderer(&request).render(&view(servers())).to_vec())
         };
         assert_eq!(list(&longest), [1]);
         assert_eq!(list(&format!("{longest}g")), [0; 0]);

@@ -5,7 +5,7 @@
 use super::wire::{self, Info, WireError};
 use super::{NAME, info};
 use crate::model::Game;
-use crate::protocols::{Ask, Fault, Heard, ProvenBy, Query, Question, allow_players, fault};
+use crate::protocols::{Ask, Fault, Heard, ProvenBy, Query, Question, bound_facts, fault};
 
 pub struct GameQuery;
 
@@ -23,7 +23,7 @@ impl Query for GameQuery {
         match Info::parse(bytes) {
             Ok(info) => {
                 let mut facts = info::answered(&info);
-                allow_players(&Game::Own(NAME), &mut facts);
+                bound_facts(&Game::Own(NAME), &mut facts);
                 Ok(Heard::Facts(facts))
             }
             Err(WireError::WrongVersion) => Ok(Heard::Again { token: wire::OLD_PROTOCOL.into() }),

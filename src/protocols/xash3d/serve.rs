@@ -22,7 +22,7 @@ use super::wire::{self, Add, Flags, ToMaster, Version, Wanted, WireError};
 use super::{NAME, NAT_LIFE_MS, events, info, packets};
 use crate::model::{Address, Announce, Change, Game, Now, Proof, SharedTime};
 use crate::protocols::event::{self, AcceptedEvents, Event};
-use crate::protocols::{Context, DatagramRules, Echo, Effect, Introduction, ListRequest, Reply, allow_players};
+use crate::protocols::{Context, DatagramRules, Echo, Effect, Introduction, ListRequest, Reply, bound_facts};
 use crate::registry::view::Renderer;
 
 pub struct Rules {
@@ -108,7 +108,7 @@ impl Rules {
         let game = Game::Own(NAME);
         let address = Address::new(from.ip(), from.port()).ok_or(event::SOURCE_PORT_0.event())?;
         let mut facts = info::announced(add);
-        allow_players(&game, &mut facts);
+        bound_facts(&game, &mut facts);
         let is_behind_nat = add.flags.has(Flags::NAT);
         Ok(Announce {
             address,

@@ -5,7 +5,15 @@ use crate::model::{RemoteServer, RemoteState};
 
 fn merged(announce: Announce<'static>) -> Change<'static> {
     let (first_seen_ms, last_seen_ms) = (announce.proven_at_ms, announce.proven_at_ms);
-    let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, via: None, stronger_gone_ms: None };
+    let listed = RemoteServer {
+        silence: Default::default(),
+        announce,
+        node: 9,
+        first_seen_ms,
+        last_seen_ms,
+        via: None,
+        stronger_gone_ms: None,
+    };
     Change::Merge(Box::new(RemoteState::Listed(listed)))
 }
 

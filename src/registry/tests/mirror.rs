@@ -296,7 +296,15 @@ fn after_a_restart_a_mirrored_server_is_queried_however_long_the_program_was_dow
 fn remote(announce: Announce<'static>, via: Option<&str>) -> Change<'static> {
     let (first_seen_ms, last_seen_ms) = (announce.proven_at_ms, announce.proven_at_ms);
     let via = via.map(origin);
-    let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, via, stronger_gone_ms: None };
+    let listed = RemoteServer {
+        silence: Default::default(),
+        announce,
+        node: 9,
+        first_seen_ms,
+        last_seen_ms,
+        via,
+        stronger_gone_ms: None,
+    };
     Change::Merge(Box::new(RemoteState::Listed(listed)))
 }
 

@@ -29,17 +29,29 @@ struct Known {
     players: u16,
     proven_ms: u64,
     ends_ms: u64,
-    /// When this game was first seen there.
-    first_ms: u64,
+    /// Which step brought it.
+    order: usize,
 }
 
 /// Two addresses in each of two networks.
 fn place(ip: u8, port: u16) -> Address {
-    Address::new([192, 0, ip / 2, ip].into(), port).unwrap()
+    Address::new([192, ip / 2, 0, ip].into(), port).unwrap()
 }
 
-fn network(of: Address) -> Option<Prefix> {
-    Prefix::all(of.ip(), &Networks::default()).last().copied()
+/// What the list of the model holds of the networks around a place: a provider's, and an address.
+fn held(model: &BTreeMap<Address, Known>, of: Address) -> [usize; 2] {
+    let same = |bits: u8| move |known: &&Address| bits_of(**known, bits) == bits_of(of, bits);
+    [16, 32].map(|bits| model.keys().filter(same(bits)).count())
+}
+
+fn bits_of(of: Address, bits: u8) -> Option<Prefix> {
+    Prefix::owners(of.ip(), &Networks::default()).into_iter().find(|prefix| prefix.bits() == bits)
+}
+
+/// Whether a server of the model may go for a newcomer: where their networks part, its own is the heavier one.
+fn may_give_way(model: &BTreeMap<Address, Known>, known: Address, newcomer: Address) -> bool {
+    let parted = [16, 32].iter().position(|bits| bits_of(known, *bits) != bits_of(newcomer, *bits));
+    parted.is_some_and(|at| held(model, known)[at] > held(model, newcomer)[at] + 1)
 }
 
 /// Removes from the model what the registry evicted for a newcomer, and checks that it was the right one.
@@ -48,12 +60,10 @@ fn make_room(
     model: &mut BTreeMap<Address, Known>,
     newcomer: Address,
 ) -> Result<(), TestCaseError> {
-    let size = |of: Option<Prefix>| model.keys().filter(|known| network(**known) == of).count();
     let gone: Vec<Address> = model.keys().filter(|known| registry.listed(**known).is_none()).copied().collect();
     prop_assert_eq!(gone.len(), 1);
-    prop_assert!(size(network(gone[0])) > size(network(newcomer)) + 1);
-    let newer =
-        |known: &Address| network(*known) == network(gone[0]) && model[known].first_ms > model[&gone[0]].first_ms;
+    prop_assert!(may_give_way(model, gone[0], newcomer));
+    let newer = |known: &Address| known.ip() == gone[0].ip() && model[known].order > model[&gone[0]].order;
     prop_assert!(!model.keys().any(newer));
     model.remove(&gone[0]);
     Ok(())
@@ -67,7 +77,7 @@ proptest! {
         let mut model: BTreeMap<Address, Known> = BTreeMap::new();
         let mut reader: BTreeMap<Address, u16> = BTreeMap::new();
         let mut ms = 50_000;
-        for step in steps {
+        for (order, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Wait { ms: wait } => {
                     // Rounded to a tick, so that the model need not know about ticks.
@@ -81,9 +91,8 @@ proptest! {
                     let game = if other_game { "other" } else { "one" };
                     let outcome = registry.apply(&announce_game(place, game, proven_ms, players), at(ms));
                     let on_ip = model.keys().filter(|known| known.ip() == place.ip()).count();
-                    let size = |of: Address| model.keys().filter(|known| network(**known) == network(of)).count();
-                    let largest = model.keys().map(|known| size(*known)).max().unwrap_or(0);
                     let is_full = model.len() >= SETTINGS.servers_max;
+                    let somebody_goes = model.keys().any(|known| may_give_way(&model, *known, place));
                     let expected = match model.get(&place) {
                         Some(known) if proven_ms < known.proven_ms => Outcome::Stale,
                         Some(known) if proven_ms == known.proven_ms && (known.game, known.players) == (game, players) => {
@@ -92,7 +101,7 @@ proptest! {
                         Some(known) if (known.game, known.players) == (game, players) => Outcome::Refreshed,
                         Some(_) => Outcome::Changed,
                         None if on_ip >= SETTINGS.servers_per_ip_max as usize => Outcome::Refused(Refusal::FullForIp),
-                        None if is_full && largest <= size(place) + 1 => Outcome::Refused(Refusal::Full),
+                        None if is_full && !somebody_goes => Outcome::Refused(Refusal::Full),
                         None => Outcome::Added,
                     };
                     prop_assert_eq!(outcome, expected);
@@ -103,9 +112,8 @@ proptest! {
                         // Of two in the same millisecond, the second is the newer one.
                         let is_tie = model.get(&place).is_some_and(|known| known.proven_ms == proven_ms);
                         let (ends_ms, proven_ms) = (proven_ms + LIFE_MS, proven_ms + u64::from(is_tie));
-                        let known = model.get(&place).filter(|known| known.game == game);
-                        let first_ms = known.map_or(proven_ms, |known| known.first_ms);
-                        model.insert(place, Known { game, players, proven_ms, ends_ms, first_ms });
+                        let order = model.get(&place).map_or(order, |known| known.order);
+                        model.insert(place, Known { game, players, proven_ms, ends_ms, order });
                     }
                 }
                 Step::Publish => {

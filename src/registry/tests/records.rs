@@ -22,6 +22,7 @@ fn record(game: &'static str, proven_ms: u64, seen_ms: u64, key: &str) -> Remote
         last_seen_ms: T + seen_ms,
         via: None,
         stronger_gone_ms: None,
+        silence: Silence::None,
     }
 }
 
@@ -149,7 +150,7 @@ fn a_server_is_foreign_while_other_nodes_have_all_that_this_one_knows() {
     // So does any record of a server that no longer answered here.
     let mut registry = self::registry();
     registry.apply(&asked(address(1, 1), 1_000), at(1_000));
-    for _ in 0..3 {
+    for _ in 0..4 {
         registry.apply(&miss(address(1, 1)), at(2_000));
     }
     assert!(!registry.local_state(address(1, 1), at(2_000)).unwrap().foreign(), "our removal");

@@ -19,7 +19,15 @@ fn connected(address: Address, game: &'static str, ms: u64) -> Announce<'static>
 
 fn remote(announce: Announce<'static>, stronger_gone_ms: Option<u64>) -> Change<'static> {
     let (first_seen_ms, last_seen_ms) = (announce.proven_at_ms, announce.proven_at_ms);
-    let listed = RemoteServer { announce, node: 9, first_seen_ms, last_seen_ms, via: None, stronger_gone_ms };
+    let listed = RemoteServer {
+        silence: Default::default(),
+        announce,
+        node: 9,
+        first_seen_ms,
+        last_seen_ms,
+        via: None,
+        stronger_gone_ms,
+    };
     Change::Merge(Box::new(RemoteState::Listed(listed)))
 }
 

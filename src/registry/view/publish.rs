@@ -1,6 +1,6 @@
 //! Makes views out of what has changed, and the deltas between them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::{FactSerials, View};
 use crate::model::{Fields, Now, Server};
@@ -139,8 +139,7 @@ impl Publisher {
     fn view(&mut self, now: Now) -> View {
         std::mem::swap(&mut self.newest, &mut self.former);
         self.serial += 1;
-        let (serial, published_at_ms, facts) = (self.serial, now.unix_ms, self.facts.clone());
-        View { serial, published_at_ms, servers: self.newest.clone(), facts, by_game: OnceLock::new() }
+        View::of(self.serial, now.unix_ms, self.newest.clone(), self.facts.clone())
     }
 }
 

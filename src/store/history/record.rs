@@ -1,6 +1,7 @@
 //! Writes history: counts servers and players, moves complete hours into the tiers, and deletes what is too old or too much.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 
@@ -9,14 +10,17 @@ use rusqlite::{Connection, OptionalExtension};
 use super::series::{self, Counted, Point};
 use super::{ALL_GAMES, HOUR_S, Settings, TIERS, Tier};
 use crate::model::Server;
+use crate::prefix::{Networks, Prefix};
 use crate::protocols::names_of;
 use crate::registry::view::View;
 use crate::store::sqlite;
 
 /// Upper bound on servers with a series of their own; those without players are left out first. Totals per game include all.
 const SERVERS_MAX: usize = 50_000;
-/// Upper bound on games: anyone can make up names.
+/// Upper bound on games: anyone can make up names. Those with the least [`Standing`] are left out.
 const GAMES_MAX: usize = 256;
+/// What a network has, for all of its games together.
+const VOTE: u64 = 1 << 20;
 /// Series per row of `samples`.
 const PART: u32 = 256;
 /// Series moved to the tiers in one transaction, which should be short.
@@ -34,7 +38,7 @@ pub struct Recorder {
     /// The last series that was moved to the tiers, of the hour being moved.
     done: u32,
     /// Known games: also counted while they have no servers.
-    games: Option<BTreeSet<String>>,
+    games: Option<BTreeMap<String, Standing>>,
     more: bool,
     /// The log's size limit as last set.
     log_bytes_max: Option<u64>,
@@ -123,15 +127,13 @@ impl Recorder {
                 totals.entry(name).or_default().add(server);
             }
         }
-        for game in totals.keys() {
-            if games.len() >= GAMES_MAX {
-                games.retain(|known| totals.contains_key(known.as_str()));
-            }
-            if games.len() < GAMES_MAX && !games.contains(*game) {
-                games.insert(game.to_string());
-            }
-        }
-        Ok(games.iter().map(|game| (game.clone(), totals.get(game.as_str()).copied().unwrap_or_default())).collect())
+        let mut votes = votes(view);
+        let now = totals.iter().map(|(game, total)| {
+            let votes = votes.remove(game).unwrap_or(0);
+            (*game, Standing { votes, servers: total.servers })
+        });
+        choose(games, now);
+        Ok(games.keys().map(|game| (game.clone(), totals.get(game.as_str()).copied().unwrap_or_default())).collect())
     }
 
     /// Whether [`Recorder::thin`] has more to do.
@@ -191,6 +193,54 @@ impl Total {
     }
 }
 
+/// What decides which games are counted when there are too many. Anyone can make up names, but not networks: each network has one
+/// vote, which its games share.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Standing {
+    votes: u64,
+    servers: u64,
+}
+
+impl Standing {
+    /// What is left of it when the game has fewer servers at the next count: a game that is empty for a moment keeps its place.
+    fn faded(self) -> Standing {
+        Standing { votes: self.votes / 2, servers: self.servers / 2 }
+    }
+}
+
+/// The votes of each game, from the networks of providers.
+fn votes(view: &View) -> HashMap<&str, u64> {
+    let mut seen: HashSet<(Option<Prefix>, &str)> = HashSet::new();
+    let mut games_of: HashMap<Option<Prefix>, u64> = HashMap::new();
+    for server in view.games() {
+        let network = Prefix::owners(server.address.ip(), &Networks::NONE).first().copied();
+        let new = names_of(&server.game).filter(|name| seen.insert((network, name))).count();
+        *games_of.entry(network).or_default() += new as u64;
+    }
+    let mut votes: HashMap<&str, u64> = HashMap::new();
+    for (network, name) in seen {
+        *votes.entry(name).or_default() += VOTE / games_of.get(&network).copied().unwrap_or(1).max(1);
+    }
+    votes
+}
+
+/// Chooses the games to count of those known before and those that have servers now.
+fn choose<'a>(games: &mut BTreeMap<String, Standing>, now: impl Iterator<Item = (&'a str, Standing)>) {
+    let before = std::mem::take(games).into_iter().map(|(game, standing)| (game, (standing.faded(), true)));
+    let mut all: BTreeMap<String, (Standing, bool)> = before.collect();
+    for (game, standing) in now {
+        let (known, _) = all.entry(game.to_string()).or_default();
+        *known = standing.max(*known);
+    }
+    let mut all: Vec<_> = all.into_iter().collect();
+    if all.len() > GAMES_MAX {
+        // Of equal ones, those that were known before stay.
+        all.sort_by_key(|(_, standing)| Reverse(*standing));
+        all.truncate(GAMES_MAX);
+    }
+    games.extend(all.into_iter().map(|(game, (standing, _))| (game, standing)));
+}
+
 /// The start of the interval that a count at this moment belongs to.
 fn slot_s(now_ms: u64, settings: Settings) -> u64 {
     let now_s = now_ms / 1_000;
@@ -214,12 +264,12 @@ fn series_of(connection: &Connection, game: &str, address: &str, at_s: u64) -> r
     connection.prepare_cached(sql)?.query_row((game, address, at_s as i64), |row| row.get(0))
 }
 
-/// The games of the last week.
-fn known_games(connection: &Connection, at_s: u64) -> rusqlite::Result<BTreeSet<String>> {
+/// The games of the last week, if there are too many the newest.
+fn known_games(connection: &Connection, at_s: u64) -> rusqlite::Result<BTreeMap<String, Standing>> {
     let since_s = at_s.saturating_sub(7 * super::DAY_S) as i64;
-    let sql = "SELECT game FROM series WHERE address = '' AND game <> '' AND last >= ?1 LIMIT ?2";
+    let sql = "SELECT game FROM series WHERE address = '' AND game <> '' AND last >= ?1 ORDER BY last DESC LIMIT ?2";
     let mut select = connection.prepare(sql)?;
-    let games = select.query_map([since_s, GAMES_MAX as i64], |row| row.get(0))?;
+    let games = select.query_map([since_s, GAMES_MAX as i64], |row| Ok((row.get(0)?, Standing::default())))?;
     games.collect()
 }
 

@@ -268,3 +268,80 @@ fn range_names_are_parsed_and_others_are_refused() {
     }
     assert_eq!("2d".parse::<Range>().unwrap_err(), "must be 24h, 7d, 30d or 1y, not `2d`");
 }
+
+/// So many servers of a game, each in a network of its own, from this network on.
+fn spread(game: &str, first: u8, count: u8) -> Vec<Arc<Server>> {
+    (0..count).map(|number| of_game(game, [first + number, 0, 2, 1], 1)).collect()
+}
+
+fn of_game(game: &str, ip: [u8; 4], port: u16) -> Arc<Server> {
+    let (address, facts) =
+        (Address::new(ip.into(), port).unwrap(), Facts { players_current: Some(1), ..Facts::default() });
+    Arc::new(Server::new(address, Game::carried("many", game), Proof::Cookie, 0, &facts))
+}
+
+/// Two servers of each of 256 made-up games, all in one /24.
+fn made_up() -> Vec<Arc<Server>> {
+    let server =
+        |number: u16| of_game(&format!("made up {}", number / 2), [100, 64, 7, (number % 200) as u8], number + 1);
+    (0..512).map(server).collect()
+}
+
+/// Counts these once a minute, and returns how often each of some games is in the history of that time.
+fn counts(history: &mut TestHistory, from_s: u64, lists: &[Vec<Arc<Server>>], games: &[&str]) -> Vec<usize> {
+    let mut now_s = from_s;
+    for list in lists {
+        now_s += 60;
+        let view = View::new(1, 0, list.clone());
+        history.recorder.turn(&mut history.connection, &view, now_s * 1_000, history.settings).unwrap();
+    }
+    let of = |game: &&str| history.reader().game(game, Range::Day, now_s * 1_000).unwrap();
+    let within = |found: History| found.points.iter().filter(|point| point.at_s > from_s).count();
+    games.iter().map(|game| of(game).map_or(0, within)).collect()
+}
+
+#[test]
+fn made_up_games_take_no_place_from_a_real_one_that_was_empty_for_a_moment() {
+    let mut history = TestHistory::new("made-up", 60, 1 << 30);
+    let (tanks, chess) = (spread("tanks", 10, 3), spread("chess", 20, 1));
+    let with = |lists: &[&[Arc<Server>]]| lists.concat();
+    let empty_for_a_moment =
+        [with(&[&tanks, &chess]), with(&[&chess, &made_up()]), with(&[&tanks, &chess, &made_up()])];
+    let games = ["tanks", "chess", "made up 0", "made up 255", "many", ""];
+    let counted = counts(&mut history, T, &empty_for_a_moment, &games);
+    assert_eq!(counted[..2], [3, 3], "also while it was empty");
+    assert_eq!(counted[4..], [0, 3], "all games together");
+    // Empty for hours, it is forgotten for one of those, and counted again from its first server on.
+    let hours: Vec<_> = (0..100).map(|_| with(&[&chess, &made_up()])).collect();
+    counts(&mut history, T + 180, &hours, &games);
+    let back = [with(&[&chess, &made_up(), &tanks[..1]]), with(&[&chess, &made_up(), &tanks])];
+    assert_eq!(counts(&mut history, T + 6_180, &back, &games)[..2], [2, 2]);
+    // One that is new and has a single server in a network of its own, too.
+    let new = spread("newest", 40, 1);
+    let both = [with(&[&chess, &made_up(), &tanks, &new])];
+    assert_eq!(counts(&mut history, T + 6_300, &both, &["newest", "tanks"]), [1, 1]);
+    history.recorder = Recorder::default(); // a restart
+    assert_eq!(counts(&mut history, T + 6_360, &both, &["newest", "tanks", "chess"]), [1, 1, 1]);
+}
+
+#[test]
+fn a_game_with_more_servers_in_more_networks_takes_the_place_of_one_with_fewer() {
+    let mut history = TestHistory::new("standing", 60, 1 << 30);
+    // 256 games with a server each, in two networks of their own each.
+    let of = |number: u16, net: u8| of_game(&format!("game {number}"), [net, number as u8, 2, 1], 1);
+    let many: Vec<_> = (0..256).flat_map(|number| [of(number, 20), of(number, 30)]).collect();
+    let more = [many.clone(), spread("more", 50, 3)].concat();
+    let fewer = [many.clone(), spread("fewer", 50, 1)].concat();
+    let games = ["more", "fewer", "game 0", "game 255"];
+    assert_eq!(counts(&mut history, T, &[many.clone(), fewer], &games), [0, 0, 2, 2]);
+    assert_eq!(counts(&mut history, T + 120, &[more], &games)[..2], [1, 0]);
+}
+
+#[test]
+fn as_many_games_as_there_are_places_are_all_counted() {
+    let mut history = TestHistory::new("as-many", 60, 1 << 30);
+    let tanks = spread("tanks", 10, 1);
+    let all = [&tanks[..], &made_up()[..508]].concat();
+    let games = ["tanks", "made up 0", "made up 253", "chess"];
+    assert_eq!(counts(&mut history, T, &[all.clone(), made_up()[..508].to_vec(), all], &games), [3, 3, 3, 0]);
+}

@@ -42,7 +42,7 @@ fn parsed(event: &[u8]) -> (String, Value) {
 }
 
 fn told(frame: &Frame, since: u64, form: &Arc<Form>) -> Option<Value> {
-    let (name, data) = parsed(&frame.piece(since, 0, form, RUN, &Arc::default())?);
+    let (name, data) = parsed(&frame.piece(since, 0, form, RUN, &Arc::default()).unwrap()?);
     assert_eq!(name, "delta");
     Some(data)
 }
@@ -55,19 +55,19 @@ fn a_server_that_changes_all_the_time_is_told_once_a_second_with_its_newest_stat
     let mut frames = 0;
     for round in 1..=100 {
         gathered.take(batch(round, vec![players(server(1, "tanks", round as u16))]));
-        frames += usize::from(gathered.frame(at(round * 100)).is_some());
+        frames += usize::from(gathered.frame(at(round * 100), usize::MAX).is_some());
     }
     assert!((9..=11).contains(&frames), "{frames} in ten seconds");
     assert!(!gathered.is_empty(), "the newest state is still to come");
-    let last = gathered.frame(at(11_000)).unwrap();
+    let last = gathered.frame(at(11_000), usize::MAX).unwrap();
     assert_eq!(told(&last, 0, &form("", false)).unwrap()["changed"][0]["players_current"], 100);
-    assert!(gathered.is_empty() && gathered.frame(at(99_000)).is_none());
+    assert!(gathered.is_empty() && gathered.frame(at(99_000), usize::MAX).is_none());
     // Another server is told at once.
     gathered.take(batch(101, vec![Delta::Added(server(2, "tanks", 1))]));
-    assert_eq!(gathered.frame(at(11_001)).unwrap().before, 100);
+    assert_eq!(gathered.frame(at(11_001), usize::MAX).unwrap().before, 100);
     // Something is missing: every reader starts again.
     gathered.take(batch(103, vec![Delta::Removed(server(2, "tanks", 1))]));
-    assert_eq!(gathered.frame(at(11_002)).unwrap().before, u64::MAX);
+    assert_eq!(gathered.frame(at(11_002), usize::MAX).unwrap().before, u64::MAX);
 }
 
 #[test]
@@ -75,12 +75,12 @@ fn what_is_told_later_than_it_happened_is_news_to_readers_that_have_its_serial()
     let (start, mut gathered) = (Instant::now(), Gathered::since(0));
     let at = |ms| start + Duration::from_millis(ms);
     gathered.take(batch(1, vec![players(server(1, "tanks", 1))]));
-    assert!(gathered.frame(at(0)).is_some());
+    assert!(gathered.frame(at(0), usize::MAX).is_some());
     gathered.take(batch(2, vec![players(server(1, "tanks", 2)), players(server(2, "tanks", 1))]));
-    let other = gathered.frame(at(200)).unwrap();
+    let other = gathered.frame(at(200), usize::MAX).unwrap();
     assert_eq!((other.before, other.after, other.len()), (1, 2, 1));
     // Nothing else has happened.
-    let late = gathered.frame(at(1_000)).unwrap();
+    let late = gathered.frame(at(1_000), usize::MAX).unwrap();
     assert_eq!((late.before, late.after, late.len()), (2, 2, 1));
     assert_eq!(
         [1, 2, 3].map(|serial| (other.is_news(serial), late.is_news(serial))),
@@ -98,10 +98,10 @@ fn a_proof_alone_is_no_news_and_comes_along_with_a_change() {
     };
     gathered.take(batch(1, vec![Delta::Proven(proven(1))]));
     gathered.take(batch(2, vec![Delta::Changed { now: proven(2), before: proven(1), fields: Fields::NONE }]));
-    assert!(gathered.is_empty() && gathered.frame(start).is_none());
+    assert!(gathered.is_empty() && gathered.frame(start, usize::MAX).is_none());
     gathered.take(batch(3, vec![players(proven(3))]));
     gathered.take(batch(4, vec![Delta::Proven(proven(4))]));
-    let data = told(&gathered.frame(start).unwrap(), 0, &form("", false)).unwrap();
+    let data = told(&gathered.frame(start, usize::MAX).unwrap(), 0, &form("", false)).unwrap();
     let row = json!({
         "address": "192.0.2.1", "port": 1, "endpoint": "192.0.2.1:1", "players_current": 3,
         "proven_at": "1970-01-01T00:00:04Z", "last_seen": "1970-01-01T00:00:04Z",
@@ -115,7 +115,7 @@ fn readers_are_told_only_what_concerns_them_and_what_they_do_not_have() {
     gathered.take(batch(5, vec![Delta::Added(server(1, "tanks", 1))]));
     let (now, before) = (server(2, "chess", 1), server(2, "chess", 1));
     gathered.take(batch(6, vec![Delta::Changed { now, before, fields: Fields::RULES }]));
-    let frame = gathered.frame(Instant::now()).unwrap();
+    let frame = gathered.frame(Instant::now(), usize::MAX).unwrap();
     let ports = |since, form: &Arc<Form>| {
         let data = told(&frame, since, form)?;
         let rows = ["removed", "added", "changed"].into_iter().filter_map(|name| data[name].as_array());
@@ -128,11 +128,28 @@ fn readers_are_told_only_what_concerns_them_and_what_they_do_not_have() {
     assert_eq!(ports(4, &form("chess", false)), None);
     // Each piece is made once for all readers of a form.
     let (all, held) = (form("", false), Arc::default());
-    let pointer = |form| frame.piece(4, 0, form, RUN, &held).unwrap().as_ptr();
+    let pointer = |form| frame.piece(4, 0, form, RUN, &held).unwrap().unwrap().as_ptr();
     assert_eq!(pointer(&all), pointer(&all));
     assert!(frame.bytes() > 0);
     frame.forget_pieces();
     assert_eq!(frame.bytes(), 0);
+    assert!(told(&frame, 4, &all).is_some(), "it is rendered again");
+    frame.forget();
+    assert_eq!(frame.piece(4, 0, &all, RUN, &held), Err(Forgotten), "and a reader begins again");
+    assert_eq!(Frame::joined(&[Arc::new(frame)]).err(), Some(Forgotten));
+}
+
+#[test]
+fn changes_that_take_too_much_memory_are_not_told_one_by_one() {
+    let mut gathered = Gathered::since(1);
+    let added: Vec<_> = (1..=100).map(|port| Delta::Added(server(port, "tanks", 0))).collect();
+    let bytes: usize = added.iter().map(|delta| delta.server().bytes()).sum();
+    gathered.take(batch(2, added.clone()));
+    let frame = gathered.frame(Instant::now(), bytes).unwrap();
+    assert_eq!((frame.before, frame.len()), (u64::MAX, 0), "readers begin again");
+    gathered.take(batch(3, added));
+    let later = Instant::now() + Duration::from_secs(2);
+    assert_eq!(gathered.frame(later, bytes * 2).unwrap().len(), 100);
 }
 
 #[test]
@@ -147,9 +164,9 @@ fn servers_come_and_go_with_what_is_wanted() {
         .take(batch(10, vec![change(1, 0, 2), change(2, 3, 0), change(3, 1, 2), Delta::Added(server(4, "tanks", 0))]));
     gathered.take(batch(11, vec![change(5, 1, 0)]));
     gathered.take(batch(12, vec![change(5, 0, 1), Delta::Removed(server(6, "tanks", 0))]));
-    let frame = gathered.frame(Instant::now()).unwrap();
+    let frame = gathered.frame(Instant::now(), usize::MAX).unwrap();
     let told = |since, begun| {
-        let (_, data) = parsed(&frame.piece(since, begun, &form, RUN, &Arc::default()).unwrap());
+        let (_, data) = parsed(&frame.piece(since, begun, &form, RUN, &Arc::default()).unwrap().unwrap());
         let ports = |name: &str| {
             let rows = data[name].as_array().cloned().unwrap_or_default();
             rows.iter().map(|row| row["port"].as_u64().unwrap()).collect::<Vec<_>>()
@@ -259,19 +276,19 @@ proptest! {
             let view = View::new(serial, 0, truth.values().cloned().collect());
             snapshots.push((serial, form.snapshot(&view, &Search::default(), &id(RUN, serial))));
             time += step.3;
-            frames.extend(gathered.frame(start + Duration::from_millis(time)).map(Arc::new));
+            frames.extend(gathered.frame(start + Duration::from_millis(time), usize::MAX).map(Arc::new));
         }
-        frames.extend(gathered.frame(start + Duration::from_millis(time + 1_000)).map(Arc::new));
+        frames.extend(gathered.frame(start + Duration::from_millis(time + 1_000), usize::MAX).map(Arc::new));
         prop_assert!(gathered.is_empty());
         let mut expected = List::new();
-        apply(&mut expected, &snapshots.last().unwrap().1);
+        apply(&mut expected, &snapshots.last().unwrap().1.to_vec());
         for (mut serial, snapshot) in snapshots {
             let (mut known, began) = (List::new(), serial);
-            apply(&mut known, &snapshot);
+            apply(&mut known, &snapshot.to_vec());
             let news: Vec<_> = frames.iter().filter(|frame| frame.is_news(serial)).cloned().collect();
             for some in news.chunks(joins) {
                 let frame = Frame::joined(some).unwrap();
-                if let Some(piece) = frame.piece(serial, began, &form, RUN, &Arc::default()) {
+                if let Ok(Some(piece)) = frame.piece(serial, began, &form, RUN, &Arc::default()) {
                     apply(&mut known, &piece);
                 }
                 serial = frame.after;

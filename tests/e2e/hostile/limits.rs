@@ -77,6 +77,48 @@ fn exempt_networks_have_only_the_limit_per_address_from_the_next_reload_on() {
     });
 }
 
+#[test]
+fn a_limit_for_a_game_in_a_network_is_set_while_the_program_runs() {
+    let folder = Folder::new("per-game");
+    let limit = |most: &str| format!("[guard]\nmax_per_game_and_network = {most}\n");
+    let file = folder.write("rallypoint.toml", "");
+    let mut server = Server::start_with(&["--config", file.to_str().unwrap()], &[]);
+    let announce = |server: &Server, network: u8, host: u8, port: u16| {
+        game(server, [127, 0, network, host]).announce(&announcement(b"one of many", port, 0));
+    };
+    (1..=10).for_each(|host| announce(&server, 1, host, 1));
+    until("all without a limit", || (server.listed().len() == 10).then_some(()));
+    // Those that are listed stay; newcomers in this network are refused, and those in another one are not.
+    folder.write("rallypoint.toml", &limit("[\"iceball=3\", \"*=1\"]"));
+    server.signal(Signal::SIGHUP);
+    server.wait_for_log("configuration reloaded");
+    announce(&server, 1, 11, 1);
+    let diagnosis = until("the refusal", || {
+        let diagnosis = check(&server, "127.0.1.11:1");
+        let is_refused =
+            diagnosis["summary"].as_str().unwrap().contains("as many servers of this game as the operator");
+        is_refused.then_some(diagnosis)
+    });
+    assert!(diagnosis["advice"].as_str().unwrap().contains("guard.max_per_game_and_network"), "{diagnosis}");
+    assert_eq!(server.figure("rallypoint_events_total{kind=\"refused_full_for_game\"}"), 1.0);
+    announce(&server, 2, 1, 1);
+    announce(&server, 1, 2, 1);
+    until("the other network", || addresses(&server).contains(&"127.0.2.1:1".into()).then_some(()));
+    assert_eq!(server.listed().len(), 11);
+    // In a network that is full, the address with the most of them makes room for one with fewer.
+    folder.write("rallypoint.toml", &limit("13"));
+    assert_eq!(server.log().matches("configuration reloaded").count(), 1);
+    server.signal(Signal::SIGHUP);
+    until("the second reload", || (server.log().matches("configuration reloaded").count() == 2).then_some(()));
+    (2..=4).for_each(|port| announce(&server, 1, 1, port));
+    until("a full network", || (server.listed().len() == 14).then_some(()));
+    announce(&server, 1, 12, 1);
+    until("the newcomer", || addresses(&server).contains(&"127.0.1.12:1".into()).then_some(()));
+    // Which of its last three is the newest, threads decide.
+    let left = |port: &u16| addresses(&server).contains(&format!("127.0.1.1:{port}"));
+    assert_eq!((server.listed().len(), left(&1), (1..=4).filter(left).count()), (14, true, 3));
+}
+
 /// One request on an open connection: the whole answer.
 pub fn ask(stream: &mut BufReader<TcpStream>, request: &str) -> Response {
     stream.get_mut().write_all(request.as_bytes()).unwrap();

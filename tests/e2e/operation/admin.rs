@@ -192,6 +192,59 @@ fn a_ban_takes_effect_at_once_and_survives_a_restart() {
 }
 
 #[test]
+fn networks_and_games_show_who_fills_the_list() {
+    let folder = Folder::new("admin-networks");
+    let master = Administered::start(&folder, &[]);
+    assert_eq!(master.admin(&["networks"]), "none\n");
+    master.refuses(&["game", "iceball"], "no server of `iceball` is listed");
+    master.refuses(&["networks", "--game", "chess"], "no server of `chess` is listed");
+    // Fakes of one /24, and two others, of which one has most of the players.
+    for host in 1..=3 {
+        let fakes = master.game([127, 66, 7, host]);
+        (1..=4).for_each(|port| fakes.announce(&announcement(b"fake", port, 0)));
+    }
+    master.game([127, 8, 8, 1]).announce(&announcement(b"busy", 1, 30));
+    master.game([127, 9, 9, 1]).announce(&announcement(b"calm", 1, 2));
+    until("all of them", || (master.listed().len() == 14).then_some(()));
+
+    let shown = |arguments: &[&str]| -> Vec<Vec<String>> {
+        let text = master.admin(arguments);
+        text.lines().map(|line| line.split_whitespace().map(String::from).collect()).collect()
+    };
+    // Without the memory, which is another test's.
+    let rows = |arguments: &[&str]| -> Vec<String> {
+        shown(arguments).iter().map(|row| [&row[..4], &row[6.min(row.len() - 1)..]].concat().join(" ")).collect()
+    };
+    let fakes = ["127.66.7.0/24 86% 12 0 cookie 12", "127.66.7.3/32 29% 4 0 cookie 4"];
+    let by_servers = rows(&["networks"]);
+    assert_eq!(by_servers[0], "NETWORK SHARE SERVERS PLAYERS PROOFS");
+    assert_eq!(by_servers[1], fakes[0]);
+    assert!(fakes.iter().all(|row| by_servers.contains(&row.to_string())), "{by_servers:?}");
+    let by_players = rows(&["networks", "--by", "players", "--game", "iceball"]);
+    assert!(by_players.contains(&"127.8.8.1/32 94% 1 30 cookie 1".to_string()), "{by_players:?}");
+    assert!(!by_players.iter().any(|row| row.starts_with("127.66")), "they have no players: {by_players:?}");
+    assert_eq!(shown(&["networks", "--by", "bytes"])[1][0], "127.66.7.0/24");
+
+    // What the operator finds, in a form for scripts, and as figures for a graph.
+    let game: Value = serde_json::from_str(&master.admin(&["--format", "json", "game", "iceball"])).unwrap();
+    assert_eq!((&game["servers"], &game["players"], &game["limit"]), (&14.into(), &32.into(), &Value::Null));
+    assert_eq!(game["networks"][0]["network"], "127.66.7.0/24");
+    let share = |of: &str| master.server.figure(&format!("rallypoint_largest_network_share{{of=\"{of}\"}}"));
+    until("the shares", || (share("servers") == 12.0 / 14.0 && share("players") == 30.0 / 32.0).then_some(()));
+    assert_eq!(game["largest_share"]["servers"].as_f64(), Some(share("servers")));
+    assert!((0.5..1.0).contains(&share("bytes")) && master.server.figure("rallypoint_servers_bytes") > 0.0);
+
+    // A limit and a ban end it.
+    let text = master.admin(&["game", "iceball"]);
+    assert!(text.contains("\nlimit        none\n") && text.contains("86% of the servers"), "{text}");
+    assert!(master.admin(&["ban", "127.66.7.0/24"]).contains("servers taken off the list: 12"));
+    until("the others", || (share("servers") == 0.5).then_some(()));
+    let master = master.restart(&folder, &["guard.max_per_game_and_network=[\"iceball=2\"]"]);
+    master.lists(&["127.8.8.1:1", "127.9.9.1:1"]);
+    assert!(master.admin(&["game", "iceball"]).contains("\nlimit        2 for each network\n"));
+}
+
+#[test]
 fn a_ban_ends_by_itself() {
     let folder = Folder::new("admin-end");
     let master = Administered::start(&folder, &[]);

@@ -50,7 +50,7 @@ fn every_sample_for_a_proxy_or_a_web_server_is_accepted_by_it() {
 #[test]
 #[ignore = "needs curl"]
 fn every_request_in_the_documents_works() {
-    let server = Server::start(&["web.token=the-token"]);
+    let server = Server::start(&["web.token=the-operators-token"]);
     Game::new(server.address("iceball.listen")).announce(&announcement(b"example", 20737, 3));
     until("it", || server.listed().pop());
     let mut count = 0;

@@ -131,7 +131,7 @@ fn the_packaged_unit_is_the_one_in_contrib_with_other_paths() {
         [
             "ExecStart=/usr/bin/rallypoint serve --config /etc/rallypoint/rallypoint.toml",
             "User=rallypoint",
-            "StateDirectoryMode=0750",
+            "StateDirectoryMode=0700",
             "WorkingDirectory=/var/lib/rallypoint",
         ]
     );

@@ -78,7 +78,7 @@ fn every_game_has_its_own_life_through_every_channel() {
 
 #[test]
 fn an_announcement_is_json_and_not_from_another_origin() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["web.hosts=x"]);
     let body = r#"{"game": "mygame", "port": 7777}"#;
     let json = "Content-Type: application/json; charset=utf-8\r\n";
     for kind in ["", "Content-Type: text/plain\r\n", "Content-Type: application/x-www-form-urlencoded\r\n"] {

@@ -25,7 +25,7 @@ use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg};
 
 use super::load::{self, Content, Dialect, Drive, Texts, Visit};
-use crate::support::{Game, Server, announcement, connect_from, until};
+use crate::support::{Game, Response, Server, announcement, connect_from, split, until};
 
 /// What a master is started with, so that the addresses above are what they are.
 pub const SETTINGS: &[&str] =
@@ -187,6 +187,19 @@ pub fn forged_cookies(server: &Server, per_second: Option<u32>) -> Attack {
     forge(server.address("iceball.listen"), per_second, |number| {
         let cookie = (0..13).flat_map(|part| scattered(number * 13 + part).to_le_bytes());
         b"HSHK".iter().copied().chain(cookie.take(97)).collect()
+    })
+}
+
+/// Queries to a game server in the name of the master, so that a server that limits its answers per address does not answer the
+/// master's own.
+pub fn forged_queries(game: SocketAddr, master: Ipv4Addr, per_second: u32) -> Attack {
+    Attack::start(1, move |_, state| {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        while state.goes_on() {
+            send_from(&socket, master, game, b"\xff\xff\xff\xffgetstatus forged");
+            state.count(true);
+            rest(Duration::from_secs(1) / per_second);
+        }
     })
 }
 
@@ -489,4 +502,106 @@ pub fn fill(server: &Server, ips: u32) {
         });
         (before >= count.into()).then_some(())
     });
+}
+
+/// DDNet servers that say as much as their game may: 32 at each of so many addresses, each address in a network of its own. Returns
+/// how many were accepted.
+pub fn fat_servers(server: &Server, addresses: u16) -> usize {
+    let web = server.address("web.listen");
+    let register = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let ip = Ipv4Addr::from([127, 128 + high, low, 1]);
+        let games: Vec<_> = (0..32).map(|_| UdpSocket::bind((ip, 0)).unwrap()).collect();
+        games.iter().enumerate().filter(|(at, game)| register_fat(web, game, (number, *at))).count()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|thread| scope.spawn(move || (thread..addresses).step_by(4).map(register).sum::<usize>()))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    })
+}
+
+/// Registers one of them: it is sent a token to the game's port, and returns it with its info.
+fn register_fat(web: SocketAddr, game: &UdpSocket, (address, at): (u16, usize)) -> bool {
+    let local = game.local_addr().unwrap();
+    let post = |token: &str, body: &str| {
+        let (port, length) = (local.port(), body.len());
+        let request = format!(
+            "POST /ddnet/15/register HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Address: tw-0.6+udp://connecting-address.invalid:{port}\r\nSecret: secret-of-{address:04}-{at:04}\r\n\
+             Challenge-Secret: x\r\n{token}Info-Serial: 0\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let (mut connection, mut answer) = (connect_from(&local.ip().to_string(), web), String::new());
+        // A refused request may be closed before it is read to its end.
+        let _ = connection.write_all(request.as_bytes()).and_then(|()| connection.read_to_string(&mut answer));
+        answer
+    };
+    if !post("", "").contains("need_challenge") {
+        return false;
+    }
+    let mut buffer = [0; 300];
+    game.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let Ok((size, _)) = game.recv_from(&mut buffer) else { return false };
+    let challenge = String::from_utf8_lossy(&buffer[14..size]).into_owned();
+    let Some((_, token)) = challenge.trim_end_matches('\0').split_once('\0') else { return false };
+    post(&format!("Challenge-Token: {token}\r\n"), &fat_info(address, at)).ends_with("{\"status\":\"success\"}\n")
+}
+
+/// The info of a full server whose players have long names and skins that hardly compress.
+fn fat_info(address: u16, at: usize) -> String {
+    let clients = (0..128u64).map(|player| {
+        let noise = scattered(u64::from(address) << 32 | (at as u64) << 16 | player);
+        format!(
+            r#"{{"name":"{:015x}","clan":"{:011x}","country":-1,"score":{},"is_player":true,"skin":{{"name":"{noise:016x}","color_body":{},"color_feet":{}}}}}"#,
+            noise >> 4,
+            noise >> 20,
+            noise % 1_000,
+            noise % 16_777_216,
+            noise % 16_777_215,
+        )
+    });
+    let clients: Vec<_> = clients.collect();
+    let map = format!("{:016x}", scattered(at as u64));
+    format!(
+        r#"{{"max_clients":128,"max_players":128,"passworded":false,"game_type":"fat","name":"fat {address} {at}","map":{{"name":"{map}"}},"version":"0.6.4","clients":[{}]}}"#,
+        clients.join(",")
+    )
+}
+
+/// The header with which a proxy says for whom it asks: a stranger.
+pub const STRANGER: &str = "X-Forwarded-For: 198.51.100.66\r\n";
+
+/// A request from a loopback address with these headers, which are complete lines. A POST has its body as JSON.
+pub fn ask_as(server: &Server, from: &str, (method, path): (&str, &str), headers: &str, body: &str) -> Response {
+    let mut stream = connect_from(from, server.address("web.listen"));
+    let host = if headers.contains("Host: ") { "" } else { "Host: x\r\n" };
+    let sent = match method {
+        "GET" => String::new(),
+        _ => format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()),
+    };
+    let request = format!("{method} {path} HTTP/1.1\r\n{host}{headers}{sent}Connection: close\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    split(&answer)
+}
+
+/// The headers of a browser whose page was loaded from a host: a name that an attacker owns, and has made to resolve to the master.
+pub fn page_at(host: &str) -> String {
+    format!("Host: {host}\r\nOrigin: http://{host}\r\nUser-Agent: Mozilla/5.0\r\n")
+}
+
+/// Everything that a request can have done, each at the caller's own address: announcements through the API and in the forms of
+/// games, tests of a port, and on the doctor's page.
+pub fn acts(port: u16) -> Vec<(&'static str, String, String)> {
+    let test = format!("game=netpanzer&address=127.0.0.1:{port}");
+    vec![
+        ("POST", "/api/v1/servers".into(), format!(r#"{{"game":"other","port":{port}}}"#)),
+        ("POST", "/announce".into(), r#"json={"action":"start"}"#.into()),
+        ("POST", "/ddnet/15/register".into(), "{}".into()),
+        ("GET", format!("/bloodmasterslist.php?action=update&port={port}"), String::new()),
+        ("POST", format!("/api/v1/check/test?{test}"), String::new()),
+        ("POST", format!("/doctor?{test}"), String::new()),
+    ]
 }

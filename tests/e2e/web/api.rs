@@ -328,7 +328,7 @@ fn announcements() {
             socket.send_to(&reply, from).unwrap();
         }
     });
-    let server = Server::start(&["web.token=secret"]);
+    let server = Server::start(&["web.token=secret-0f8e7d6c5b"]);
     let listed = post(&server, &format!(r#"{{"game": "hyperbol", "port": {port}}}"#), "");
     assert_eq!((listed.status(), &parsed(&listed)["listed"]), (200, &json!(true)), "{}", listed.text());
     let one = server.json(&format!("/api/v1/servers/hyperbol/127.0.0.1:{port}"));
@@ -363,7 +363,7 @@ fn announcements() {
     let carried = server.json("/api/v1/servers/x/127.0.0.1:2");
     assert_eq!((&carried["protocol"], &carried["game"]), (&json!("netpanzer"), &json!("x")));
     let wrong_token = "Authorization: Bearer wrong\r\n";
-    let token = "Authorization: Bearer secret\r\n";
+    let token = "Authorization: Bearer secret-0f8e7d6c5b\r\n";
     let elsewhere = r#"{"game": "x", "port": 1, "address": "127.0.0.2"}"#;
     assert_eq!(post(&server, elsewhere, wrong_token).status(), 401);
     assert_eq!(post(&server, elsewhere, token).status(), 200);

@@ -17,7 +17,10 @@ pub struct Stream<R = TcpStream> {
 
 impl Stream {
     pub fn open(address: SocketAddr, path: &str, headers: &str) -> Stream {
-        let mut stream = connect(address);
+        Stream::over(connect(address), path, headers)
+    }
+
+    pub fn over(mut stream: TcpStream, path: &str, headers: &str) -> Stream {
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n{headers}\r\n").unwrap();
         let mut lines = BufReader::new(stream);
         let mut line = String::new();

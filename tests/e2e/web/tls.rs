@@ -257,3 +257,31 @@ fn a_flood_of_handshakes_is_refused_and_nobody_else_is() {
     assert_eq!(from_elsewhere.stdout, b"ok\n");
     assert_eq!(get(server.address("web.listen"), "/healthz", "").status(), 200);
 }
+
+#[test]
+#[ignore = "needs curl and openssl"]
+fn a_name_in_the_certificate_is_this_masters_and_browsers_are_told_to_stay_with_tls() {
+    let authority = Authority::new("tls-names");
+    let server = start(&authority, &["web.hsts=365d"]);
+    install(&authority, &authority, "elsewhere.crt");
+    let port = server.address("web.tls_listen").port();
+    let announce = |host: &str| {
+        let (resolve, origin) = (format!("{host}:{port}:127.0.0.1"), format!("Origin: https://{host}:{port}"));
+        let body = r#"{"game":"other","port":77}"#;
+        let url = format!("https://{host}:{port}/api/v1/servers");
+        let arguments = ["--insecure", "--resolve", &resolve, "-H", &origin, "--json", body, &url];
+        String::from_utf8(curl(&authority, &arguments).stdout).unwrap()
+    };
+    until("the certificate with the name", || announce("elsewhere.example").contains("127.0.0.1:77").then_some(()));
+    assert!(announce("evil.example").contains("web.hosts"));
+    assert!(announce("evil.elsewhere.example").contains("web.hosts"));
+    // On the fast path and on the other one, on TLS and on nothing else.
+    for path in ["/master.json", "/healthz", "/"] {
+        let head = curl(&authority, &["--insecure", "--include", &url(&server, path)]).stdout;
+        let head = String::from_utf8_lossy(&head).into_owned();
+        assert_eq!(head.matches("\r\nStrict-Transport-Security: max-age=31536000\r\n").count(), 1, "{path}: {head}");
+        assert_eq!(server.get(path).header("Strict-Transport-Security"), None, "{path}");
+    }
+    let plain = get(server.address("web.tls_listen"), "/", "");
+    assert_eq!((plain.status(), plain.header("Strict-Transport-Security")), (400, None));
+}

@@ -7,6 +7,7 @@ use rallypoint::cluster::clock::SKEW_MAX_MS;
 use rallypoint::cookie;
 use rallypoint::model::{Address, Proof, Server};
 use rallypoint::prefix::{Networks, Prefix};
+use rallypoint::protocols::announce::AnnounceMethod;
 use rallypoint::registry::view::Delta;
 
 use super::exchange::EXCHANGE_MS;
@@ -19,6 +20,8 @@ const QUERY_MS: u64 = 4_000;
 const RETRIES_MS: u64 = 60_000;
 /// How long after the end of a life a server may be listed because the hub looks at ends only so often.
 const SLACK_MS: u64 = 1_000;
+/// An announcement may be so much later than a quarter of the interval, which is counted in whole seconds.
+const HABIT_SLACK_MS: u64 = 3_250;
 /// IPv6 and UDP headers, which budgets count, and those of IPv4.
 const HEADER_BYTES: u64 = 48;
 const HEADER_BYTES_LEAST: u64 = 28;
@@ -104,9 +107,18 @@ impl World {
         }
         if game.is_queried() {
             let seen_ms = proof_ms.max(if is_restarted { started_ms } else { 0 }).max(self.shared_ms);
-            let rounds = u64::from(self.plan.misses) + 1;
-            let unanswered_ms = rounds * (self.plan.ask_every_ms + self.plan.tick_ms) + QUERY_MS;
-            end_ms = end_ms.min(seen_ms + delay_ms + unanswered_ms + skew_ms + SLACK_MS);
+            // In a cluster, the other nodes ask for a round before it leaves.
+            let mut rounds = u64::from(self.plan.misses) + 1 + u64::from(is_clustered);
+            if is_clustered && self.plan.jump_every_ms.is_some() {
+                rounds *= 2; // after a step of its clock, its last proof comes back from the others as a newer one, once
+            }
+            let round_ms = self.plan.ask_every_ms + self.plan.tick_ms;
+            let late_ms = delay_ms + QUERY_MS + skew_ms + SLACK_MS;
+            let unanswered_ms = seen_ms + rounds * round_ms + late_ms;
+            // While it goes on announcing itself, it stays for the grace, and until the next round notices the end of that.
+            let graced_ms =
+                (seen_ms + self.plan.grace_ms()).min(self.announces_until_ms(game, counted_ms)) + 2 * round_ms;
+            end_ms = end_ms.min(unanswered_ms.max(graced_ms + late_ms));
         }
         if let Some(quit_ms) = game.quit_ms
             && self.plan.is_calm()
@@ -116,6 +128,16 @@ impl World {
             end_ms = end_ms.min(quit_ms + SLACK_MS + self.plan.tick_ms);
         }
         Some(end_ms)
+    }
+
+    /// Until when a silent server may count as one that goes on announcing itself.
+    fn announces_until_ms(&self, game: &Game, counted_ms: u64) -> u64 {
+        let is_forged = matches!(game.card.announce, AnnounceMethod::OwnPort { .. })
+            && (self.plan.spoof_every_ms.is_some() || self.plan.floods);
+        // Where announcements are lost, or the nodes tell each other of some only, the intervals are longer.
+        let is_known = self.plan.is_calm() && self.machines.len() == 1;
+        let gap_ms = if is_known { game.gap_ms + RETRIES_MS + QUERY_MS } else { game.card.life_ms };
+        if is_forged { u64::MAX / 2 } else { counted_ms + gap_ms * 5 / 4 + HABIT_SLACK_MS }
     }
 
     /// The newest server at an address.

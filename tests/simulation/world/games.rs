@@ -24,6 +24,7 @@ impl World {
             token: None,
             proof_ms: None,
             announced_ms: None,
+            gap_ms: 0,
             reached_ms: None,
             up_ms: 0,
             changed_ms: 0,
@@ -192,23 +193,23 @@ impl World {
                 }
                 next_ms = announcer.due_ms().max(ms + 1);
                 if let Some(bytes) = announcement {
-                    game.announced_ms = Some(ms);
+                    game.announces(ms);
                     self.send(from, SocketAddr::new(to_ip, card.master_port.unwrap_or(1)), bytes);
                 }
             }
             AnnounceMethod::OwnPort { heartbeat, .. } => {
                 let bytes = heartbeat(&self.games[at].facts);
-                self.games[at].announced_ms = Some(ms);
+                self.games[at].announces(ms);
                 self.send(from, SocketAddr::new(to_ip, card.master_port.unwrap_or(1)), bytes);
             }
             AnnounceMethod::Stream { rules, .. } => {
                 let message = rules.message(&self.games[at].offer());
-                self.games[at].announced_ms = Some(ms);
+                self.games[at].announces(ms);
                 self.converse(at, message);
             }
             AnnounceMethod::Http(http) => {
                 let (offer, path) = (self.games[at].offer(), http.path);
-                self.games[at].announced_ms = Some(ms);
+                self.games[at].announces(ms);
                 let node = self.games[at].node;
                 let path_there = path("", &offer);
                 if let (Some(node), Some(post)) = (&mut self.machines[node].node, http.post) {
@@ -228,7 +229,7 @@ impl World {
             AnnounceMethod::Challenged(rules) => self.register(at, rules),
             AnnounceMethod::None => {
                 let (address, node) = (self.games[at].address, self.games[at].node);
-                self.games[at].announced_ms = Some(ms);
+                self.games[at].announces(ms);
                 let keys = HeartbeatKeys::of(card.name, address);
                 if let Some(running) = &mut self.machines[node].node {
                     running.announce(Heartbeat::new(address, None, card.name, keys).unwrap());
@@ -246,7 +247,7 @@ impl World {
         let (offer, id, serial) = (game.offer(), at as u128 + 1, game.number as u32);
         let headers = (rules.headers)(&Registration { offer: &offer, id, serial, token: game.token.as_deref() });
         let (card, from, body) = (game.card, game.address.ip(), (rules.post.body)(&offer));
-        game.announced_ms = Some(ms);
+        game.announces(ms);
         if game.token.is_some() {
             game.proof_ms = Some(ms);
         }

@@ -49,9 +49,8 @@ fn dropped(rules: &Rules, now: Now, from: SocketAddr, bytes: &[u8]) -> &'static 
 fn challenge(rules: &Rules, now: Now, from: SocketAddr, tag: &str) -> String {
     let heartbeat = framed(&format!("heartbeat {tag}\n"));
     let (effect, reply) = effect(rules, now, from, &heartbeat);
-    assert!(
-        matches!(effect, Effect::Answered(event) if event.kind == &events::GETINFO_SENT && event.port == from.port())
-    );
+    assert!(matches!(effect, Effect::Announced(event, Change::Announcing { address, .. })
+            if event.kind == &events::GETINFO_SENT && event.port == from.port() && address.socket() == from));
     assert!(reply.len() * 10 <= heartbeat.len() * 15, "{} bytes for {}", reply.len(), heartbeat.len());
     let text = reply.strip_prefix(b"\xff\xff\xff\xffgetinfo ").unwrap();
     String::from_utf8(text.to_vec()).unwrap()
@@ -202,7 +201,7 @@ fn a_game_announces_itself_and_is_found() {
         ("getservers wolfmp 60 full empty", "wolfmp", "60"),
     ] {
         let (Effect::List(canonical), _) = effect(&rules, T, game_server(), framed(request).leak()) else { panic!() };
-        let list = rules.list(&canonical).unwrap().render(&view);
+        let list = rules.list(&canonical).unwrap().render(&view).to_vec();
         let mut found: Vec<Address> =
             split(&list).flat_map(|packet| packets::decode(packet).unwrap().servers).collect();
         found.sort();

@@ -226,7 +226,7 @@ fn a_game_announces_itself_and_is_found() {
         let query = format!("1\u{7f}0.0.0.0:0\0\\gamedir\\{gamedir}\0").into_bytes();
         let query: Vec<u8> = query.into_iter().map(|byte| if byte == 0x7f { 255 } else { byte }).collect();
         let (Effect::List(request), _) = effect(&rules, T, game_server(), &query) else { panic!() };
-        let list = rules.list(&request).unwrap().render(&view);
+        let list = rules.list(&request).unwrap().render(&view).to_vec();
         let mut found: Vec<Address> =
             split(&list).flat_map(|packet| packets::decode(packet, 0).unwrap().servers).collect();
         found.sort();
@@ -246,7 +246,7 @@ fn servers_behind_nat_are_told_of_the_client() {
     let (Effect::List(request), _) = effect(&rules, T, client, b"1\xff0.0.0.0:0\0\0") else { panic!() };
     let introduction = rules.introduction(&request, client).unwrap();
     assert_eq!(introduction.datagram[..], hex("ffffffff63203132372e302e302e313a3534313234"));
-    let servers = introduction.servers.render(&view);
+    let servers = introduction.servers.render(&view).to_vec();
     assert_eq!(addresses(&servers).collect::<Vec<_>>(), [announce.address]);
     let (Effect::List(info), _) = effect(&rules, T, client, b"\xff\xff\xff\xffinfo 49") else { panic!() };
     assert!(rules.introduction(&info, client).is_none());

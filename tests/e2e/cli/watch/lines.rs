@@ -59,7 +59,8 @@ fn web(server: &Server) -> String {
 
 #[test]
 fn one_line_per_change() {
-    let server = Server::start(&[]);
+    // On an address of its own, so that nobody takes its ports while it is stopped.
+    let server = Server::start(&["web.listen=127.0.7.1:0", "iceball.listen=127.0.7.1:0"]);
     let game = Game::new(server.address("iceball.listen"));
     game.announce(&announcement(b"first", 1, 3));
     until("it", || server.listed().pop());
