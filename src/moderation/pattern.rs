@@ -1,5 +1,5 @@
 //! Patterns of names: `*` is any text, `?` is any character. Case does not matter, nor do characters that nobody sees, marks on
-//! letters, and [how else](super::lookalikes) a letter can be written so that it looks the same.
+//! letters, and how else (`lookalikes.rs`) a letter can be written so that it looks the same.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! How many servers of one game a network may have, where the operator limits it.
 //!
 //! A network is an IPv4 /24 or an IPv6 /48: the widest that has limits of its own. In a network that is full, the address with the
-//! most servers of the game gives way to one with fewer ([`shares`](super::shares)). A limit applies to newcomers. Servers that the
+//! most servers of the game gives way to one with fewer (`shares.rs`). A limit applies to newcomers. Servers that the
 //! operator names and exempt networks have none.
 //!
 //! Only what has a limit is counted, by a keyed hash of the game and the prefix.
