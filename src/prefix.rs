@@ -67,15 +67,17 @@ impl Prefix {
     pub fn all(ip: IpAddr, exempt: &Networks) -> ArrayVec<Prefix, LEVELS_MAX> {
         let ip = ip.to_canonical();
         let levels = if ip.is_ipv4() { &IPV4_LEVELS[..] } else { &IPV6_LEVELS[..] };
-        let count = if exempt.contains(ip) { 1 } else { levels.len() };
+        let count = if exempt.touches(Prefix::narrowest(ip)) { 1 } else { levels.len() };
         levels.iter().take(count).map(|(bits, _)| Prefix::new(ip, *bits)).collect()
     }
 
     /// All networks whose owner may hold an address, widest first; only the narrowest prefix if `exempt` contains the address.
     pub fn owners(ip: IpAddr, exempt: &Networks) -> ArrayVec<Prefix, OWNERS_MAX> {
         let ip = ip.to_canonical();
-        if exempt.contains(ip) {
-            return ArrayVec::from_iter([Prefix::narrowest(ip)]);
+        // All addresses of an IPv6 /64 are one owner: if any of them is exempt, so are the others.
+        let narrowest = Prefix::narrowest(ip);
+        if exempt.touches(narrowest) {
+            return ArrayVec::from_iter([narrowest]);
         }
         owner_bits(ip).iter().rev().map(|bits| Prefix::new(ip, *bits)).collect()
     }

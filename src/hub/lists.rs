@@ -282,19 +282,22 @@ impl Lists {
         };
         let all: Vec<_> = self.cells().clone();
         let next = all.iter().filter_map(|one| Some((due(one)?, one))).min_by_key(|((at, _), _)| *at);
-        let Some(((at, is_asked_for), (renderer, cell))) = next else { return Err(None) };
+        let Some(((at, is_asked_for), (renderer, _))) = next else { return Err(None) };
         if at > now {
             return Err(Some(at));
         }
+        let renderer = renderer.clone();
+        drop(all); // so that what is taken out of the cache is freed
         if !self.make_room() {
             return Err(Some(now + KEPT_STALE_MAX));
         }
+        let cell = self.cell(&renderer);
         // If a client renders it meanwhile, that is as good.
         let Ok(turn) = cell.turn.clone().try_lock_owned() else { return Err(Some(now + PACE_MIN)) };
-        let view = self.view_for(&**renderer, newest.clone());
+        let view = self.view_for(&*renderer, newest.clone());
         let finish = |list: &Arc<Rendered>, before: Option<&Rendered>| finish(list, before.filter(|_| is_asked_for));
-        cell.render_and(&**renderer, &view, &self.held, turn, &finish);
-        self.rest(&**renderer, view.serial, cell);
+        cell.render_and(&*renderer, &view, &self.held, turn, &finish);
+        self.rest(&*renderer, view.serial, &cell);
         Ok(())
     }
 

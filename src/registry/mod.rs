@@ -238,6 +238,7 @@ impl Registry {
                 self.queue_ask(at, now.mono_ms + self.spread_ms(at));
             }
         }
+        self.shed();
     }
 
     pub fn apply(&mut self, change: &Change<'_>, now: Now) -> Outcome {

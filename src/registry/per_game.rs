@@ -144,7 +144,8 @@ impl Registry {
     fn gives_way_of_game(&self, ip: IpAddr, game: &Game, inside: Prefix) -> Option<u32> {
         let id = self.per_game.id(game)?;
         let held = |prefix: &Prefix| self.per_game.held(id, prefix);
-        let heaviest = |around: Option<Prefix>| heaviest_inside(around?, held);
+        let beside = |prefix: &Prefix| if self.shares.is_apart(prefix) { 0 } else { held(prefix) };
+        let heaviest = |around: Option<Prefix>| heaviest_inside(around?, beside);
         let own = Prefix::owners(ip, self.shares.exempt());
         let address = heaviest_beside(&own, Some(inside), 1, held, heaviest)?;
         self.shares.entries(&address).find(|at| self.per_game.counted.get(*at as usize) == Some(&id))

@@ -225,9 +225,7 @@ impl Shares {
         let Some(around) = around else {
             return self.widest.get(scarce as usize)?.last().map(|(_, prefix)| *prefix);
         };
-        // An exempt address is an owner of its own, and holds nothing of the networks around it.
-        let is_apart = |prefix: &Prefix| prefix.is_narrowest() && self.exempt.contains(prefix.network());
-        let weight = |prefix: &Prefix| if is_apart(prefix) { (0, 0) } else { self.held(prefix).weight(scarce) };
+        let weight = |prefix: &Prefix| if self.is_apart(prefix) { (0, 0) } else { self.held(prefix).weight(scarce) };
         heaviest_inside(around, weight)
     }
 
@@ -235,6 +233,11 @@ impl Shares {
     pub fn entries(&self, address: &Prefix) -> impl Iterator<Item = u32> {
         let older = |slot: &u32| self.members.get(*slot as usize).map(|member| member.older);
         std::iter::successors(self.newest(address), move |slot| older(slot).filter(|older| *older != NONE))
+    }
+
+    /// An exempt address is an owner of its own, and holds nothing of the networks around it.
+    pub fn is_apart(&self, prefix: &Prefix) -> bool {
+        prefix.is_narrowest() && self.exempt.touches(*prefix)
     }
 
     fn newest(&self, address: &Prefix) -> Option<u32> {

@@ -118,7 +118,13 @@ impl Site {
     /// Whether the near networks' own names are nobody's business but the sender's: a page of another site is not told them,
     /// although its visitor's browser asks from here.
     pub fn is_near(&self, client: IpAddr, headers: &HeaderMap) -> bool {
-        Reach::is_near(client) && self.admits(Act::Test, Through(None), headers).is_ok()
+        // Lookups are requested by GET, with which a page's browser may send nothing but a Referer.
+        Reach::is_near(client)
+            && match origin::sender(headers, true) {
+                Sender::Program => true,
+                Sender::OwnPage(host) => self.has_name(host.as_ref()),
+                Sender::OtherPage => false,
+            }
     }
 
     /// Learns the names in a certificate.

@@ -152,6 +152,12 @@ fn named_servers_exempt_networks_and_masters_have_no_limit() {
     registry.set_exempt(Networks::new(&["198.51.100.0/24".parse().unwrap()]));
     assert_eq!(list(&mut registry, "tanks", (1..=9).map(|host| format!("198.51.100.{host}:1"))), 9);
     assert_eq!(counted(&registry, "tanks", "192.0.2.1:1"), 5);
+    // Exempt addresses are not those of the network around them.
+    registry.set_exempt(Networks::new(&["192.0.9.0/28".parse().unwrap()]));
+    assert_eq!(list(&mut registry, "tanks", (1..=9).map(|port| format!("192.0.9.3:{port}"))), 9);
+    list(&mut registry, "tanks", (101..=109).map(|host| format!("192.0.9.{host}:1")));
+    let stay = (1..=9).filter(|port| registry.listed(address(&format!("192.0.9.3:{port}"))).is_some());
+    assert_eq!(stay.count(), 9, "they do not give way to its newcomers");
     let master = |port: u16| {
         let announcement = announcement(&format!("203.0.113.1:{port}"), "", 0);
         Change::Announce(Announce { game: Game::master("many"), ..announcement })

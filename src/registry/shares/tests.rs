@@ -182,3 +182,22 @@ proptest! {
         prop_assert!(shares.is_empty());
     }
 }
+
+#[test]
+fn an_exempt_address_makes_its_64_an_owner_of_its_own() {
+    let exempt = Networks::new(&["2001:db8::5/128".parse().unwrap()]);
+    let mut shares = Shares::default();
+    shares.reset(exempt);
+    let ips: Vec<IpAddr> = ["2001:db8::5", "2001:db8::6", "2001:db8:0:1::1"].map(|ip| ip.parse().unwrap()).into();
+    for (slot, ip) in (0..).zip(&ips) {
+        shares.add(slot, *ip, 100);
+    }
+    shares.weigh(0, ips[0], 900);
+    for scarce in [Scarce::Places, Scarce::Bytes] {
+        assert_eq!(shares.gives_way(scarce), Some(1), "the newest of the /64 that holds the most");
+    }
+    for (slot, ip) in (0..).zip(&ips) {
+        shares.remove(slot, *ip);
+    }
+    assert!(shares.is_empty());
+}

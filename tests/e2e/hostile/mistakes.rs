@@ -114,6 +114,10 @@ fn a_page_under_a_name_of_somebody_else_has_nothing_done_by_its_visitors_browser
     let get = ("GET", &*acts(77)[3].1);
     let referer = format!("Host: {evil}\r\nReferer: http://{evil}/page\r\n");
     assert_eq!(ask_as(&server, "127.0.0.1", get, &referer, "").status(), 403, "a browser that says less");
+    for headers in [referer, format!("Host: {evil}\r\nUser-Agent: Mozilla/5.0\r\n")] {
+        let lookup = ask_as(&server, "127.0.0.1", ("GET", "/api/v1/check?address=localhost:77"), &headers, "");
+        assert_eq!(lookup.status(), 404, "nor are names of its visitor's network told to it: {headers}");
+    }
     assert_eq!((total(&server), tank.asked_from().len()), (0, 0));
 
     // Its own page may, and whoever is no browser.

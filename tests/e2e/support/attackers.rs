@@ -43,7 +43,7 @@ const LOOK_UP: Duration = Duration::from_millis(200);
 /// An attack: its name, how it is begun (with a limit for forged datagrams a second), and how it shows that it is under way.
 pub type Attacker = (&'static str, fn(&Server, Option<u32>) -> Attack, fn(&Attack) -> bool);
 
-pub const ATTACKERS: [Attacker; 6] = [
+pub const ATTACKERS: [Attacker; 8] = [
     ("forged announcements", forged_announcements, |attack| attack.done() > 1_000),
     ("forged cookies", forged_cookies, |attack| attack.done() > 1_000),
     ("filtered lists", |server, _| filtered_lists(server), |attack| attack.done() + attack.refused() > 100),
@@ -54,6 +54,8 @@ pub const ATTACKERS: [Attacker; 6] = [
     ),
     ("searches", |server, _| searches(server), |attack| attack.done() + attack.refused() > 100),
     ("servers that change all the time", |server, _| changing_servers(server), |attack| attack.done() > 0),
+    ("servers that say a lot", |server, _| fat_registrations(server), |attack| attack.done() + attack.refused() > 50),
+    ("connections that come and go", |server, _| churn(server), |attack| attack.done() > 1_000),
 ];
 
 /// An attack in progress. Dropping it ends it.
@@ -286,6 +288,36 @@ pub fn never_readers(server: &Server, from: fn(usize) -> Ipv4Addr) -> Attack {
             if silent.len() > EACH {
                 silent.pop_front();
             }
+        }
+    })
+}
+
+/// Connections of one network: as many as its addresses may have, each replaced by the next.
+pub fn churn(server: &Server) -> Attack {
+    const EACH: usize = 500;
+    let web = server.address("web.listen");
+    Attack::start(2, move |thread, state| {
+        let mut open = VecDeque::new();
+        for number in (thread as usize..).step_by(2).take_while(|_| state.goes_on()) {
+            let connection = attacker_connects(one_network(number), web);
+            state.count(connection.is_some());
+            open.extend(connection);
+            if open.len() > EACH {
+                open.pop_front();
+                rest(LOOK_UP / 200);
+            }
+        }
+    })
+}
+
+/// DDNet servers that say as much as their game may, each on a port of its own and 32 at an address.
+pub fn fat_registrations(server: &Server) -> Attack {
+    const THREADS: u16 = 4;
+    let web = server.address("web.listen");
+    Attack::start(THREADS.into(), move |thread, state| {
+        for number in (thread as u16..).step_by(THREADS.into()).take_while(|_| state.goes_on()) {
+            let game = UdpSocket::bind((many_networks(usize::from(number) / 32), 0)).unwrap();
+            state.count(register_fat(web, &game, (number, 0)));
         }
     })
 }
@@ -541,7 +573,7 @@ fn register_fat(web: SocketAddr, game: &UdpSocket, (address, at): (u16, usize)) 
         return false;
     }
     let mut buffer = [0; 300];
-    game.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    game.set_read_timeout(Some(LOOK_UP * 15)).unwrap();
     let Ok((size, _)) = game.recv_from(&mut buffer) else { return false };
     let challenge = String::from_utf8_lossy(&buffer[14..size]).into_owned();
     let Some((_, token)) = challenge.trim_end_matches('\0').split_once('\0') else { return false };
