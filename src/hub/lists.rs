@@ -325,8 +325,8 @@ impl Lists {
         self.cells().retain(|(renderer, cell)| renderer.is_common() && self.is_asked_for(cell, now));
     }
 
-    /// Takes lists out of the cache until there is memory for another: those that can be spared, then those that nobody has asked for
-    /// for longest. False if that does not help, because readers hold too much.
+    /// Takes lists out of the cache until there is memory for another: first those that can be spared, then those requested longest
+    /// ago. False if that does not help, because readers hold too much.
     fn make_room(&self) -> bool {
         if self.held.is_over() {
             self.spare();

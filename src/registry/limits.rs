@@ -295,6 +295,10 @@ mod tests {
         let outcome = registry.apply(&fat("192.0.2.1:1", 70_000, 1_000), at(1_000));
         assert_eq!(outcome, Outcome::Changed);
         assert!(all_are_listed(&registry) && registry.bytes() <= bytes_max);
+        // A lower ceiling counts at once, without a change.
+        let lower = registry.bytes() / 2;
+        registry.set_settings(Settings { bytes_max: lower, ..SETTINGS }, at(1_000));
+        assert!((1..=lower).contains(&registry.bytes()));
     }
 
     #[test]
